@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from shadowprice.kernels.horizon.batch import JobRows, JobSchedules, price_jobs
 from shadowprice.kernels.horizon.bounds import SlotOptions
 from shadowprice.kernels.horizon.residues import residue_costs
 from shadowprice.kernels.horizon.search import best_schedule
@@ -193,3 +194,20 @@ def test_a_gap_holds_on_measured_curves_over_long_horizons(seed):
     assert exact.payoff * (1 - gap) <= quick.payoff <= exact.payoff * (1 + 1e-9)
     assert exact.payoff <= quick.bound * (1 + 1e-9)
     assert quick.bound - quick.payoff <= gap * quick.bound * (1 + 1e-9)
+
+
+def test_a_job_whose_gains_over_all_slots_exceed_int64_is_priced() -> None:
+    slots, gain = 100, 1 << 57
+    one = np.array([1])
+    rows = JobRows(
+        first=np.array([0]), slots=np.array([slots]), required=np.array([2 * gain]),
+        kind=np.array([0]), choice_start=np.array([0, 1]), workers=one, servers=0 * one,
+        gains=np.array([gain]), worth_start=np.array([0, slots]), worth=np.full(slots, 5.0),
+        tail=np.zeros(1),
+    )  # fmt: skip
+    result = JobSchedules(
+        np.zeros(1), np.zeros(1), np.zeros((1, slots), np.int64), np.zeros((1, slots), np.int64)
+    )
+    price = np.full((1, slots), 1.0)
+    assert price_jobs(np.array([0]), rows, price, price, 0.0, result) == pytest.approx(3.0)
+    assert result.workers.sum() == 2

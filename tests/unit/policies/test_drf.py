@@ -14,6 +14,8 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
+from shadowprice.kernels.reactive.dominant_share import Widths, fill
+from shadowprice.kernels.reactive.places import SAME, PlacementTable
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.progressive_filling import progressive_filling, useful
@@ -151,3 +153,23 @@ def test_a_settled_job_stays_where_it_is() -> None:
 def test_drf_has_no_parameters() -> None:
     with pytest.raises(InputError, match="theta"):
         make_policy("drf", PolicyContext(make_cluster()), {"theta": 1})
+
+
+def test_a_running_job_keeps_its_servers_if_an_equal_one_fits_nowhere() -> None:
+    # Round robin finds no place for three workers and a PS, in either order.
+    worker, ps = np.array([1, 2]), np.array([2, 3])
+    free = np.array([[4, 5], [2, 5], [1, 0]])
+    current_workers, current_ps = np.array([[0, 0, 0], [1, 2, 0]]), np.array([[0, 0, 0], [1, 0, 0]])
+    every = np.ones(3, np.bool_)
+    places = PlacementTable(
+        np.array([worker, worker]), np.array([ps, ps]), every, every, current_workers, current_ps,
+        np.zeros((2, 3), np.int64), np.zeros((2, 3), np.int64), np.array([False, True]),
+    )  # fmt: skip
+    nothing, one = np.array([0, 0]), np.array([1, 1])
+    widths = Widths(nothing, one, np.array([3]), np.array([1]), nothing)
+    change = np.empty(2, np.int64)
+    total = free.sum(axis=0).astype(np.float64)
+    fill(free.copy(), total, np.array([0, 1]), places, widths, np.array([0, 1]), change)
+    assert change.tolist() == [SAME, SAME]
+    assert places.new_workers.tolist() == current_workers.tolist()
+    assert places.new_ps.tolist() == current_ps.tolist()

@@ -67,7 +67,8 @@ def price_jobs(
         best_gain = 0
         for c in range(begin, end):
             best_gain = max(best_gain, gains[c])
-        if span > 0 and best_gain * span >= required[job]:
+        # Divided, because the product may exceed int64.
+        if span > 0 and best_gain >= -(-required[job] // span):
             row = kind[job]
             cost = np.empty((span, end - begin))
             for t in range(span):

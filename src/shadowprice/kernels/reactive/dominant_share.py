@@ -84,8 +84,9 @@ def fill(
         j = heap[0]
         row = rows[j]
         granted = False
-        # An equal job didn't get its first step, so this one doesn't either.
-        known = step[j] == 0 and infeasible[widths.alike[row]]
+        # An equal job didn't get its first step, so this one doesn't either, unless it runs: its
+        # current servers may fit where round robin doesn't.
+        known = step[j] == 0 and infeasible[widths.alike[row]] and not places.is_placed[row]
         if step[j] < widths.choices[row] and not known:
             if not touched[j]:
                 touched[j] = True
