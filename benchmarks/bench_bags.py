@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag, BagTaskGroup, DurationDistribution
 from shadowprice.policies.bags.planner import BagPlanner
+from shadowprice.policies.bags.unit_costs import TabulatedCosts
 
 ROUNDS = 5
 SLOT = 60.0
@@ -46,7 +47,7 @@ def market(tasks: int, slots: int, worth: str, busy: bool) -> tuple[Bag, Floats,
 
 def planner(bag: Bag, cost: Floats, worth: Floats) -> BagPlanner:
     left = [group.count for group in bag.groups]
-    return BagPlanner(bag, left, 0, cost, worth, bag.miss_probability)
+    return BagPlanner(bag, left, 0, TabulatedCosts(cost), worth, bag.miss_probability)
 
 
 def exhaustive(bag: Bag, cost: Floats, worth: Floats) -> float:

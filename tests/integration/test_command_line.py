@@ -273,7 +273,10 @@ def _bytes(name: str, data: bytes) -> Callable[[], object]:
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "unknown key": (_jobs(lambda t: t.replace("chunks", "chunk")), "did you mean 'chunks'?"),
     "missing unit": (_jobs(lambda t: t.replace("60s", "60")), "without a unit"),
-    "negative": (_jobs(lambda t: t.replace("value: 10", "value: -1")), "greater than or equal"),
+    "negative": (
+        _jobs(lambda t: t.replace("value: 10", "value: -1")),
+        "must be at least 0, got -1",
+    ),
     "zero workers": (_jobs(lambda t: t.replace("chunks: 4", "chunks: 0")), "chunks"),
     "rising utility": (_jobs(lambda t: t.replace("decay: 0", "decay: -1")), "decay"),
     "duplicate": (_jobs(lambda t: t.replace("third", "first")), "duplicate job name 'first'"),

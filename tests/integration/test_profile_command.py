@@ -163,7 +163,10 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
     assert "something" in capsys.readouterr().err
 
 
-def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    families, same = f"{tmp_path}/x.yaml", f"{tmp_path}/../{tmp_path.name}/x.yaml"
     for words, message in (
         (["profile", "--", "no-such-program"], "unknown program 'no-such-program'"),
         (_words("--workers", "1,1"), "names one twice"),
@@ -173,8 +176,8 @@ def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixt
         (_words("--env", "RANK=1"), "--env: 'RANK' is reserved: the executor sets it"),
         (_words("--env", "A"), "write NAME=VALUE"),
         (
-            _words("--family", "f", "--families", "/tmp/x.yaml", "--out", "/tmp/../tmp/x.yaml"),
-            "--out: /tmp/../tmp/x.yaml is the file of families; give another name",
+            _words("--family", "f", "--families", families, "--out", same),
+            f"--out: {same} is the file of families; give another name",
         ),
     ):
         assert main(words) == 2

@@ -33,6 +33,7 @@ from tests.oracles.queues import (
 )
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.support.workloads import gpu_pool, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -226,6 +227,7 @@ RESERVING_ON_MANY_SERVERS = """
 import resource
 import numpy as np
 from shadowprice.kernels.reactive.backfill import QueueArrays, ReleasedCapacity, backfill
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 def reserve(servers, jobs):
     one, all_servers = np.ones((jobs, 1), np.int64), np.arange(servers)
@@ -247,7 +249,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_reservations_take_no_memory_for_every_server() -> None:
     # Another process, because this one may have used more memory before.
     words = [sys.executable, "-c", RESERVING_ON_MANY_SERVERS]
-    kib = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    output = subprocess.check_output(words, text=True, timeout=WAIT_LIMIT_SECONDS)
+    kib = int(output)
     assert kib < 64 << 10  # the free capacity at the start of each of them takes 156 MiB
 
 

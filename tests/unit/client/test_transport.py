@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from shadowprice.client import Client, Endpoint, ServiceError, ServiceUnreachableError, calls
 from shadowprice.client import transport as shared
 from shadowprice.core.errors import InputError
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 HERE = Endpoint("http://127.0.0.1:9", "token")
 
@@ -328,7 +329,7 @@ def self_signed(tmp_path: Path) -> Iterator[int]:
         thread.start()
         yield server.server_port
         server.shutdown()
-        thread.join()
+        thread.join(WAIT_LIMIT_SECONDS)
 
 
 def test_an_unknown_certificate_is_not_reported_as_a_stopped_service(self_signed: int) -> None:

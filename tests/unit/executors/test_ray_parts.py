@@ -373,7 +373,7 @@ def test_cleanup_kills_a_session_of_this_boot_without_its_mark(
         assert (start_time(process.pid) is None) is is_killed
     finally:
         process.kill()
-        process.wait()
+        process.wait(WAIT_LIMIT_SECONDS)
 
 
 def test_progress_that_was_read_while_it_was_written_is_new(place: dict[str, Any]) -> None:

@@ -160,7 +160,7 @@ def test_end_of_a_log_that_is_not_fetched_in_time_is_kept(
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(text(fetched).encode())
-        await asyncio.Event().wait()  # its node returns nothing more
+        await asyncio.sleep(WAIT_LIMIT_SECONDS)  # its node returns nothing more
         return response
 
     async def scenario() -> None:
