@@ -836,7 +836,7 @@ def test_hidden_tabs_leave_the_browsers_connections_to_the_visible_one(
             tab.add_init_script(f"sessionStorage.setItem('shadowprice-token', '{token}'); {HIDE}")
             tab.goto(f"{live.address}/#/queue/all")
             tab.locator("main table").wait_for()
-        page = sign_in(visit, live.address, token, "#/queue")
+        page = sign_in(visit, live.address, token, "#/queue/all")
         tab = hidden[0]
         job = training("unseen", 1, run={"command": ["true"]})
         assert live.client.post("/v1/jobs", json=job).status_code == 200
