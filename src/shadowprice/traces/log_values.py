@@ -679,25 +679,28 @@ def _zones_by_name() -> Mapping[str, str]:
 
 def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
     """Return the forms in which times of a sample are written, the most frequent first."""
+    frame = sample.to_frame("text")
 
-    def counts(dates: tuple[str, ...]) -> dict[str, int]:
-        forms = (date + clock for date, clock in product(dates, _CLOCKS))
-        read = {form: len(sample) - _parse_times(sample, form).null_count() for form in forms}
-        return {form: count for form, count in read.items() if count}
+    def counts(dates: Iterable[str], clocks: Sequence[str] = _CLOCKS) -> dict[str, int]:
+        forms = [date + clock for date, clock in product(dates, clocks)]
+        valid = [(_time_of_form(form).dt.year() >= 1000).sum().alias(form) for form in forms]
+        read = frame.select(valid).row(0)  # a query costs more than parsing a few dozen texts
+        return {form: count for form, count in zip(forms, read, strict=True) if count}
 
-    found = counts(_ISO_DATES) | counts(_NAMED_DATES)
-    for form in _CTIMES:
-        if count := len(sample) - _parse_times(sample, form).null_count():
-            found[form] = count
+    found = counts(_ISO_DATES) | counts(_NAMED_DATES) | counts(_CTIMES, [""])
     if sum(found.values()) < len(sample):
         found |= _day_or_month_first(counts(_DAY_FIRST), counts(_MONTH_FIRST), order, location)
     return sorted(found, key=found.__getitem__, reverse=True)
 
 
+def _time_of_form(form: str) -> pl.Expr:
+    return pl.col("text").str.strptime(pl.Datetime("us"), form, strict=False)
+
+
 def _parse_times(texts: pl.Series, form: str) -> pl.Series:
     """Return the times that have a form; %Y also accepts the year 24, which is not valid here."""
-    times = texts.str.strptime(pl.Datetime("us"), form, strict=False)
-    return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
+    times = texts.to_frame("text").select(t=_time_of_form(form))
+    return times.select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 
 
 def date_order(columns: Iterable[pl.Series]) -> tuple[Order, str]:
