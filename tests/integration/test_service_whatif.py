@@ -300,7 +300,7 @@ def test_service_with_a_policy_file_simulates_the_loaded_version(tmp_path: Path)
 
 @pytest.mark.extended
 def test_whatif_changes_no_state_of_the_service(tmp_path: Path) -> None:
-    cluster = CLUSTER | {"slot": "1h"}  # nothing else happens meanwhile
+    cluster = CLUSTER | {"slot": "1000h"}  # no slot begins meanwhile, except at the end of 1,000 h
     with run_service(tmp_path, cluster=cluster, policy="rolling") as live:
         jobs = [job(f"j-{index}", run={"command": ["sleep", "600"]}) for index in range(3)]
         submitted = live.client.post("/v1/jobs", params={"wait": 20}, json={"jobs": jobs})

@@ -249,7 +249,7 @@ def backfill(
             reserved += 1
         for index in range(placement_size):
             # The capacity of a job that starts now is subtracted already: only its release counts.
-            for is_release in range(first == now, 2):
+            for is_release in range(1 if first == now else 0, 2):
                 slot = end if is_release else first
                 if reserved >= reservations and slot > last_start:
                     continue  # no later job is placed or limited then
