@@ -223,7 +223,7 @@ class Kubectl:
                 text=True,
             )
             assert process.stdout is not None
-            # It writes a line for each connection, and would wait if nobody read them.
+            # It writes a line for each connection, and blocks once its pipe is full.
             reader = Thread(target=process.stdout.read, daemon=True)
             try:
                 match = next(filter(None, map(_FORWARDED.search, process.stdout)), None)

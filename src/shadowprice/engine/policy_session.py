@@ -31,10 +31,10 @@ class PolicySession:
         self._state = state
         self._script: Iterator[Consultation] | None = None
         self.is_following = False
-        """Whether to query the policy during replay too, so that it learns what it learnt then.
+        """If true, replay also queries the policy, so that it learns again what it learnt.
 
-        It must have its state of the moment at which this is set. If it decides otherwise than
-        recorded, this becomes False, and the policy needs a resync.
+        When this is set, the policy must be in the state from which the replay starts. If a
+        decision differs from the recorded one, this becomes False, and the policy needs a resync.
         """
         self._saved: bytes | None = None
         self._last_dump: SavedPolicyState | None = None

@@ -126,7 +126,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     )
     table.frame = table.frame.with_columns(_duration=pl.coalesce(duration, end - start))
     limit = pl.col("_time_limit")
-    table.count_repairs(limit <= 0, "time limit of 0 or less: it stands for none")
+    table.count_repairs(limit <= 0, "time limit of 0 or less: read as no limit")
     table.frame = table.frame.with_columns(_time_limit=pl.when(limit > 0).then(limit))
     table.check(duration >= 0, names.get("duration") or submitted, "is negative")
     table.drop(duration == 0, "run time 0: never ran")

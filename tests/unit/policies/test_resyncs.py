@@ -56,7 +56,7 @@ class Slots:
         self.arrive()
 
     def arrive(self) -> None:
-        """Let the jobs of the slot arrive."""
+        """Report the arrivals of the slot to the engine."""
         self.engine.handle(
             JobsArrived(self.slot, tuple(job for job in self.jobs if job.arrival == self.slot))
         )

@@ -1902,7 +1902,7 @@ def test_limits_that_allow_no_time_are_none(tmp_path: Path) -> None:
     rows = "".join(f"0,60,1,{limit}\n" for limit in ("-1", "0", "00:00:00", "UNLIMITED", "90"))
     trace = read(tmp_path, f"submit,duration,gpus,time_limit\n{rows}")
     assert trace.jobs["time_limit"].to_list() == [None, None, None, None, 90.0]
-    assert notes(trace)["time limit of 0 or less: it stands for none"] == ("repaired", 3)
+    assert notes(trace)["time limit of 0 or less: read as no limit"] == ("repaired", 3)
 
 
 def test_limits_and_lengths_of_slurm_that_are_none(tmp_path: Path) -> None:

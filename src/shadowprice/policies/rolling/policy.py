@@ -111,7 +111,7 @@ server, so the step must keep a positive value.
 
 
 class _Ranking(NamedTuple):
-    """What ranks jobs in the slot that begins, by row."""
+    """Columns that rank jobs in the slot that begins, by row."""
 
     weight: Floats  # of a worker and of a parameter server (`DemandPrices.weights`)
     density: Floats  # maximum utility density of each open job
