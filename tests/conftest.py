@@ -2,7 +2,9 @@
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,24 @@ settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("same")
+
+MEMORY_FILES = Path("/dev/shm")  # a file system in memory on Linux
+MIN_FREE_BYTES = 4 << 30
+
+
+def _keep_files_in_memory() -> None:
+    """Put temporary files on a file system in memory: databases sync them thousands of times.
+
+    `TMPDIR` chooses another folder. Containers often limit this one to 64 MiB, or forbid programs.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY_FILES, os.W_OK):
+        return
+    no_programs = os.statvfs(MEMORY_FILES).f_flag & os.ST_NOEXEC
+    if not no_programs and shutil.disk_usage(MEMORY_FILES).free >= MIN_FREE_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY_FILES)
+
+
+_keep_files_in_memory()
 
 RERUN_MARKERS = ("processes", "browser", "postgres", "ray", "train", "kubernetes")
 """Markers of tests that drive real processes: they are rerun once after a failure."""

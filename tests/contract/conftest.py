@@ -1,4 +1,4 @@
-"""Every executor that can run here, one after the other."""
+"""Run each test on every executor that is available here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the executors' one suite needs of one beside its contract: faults, and a look behind."""
+"""Harnesses of executors: faults and inspection beyond the contract, for one suite of tests."""
 
 from __future__ import annotations
 
@@ -46,17 +46,18 @@ from tests.support.ray_cluster import RayCluster
 
 Value = TypeVar("Value")
 BASE = "shadowprice.test/base:1"
-"""The image of the testbed: a shell and little more."""
+"""Image of the testbed: a shell and little more."""
 
 PATIENCE = 180.0
-"""Seconds that anything may take on a busy machine."""
+"""Timeout of every wait on a busy machine, in seconds."""
 
 SCENARIO = 3 * PATIENCE
-"""Seconds for all of a scenario: less than a test has, so that it tells where it stood."""
+"""Timeout of a scenario in seconds; below the test's own, so that the error shows where it waited.
+"""
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "executor-rights.yaml"
 EXECUTOR_USER = "executor"
-"""The testbed's user with these rights only."""
+"""User of the testbed that has these rights only."""
 
 SERVERS = (
     ServerInfo("one", {"cpu": 2000, "gpu": 2000, "memory": 1 << 30}),
@@ -76,7 +77,7 @@ def spec(
     tolerates_workers: bool = False,
     **more: Any,
 ) -> GenerationSpec:
-    """Return a generation that runs a line of the shell, or words."""
+    """Return a generation that runs a shell line, or the given arguments."""
     words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
     return GenerationSpec(
         command=number or generation * 10,
@@ -95,11 +96,11 @@ def spec(
 
 
 def python(script: str) -> tuple[str, ...]:
-    """Return the words that run a script with this interpreter, begun quickly."""
+    """Return the arguments that run a script with this interpreter and a fast start."""
     return (sys.executable, "-I", "-S", "-c", script)
 
 
-# Waits for SIGTERM and answers it as the contract asks.
+# Waits for SIGTERM and exits as the contract requires.
 POLITE = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
 STUBBORN = "trap 'echo no' TERM; echo ready; while :; do sleep 0.05; done"
 
@@ -111,7 +112,7 @@ async def ready(
     word: str = "ready",
     process: str = "worker-0",
 ) -> None:
-    """Wait until a job has set itself up and says so."""
+    """Wait until a job's process is ready."""
     until = time.monotonic() + PATIENCE
     text = ""
     while time.monotonic() < until:
@@ -125,7 +126,7 @@ async def ready(
 
 
 async def _pods_of(executor: Executor, job: str) -> list[str]:
-    """Return what a cluster says of a job's pods, where it runs as some: why they wait, say."""
+    """Return the state of a job's pods, such as why they wait; empty without a cluster."""
     if not isinstance(executor, KubernetesExecutor):
         return []
     cluster, key = executor.session.cluster, key_digest(job)
@@ -141,7 +142,7 @@ async def _pods_of(executor: Executor, job: str) -> list[str]:
 
 
 class ReportLog:
-    """Every report of one executor, in order."""
+    """The reports of one executor, in order."""
 
     def __init__(self, executor: Executor) -> None:
         self.received: list[Report] = []
@@ -157,7 +158,7 @@ class ReportLog:
             await self._task
 
     def matching(self, kind: type[Value], job: str, generation: int | None = None) -> list[Value]:
-        """Return the reports of a kind on a job."""
+        """Return a job's reports of one kind."""
         return [
             report
             for report in self.received
@@ -168,7 +169,7 @@ class ReportLog:
         ]
 
     async def first(self, kind: type[Value], job: str, generation: int = 1) -> Value:
-        """Wait for the first report of a kind on a generation, and return it."""
+        """Wait for a generation's first report of a kind, and return it."""
         await eventually(lambda: bool(self.matching(kind, job, generation)), lambda: self.received)
         return self.matching(kind, job, generation)[0]
 
@@ -184,7 +185,7 @@ async def eventually(
 
 
 async def over(process: asyncio.subprocess.Process, what: str) -> int:
-    """Wait until a process that a test began has ended, and return how."""
+    """Wait until a process of a test ends, and return its exit status."""
     try:
         async with asyncio.timeout(PATIENCE):
             return await process.wait()
@@ -193,7 +194,7 @@ async def over(process: asyncio.subprocess.Process, what: str) -> int:
 
 
 def serve_until_killed() -> None:
-    """Be a service that gives one order, read from its input, and follows what comes of it."""
+    """Act as a service that reads one command from its input and follows the reports."""
     kind, options, order = pickle.load(sys.stdin.buffer)
 
     async def serve() -> None:
@@ -219,26 +220,28 @@ class LocalHarness:
     Parameters
     ----------
     path : Path
-        Where it remembers.
+        Directory of its state.
     settings : mapping of str to str
         Its settings.
     """
 
     kind = "local"
-    """By which it is chosen."""
+    """Name of the executor in the settings."""
 
     killed = "supervisor was killed"
-    """What is said of a generation whose agent was killed."""
+    """Reason in the report on a generation whose agent was killed."""
 
     sees_exits = True
-    """Whether the exit status of what is told to stop is always seen."""
+    """Whether the exit status of a stopped process is always known."""
 
     shortens = True
-    """Whether a grace that has begun may be made shorter."""
+    """Whether a grace period can be shortened after it began."""
 
     containers = False
-    """Whether processes run in containers: with process numbers, directories and devices of their
-    own, and with logs that end in whole lines."""
+    """Whether processes run in containers:
+
+    with own process numbers, directories and devices, and with logs that end in whole lines.
+    """
 
     def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
         self.path = path
@@ -246,16 +249,16 @@ class LocalHarness:
         self._opened: list[Executor] = []
 
     def options(self) -> ExecutorOptions:
-        """Return what its executors are made with."""
+        """Return the constructor's arguments."""
         return ExecutorOptions(str(self.path), settings=self.settings)
 
     def make(self) -> Executor:
-        """Return an executor that was not opened."""
+        """Return an executor that isn't open."""
         return create_executor(self.kind, self.options())
 
     @contextlib.contextmanager
     def served(self, order: GenerationSpec) -> Iterator[subprocess.Popen[bytes]]:
-        """Have an order given by a service in a process of its own, which is killed at the end."""
+        """Send a command from a service in another process, which is killed at the end."""
         line = "from tests.contract.harness import serve_until_killed as serve; serve()"
         root = Path(__file__).parents[2]
         with subprocess.Popen(
@@ -271,7 +274,7 @@ class LocalHarness:
                 process.wait(PATIENCE)
 
     async def open(self) -> Executor:
-        """Begin, as a service does that starts, or starts again."""
+        """Open the executor, as a service does when it starts or restarts."""
         executor = self.make()
         self._opened.append(executor)
         await executor.open()
@@ -284,12 +287,12 @@ class LocalHarness:
         return number
 
     def kill_agent(self, job: str, generation: int) -> None:
-        """Kill what looks after a generation, without a warning, unless it ended by itself."""
+        """Kill the agent of a generation, unless it ended by itself."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._supervisor(job, generation), signal.SIGKILL)
 
     def lose_server(self, name: str) -> None:
-        """Let a server go down: what has processes there is gone at once."""
+        """Stop a server; all its processes are gone at once."""
         store = GenerationStore(self.path)
         for job, number, generation in store.live():
             state = generation.state()
@@ -299,15 +302,15 @@ class LocalHarness:
                 self.kill_agent(job, number)
 
     def blind(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let files of progress be looked at only where somebody asks for it."""
+        """Poll progress files only on request."""
         monkeypatch.setattr(local, "RESYNC_SECONDS", 3600.0)
 
     def files(self) -> bytes:
-        """Return all that is on disk for people to read: logs, and what supervisors said."""
+        """Return the files for operators: logs and the messages of supervisors."""
         return b"".join(path.read_bytes() for path in self.path.rglob("*.log"))
 
     def leftovers(self) -> list[str]:
-        """Return the processes that are still there of anything this harness started."""
+        """Return the live processes of everything that this harness started."""
         results = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -324,7 +327,7 @@ class LocalHarness:
         return results
 
     def run(self, scenario: Callable[[LocalHarness, Executor, ReportLog], Awaitable[None]]) -> None:
-        """Run a scenario on a fresh executor, and see that nothing is left after it."""
+        """Run a scenario on a new executor, and check that no process is left."""
         asyncio.run(self._run(scenario))
         self.end()
 
@@ -334,17 +337,18 @@ class LocalHarness:
         executor = await self.open()
         reports = ReportLog(executor)
         try:
-            async with asyncio.timeout(SCENARIO):  # an order that is never answered, say
+            async with asyncio.timeout(SCENARIO):  # such as a command without a response
                 await scenario(self, executor, reports)
         finally:
             async with asyncio.timeout(PATIENCE):
-                for one in self._opened:  # where a scenario ends early, so do those opened since
+                # if a scenario ends early, so do the executors that it opened
+                for one in self._opened:
                     await one.close()
             self._opened.clear()
             await reports.end()
 
     def end(self) -> None:
-        """Stop what still runs, and see that it is gone."""
+        """Stop everything that runs, and check that it is gone."""
 
         async def stop_all() -> None:
             executor = await self.open()
@@ -364,7 +368,7 @@ class LocalHarness:
                 await reports.end()
 
         asyncio.run(stop_all())
-        until = time.monotonic() + PATIENCE  # a supervisor writes the end, and then ends itself
+        until = time.monotonic() + PATIENCE  # a supervisor records the end before it exits
         while self.leftovers() and time.monotonic() < until:
             time.sleep(0.02)
         assert self.leftovers() == []
@@ -376,7 +380,7 @@ class RayHarness(LocalHarness):
     Parameters
     ----------
     path : Path
-        Where it remembers; its nodes keep what runs there below.
+        Directory of its state; the nodes keep their files below it.
     cluster : RayCluster
         The cluster.
     """
@@ -390,13 +394,13 @@ class RayHarness(LocalHarness):
         self.lost = False
 
     def options(self) -> ExecutorOptions:
-        """Return what its executors are made with."""
+        """Return the constructor's arguments."""
         own = {name: value for name, value in self.settings.items() if name != "cgroup"}
         own["node_dir"] = str(self.path / "nodes")
         return ExecutorOptions(str(self.path), "test", self.cluster.address, own)
 
     async def open(self) -> Executor:
-        """Begin, as a service does that starts, or starts again."""
+        """Open the executor, as a service does when it starts or restarts."""
         executor = await super().open()
         assert isinstance(executor, RayExecutor)
         until = time.monotonic() + PATIENCE
@@ -406,13 +410,13 @@ class RayHarness(LocalHarness):
         return executor
 
     def part(self, job: str, generation: int) -> Mapping[str, Any]:
-        """Return where worker 0 of a generation is, by its node."""
+        """Return the node of a generation's worker 0."""
         plan = GenerationStore(self.path).generation(job, generation).plan()
         directory = self.path / "nodes" / "parts" / plan["parts"][0]["actor"]
         return GenerationDirectory(directory).state()
 
     def kill_agent(self, job: str, generation: int) -> None:
-        """Kill the actor of worker 0, without a warning, unless it ended by itself."""
+        """Kill the actor of worker 0, unless it ended by itself."""
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             os.kill(self.part(job, generation)["agent"], signal.SIGKILL)
 
@@ -422,7 +426,7 @@ class RayHarness(LocalHarness):
         self.lost = True
 
     def blind(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let files of progress be looked at only where somebody asks for it."""
+        """Poll progress files only on request."""
         happened = RayExecutor._on_actor_event
 
         def without_progress(self: RayExecutor, event: dict[str, Any]) -> None:
@@ -433,22 +437,22 @@ class RayHarness(LocalHarness):
         monkeypatch.setattr(RayExecutor, "_on_actor_event", without_progress)
 
     def leftovers(self) -> list[str]:
-        """Return the processes of jobs that are still there; nodes keep their own of Ray's."""
+        """Return the live processes of jobs; Ray's own processes stay."""
         return [leftover for leftover in super().leftovers() if "ray::" not in leftover]
 
     def end(self) -> None:
-        """Bring back what was killed, stop what still runs, and see that it is gone."""
+        """Restart killed raylets, stop everything that runs, and check that it is gone."""
         self.cluster.restore()
         live = GenerationStore(self.path).live() if self.path.exists() else ()
         if any(
             one.state()["phase"] not in TERMINAL_PHASES for _, _, one in live
         ):  # connecting takes seconds
             super().end()
-        until = time.monotonic() + PATIENCE  # a supervisor writes the end, and then ends itself
+        until = time.monotonic() + PATIENCE  # a supervisor records the end before it exits
         while self.leftovers() and time.monotonic() < until:
             time.sleep(0.02)
         assert self.leftovers() == []
-        # What a lost node keeps is removed when it is back, by a service that runs then.
+        # Files on a lost node are removed when it is back, by a service that runs then.
         assert self.lost or list((self.path / "nodes" / "parts").glob("*")) == []
 
 
@@ -476,7 +480,8 @@ class KubernetesHarness(LocalHarness):
     Parameters
     ----------
     path : Path
-        Where it keeps logs; what pods see of this machine beside the interpreter is its parent.
+        Directory of logs. Pods see its parent and the interpreter, and nothing else of this
+        machine.
     bed : Testbed
         The cluster.
     """
@@ -484,8 +489,8 @@ class KubernetesHarness(LocalHarness):
     kind = "kubernetes"
     killed = "deleted by someone other than the scheduler"
     containers = True
-    shortens = False  # kubelets before 1.22 do not
-    sees_exits = False  # nor do they always tell it of a pod that is deleted
+    shortens = False  # kubelets before 1.22 can't
+    sees_exits = False  # and they don't always report it for a deleted pod
 
     def __init__(self, path: Path, bed: Testbed) -> None:
         folder = bed.folder / "suite"
@@ -501,20 +506,20 @@ class KubernetesHarness(LocalHarness):
         pod.write_text(json.dumps({"pull": "Never", "volumes": seen}))
         settings = {"image": BASE, "pod": str(pod), "shared": str(path)}
         settings |= {"lost_after": "20", "log_bytes": "100000", "cgroup": "auto"}
-        settings["patience"] = f"{PATIENCE:g}"  # pods begin slowly where a machine is busy
+        settings["patience"] = f"{PATIENCE:g}"  # pods start slowly on a busy machine
         super().__init__(path, settings)
         self.bed = bed
         self.lost: list[str] = []
         self._service = f"t-{key_digest(str(path))[:16]}"
 
     def options(self) -> ExecutorOptions:
-        """Return what its executors are made with."""
+        """Return the constructor's arguments."""
         own = {name: value for name, value in self.settings.items() if name != "cgroup"}
         config = str(executor_account(self.bed))
         return ExecutorOptions(str(self.path), self._service, config, own)
 
     async def open(self) -> Executor:
-        """Begin, as a service does that starts, or starts again."""
+        """Open the executor, as a service does when it starts or restarts."""
         executor = await super().open()
         assert isinstance(executor, KubernetesExecutor)
         until = time.monotonic() + PATIENCE
@@ -525,7 +530,7 @@ class KubernetesHarness(LocalHarness):
         return executor
 
     def kill_agent(self, job: str, generation: int) -> None:
-        """Delete the pod of worker 0 by hand."""
+        """Delete the pod of worker 0."""
         path = f"/api/v1/namespaces/default/pods/{pod_name(job, generation, 'worker-0')}"
         try:
             self.bed.ask("DELETE", path, {"kind": "DeleteOptions", "gracePeriodSeconds": 1})
@@ -534,12 +539,12 @@ class KubernetesHarness(LocalHarness):
                 raise
 
     def lose_server(self, name: str) -> None:
-        """Let a machine go down, and all that runs there."""
+        """Stop a node and everything that runs on it."""
         self.bed.lose(name)
         self.lost.append(name)
 
     def end(self) -> None:
-        """Bring back what was lost, stop what still runs, and see that nothing is left anywhere."""
+        """Restart lost nodes, stop everything that runs, and check that nothing is left."""
         while self.lost:
             self.bed.restore(self.lost.pop())
         if self.path.exists():

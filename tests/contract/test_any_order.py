@@ -1,7 +1,7 @@
-"""Orders of any kind in any order, the service restarted and agents killed between them: for real.
+"""Random commands, restarts of the service and killed agents, with real processes.
 
-Every process takes a lock of its job and writes down its generation. However it went, no generation
-was written twice, none while another held the lock, and none after a newer one.
+Every process takes a lock of its job and records its generation. Whatever happens, no generation
+starts twice, while another one has the lock, or after a newer one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ sys.exit(random.choice((0, 1, 1)) if random.random() < 0.5 else time.sleep(600))
 
 
 def generations(path: Path) -> list[int]:
-    """Return what a job's processes wrote down, in that order."""
+    """Return the generations that a job's processes recorded, in order."""
     said = path.read_text().splitlines() if path.exists() else []
     assert "two at once" not in said
     return [int(line) for line in said]
 
 
 async def all_over(executor: Executor) -> None:
-    """End everything, and wait until it is seen."""
+    """Stop everything, and wait for the reports of all ends."""
     for held in await executor.list():
         if held.end is None:
             await executor.stop(10_000, held.job, held.generation, 0.0)
@@ -64,7 +64,7 @@ def test_no_generation_runs_twice_or_beside_another(
         number = max(1, newest[job] + draw.choice((-1, 0, 0, 0, 1, 1, 1, 2)))
         if draw.random() < 0.6:
             script = python(JOB.format(path=str(files[job])))
-            copies = draw.choice((1, 1, 2))  # an order may be on its way twice at the same time
+            copies = draw.choice((1, 1, 2))  # the same command may be under way twice
             received = await asyncio.gather(
                 *(executor.start(spec(job, number, script, grace=5.0)) for _ in range(copies))
             )

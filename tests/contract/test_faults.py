@@ -1,4 +1,4 @@
-"""The executors' one suite: the faults that the contract is for."""
+"""Contract of executors: faults."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_agent_killed_during_a_downtime_is_detected(harness: Harness) -> None:
     harness.run(scenario)
 
 
-# Worker 1 fails once it is told to; worker 0 saves when it is told to end, and then waits.
+# Worker 1 fails when a file asks for it. Worker 0 saves on SIGTERM, and then waits.
 FAILS = (
     'cd "$SHADOWPRICE_CHECKPOINT_DIR"; wait_for() { until [ -e $1 ]; do sleep 0.05; done; }; '
     "if [ $RANK = 1 ]; then touch ready-1; wait_for fail; echo broken; exit 9; fi; "
@@ -77,8 +77,10 @@ FAILS = (
 def test_failure_during_a_service_kill_is_reported_as_a_failure(
     harness: Harness, moment: str
 ) -> None:
-    """Killed before one of two fails, or once the other is told to end, which it does before the
-    service is there again, or after."""
+    """Kill the service before one of two workers fails, or once the other one is stopped.
+
+    That one ends before the service is back, or after.
+    """
     order = spec(
         "job", 1, FAILS, ServerAllocation("one", 1), ServerAllocation("two", 1), grace=120.0
     )
@@ -88,7 +90,8 @@ def test_failure_during_a_service_kill_is_reported_as_a_failure(
         await reports.end()
 
         def there(name: str) -> Path | None:
-            with suppress(FileNotFoundError):  # what is unpacked there meanwhile gets its name last
+            # files that are unpacked meanwhile get their final name last
+            with suppress(FileNotFoundError):
                 return next(own.path.rglob(name), None)
             return None
 
@@ -124,7 +127,8 @@ def test_lost_server_ends_its_generations(harness: Harness) -> None:
         await executor.start(spec("aside", 1, POLITE, ServerAllocation("one", 1)))
         await ready(executor, "across")
         await ready(executor, "aside")
-        await reports.first(Started, "across")  # on both: what has not begun everywhere is refused
+        # on both: a generation that hasn't started everywhere is refused
+        await reports.first(Started, "across")
         own.lose_server("two")
         assert (await reports.first(Ended, "across")).ending is Ending.LOST
         assert not reports.matching(Ended, "aside")
@@ -182,7 +186,7 @@ def test_daemonized_processes_end_with_their_job(
         await executor.start(spec("job", 1, f"{away} {pid}; sleep 0.3; exit 0"))
         ended = await reports.first(Ended, "job")
         assert ended.ending is Ending.DONE
-        if not own.containers:  # there the number is another one here, and nobody sees what is left
+        if not own.containers:  # its number differs there, and nothing reads the remaining files
             assert "background processes (sleep) were stopped when" in ended.reason
             assert start_time(int(pid.read_text())) is None
         assert not [leftover for leftover in own.leftovers() if "sleep\x00600" in leftover]
@@ -205,8 +209,8 @@ def test_child_that_ends_with_its_parent_is_not_reported_as_left_over(harness: H
 
 
 def test_a_fork_storm_is_ended(harness: Harness) -> None:
-    # Without control groups processes are looked for one by one: who forks faster gets away, until
-    # it ends by itself; and the generation is not over before that.
+    # Without control groups, processes are searched one by one. One that forks faster escapes until
+    # it ends by itself, and the generation isn't over before that.
     pause = 0.0 if harness.settings["cgroup"] == "auto" else 0.02
     storm = "import os,signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     storm += "print('ready', flush=True)\nend = time.time() + 40\nwhile time.time() < end:\n"
@@ -239,7 +243,7 @@ def test_log_size_is_limited_and_keeps_the_end(harness: Harness) -> None:
         assert first.start >= 20_000_008 - 100_000
         assert first.text
         text, place = "", 0
-        for _ in range(100_000 // 30_000 + 2):  # more pieces than that are pieces without an end
+        for _ in range(100_000 // 30_000 + 2):  # more parts would never end
             piece = await executor.logs("job", start=place, max_bytes=30_000)
             text, place = text + piece.text, piece.end
             if piece.complete:
@@ -267,7 +271,7 @@ def test_secrets_are_in_no_log_and_in_no_report(harness: Harness) -> None:
         assert secret.encode() not in own.files()
         assert "SHADOWPRICE_PROGRESS_TOKEN=***" in (await executor.logs("job")).text
         assert ended.tail[-1] == "***"
-        # What the service itself was started with is not for jobs.
+        # Jobs don't get the service's own environment.
         os.environ["SHADOWPRICE_TOKEN"] = "operator"
         try:
             await executor.start(spec("two", 1, "env"))

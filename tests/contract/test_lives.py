@@ -1,4 +1,4 @@
-"""The executors' one suite: how generations live and end, by themselves or told to."""
+"""Contract of executors: how generations run and end, by themselves or by a command."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_all_workers_run_and_parameter_servers_end_with_them(harness: Harness) -
         'echo "$SHADOWPRICE_ROLE $SHADOWPRICE_RANK of $SHADOWPRICE_WORKERS+$SHADOWPRICE_PS,'
         ' $RANK of $WORLD_SIZE"; mark=$SHADOWPRICE_CHECKPOINT_DIR/ps;'
         " if [ $SHADOWPRICE_ROLE = ps ]; then touch $mark; exec sleep 600; fi;"
-        " until [ -e $mark ]; do sleep 0.05; done"  # a server that was ended has said its line
+        " until [ -e $mark ]; do sleep 0.05; done"  # a stopped server has printed its line
     )
 
     async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
@@ -152,7 +152,8 @@ def test_tolerated_workers_may_die_while_another_runs(harness: Harness) -> None:
     ("command", "process"),
     [
         (
-            # The other is seen to die before; clusters tell of exits by the second.
+            # The other one must end in an earlier second, because clusters report exits by the
+            # second.
             (
                 'cd "$SHADOWPRICE_CHECKPOINT_DIR"; [ $RANK = 1 ] && touch gone && exit 9; '
                 "until [ -e gone ]; do sleep 0.1; done; sleep 1.5; exit 9"
@@ -279,7 +280,7 @@ def test_stop_of_an_ended_generation_is_acknowledged_by_its_end(harness: Harness
         await executor.start(spec("job", 1, "true"))
         await reports.first(Ended, "job")
         assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
-        # Its own end may be told again meanwhile, word for word: nobody has recorded it.
+        # The same end may be reported again meanwhile, because it isn't acknowledged.
         await eventually(lambda: reports.matching(Ended, "job")[-1].command == 77)
         assert {entry.ending for entry in reports.matching(Ended, "job")} == {Ending.DONE}
         first, *others = reports.matching(Started, "job")

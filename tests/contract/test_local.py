@@ -1,4 +1,4 @@
-"""What only the local executor can get wrong: this machine, its limits, its disk."""
+"""Faults that only the local executor can have: this machine, its limits and its disk."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> No
 def test_a_signal_to_the_supervisor_is_reported_with_the_end(
     local: LocalHarness, code: int
 ) -> None:
-    """A machine that shuts down sends it to all processes."""
+    """A machine that shuts down sends SIGTERM to all processes."""
 
     async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE.replace("exit 143", f"exit {code}")))
@@ -178,7 +178,7 @@ def test_surplus_supervisors_start_nothing(local: LocalHarness) -> None:
             await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", agent, path)
             for _ in range(4)
         ]
-        # Whichever of the five claims the generation stays with it; it need not be the first.
+        # One of the five claims gets the generation, not necessarily the first.
         await ready(executor, "job")
         await executor.stop(5, "job", 1)
         await reports.first(Ended, "job")
@@ -248,7 +248,7 @@ def test_moved_directory_costs_no_running_generation(local: LocalHarness) -> Non
 def test_process_that_reuses_a_pid_is_not_killed(
     local: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart of the machine, numbers in a state are those of strangers."""
+    """After a restart of the machine, recorded process numbers belong to other processes."""
 
     async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "echo ready; exec sleep 600"))
@@ -257,7 +257,7 @@ def test_process_that_reuses_a_pid_is_not_killed(
         await reports.first(Ended, "job")
         await executor.close()
         await reports.end()
-        # As it would have been left by a machine that went down: it runs, by what the disk says.
+        # The state that a crashed machine leaves: according to the disk, it runs.
         stranger = await asyncio.create_subprocess_exec("sleep", "600")
         generation: GenerationDirectory = GenerationStore(own.path).generation("job", 1)
         state = {**generation.state(), "phase": "running", "supervisor": stranger.pid}
@@ -279,7 +279,7 @@ def test_process_that_reuses_a_pid_is_not_killed(
 
 
 def test_supervisor_killed_before_the_first_poll_is_reported(tmp_path: Path) -> None:
-    """What the executor remembers may be of before the supervisor came."""
+    """The executor's state may be older than the supervisor."""
     executor = module.LocalExecutor(ExecutorOptions(str(tmp_path / "executor")))
     for name, other in (("killed", {}), ("restarted", {"boot": "another"})):
         state = {"phase": "running", "boot": boot_id(), "supervisor": 1, "began": 1, **other}
@@ -312,7 +312,7 @@ def test_a_claim_waits_for_the_executor_that_checks_the_generation(tmp_path: Pat
     supervisor.join(PATIENCE)
     [claimed] = results
     assert claimed is not None
-    assert Waiting(generation.path).claim({}) is None  # at once: it is launching
+    assert Waiting(generation.path).claim({}) is None  # at once, because it is launching
     claimed.release()
     assert generation.state()["phase"] == "launching"
 
@@ -440,7 +440,7 @@ def test_damaged_records_count_as_a_loss(local: LocalHarness) -> None:
         supervisor = GenerationStore(own.path).generation("damaged", 1).state()["supervisor"]
         state.write_bytes(b"\0" * state.stat().st_size)
         await asyncio.sleep(1.5)
-        assert not reports.matching(Ended, "damaged")  # its supervisor lives: nothing is over
+        assert not reports.matching(Ended, "damaged")  # its supervisor lives, so nothing is over
         os.kill(supervisor, 9)
         ended = await reports.first(Ended, "damaged")
         assert ended.ending is Ending.LOST
@@ -501,7 +501,7 @@ def test_full_disk_loses_no_end_and_accepts_no_partial_command(small_disk: Path)
 
 
 def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
-    """The service is killed, not closed: another one finds what it began."""
+    """The service is killed, not closed; another one finds the generation."""
     service = (
         "import asyncio, os, sys\nfrom pathlib import Path\n"
         "from tests.contract.harness import PATIENCE, POLITE, LocalHarness, ready, spec\n"
@@ -590,7 +590,7 @@ def test_bell_that_was_restored_as_a_file_is_replaced(local: LocalHarness) -> No
 def test_cancelled_poll_loses_no_report(
     local: LocalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # nobody else looks at files
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # no other process reads files
     slow = threading.Event()
     look = TrackedGeneration.poll_progress
 
@@ -600,7 +600,7 @@ def test_cancelled_poll_loses_no_report(
             slow.wait(PATIENCE)
         return result
 
-    # It reports once it runs and is known to: what is told then is looked at, too.
+    # The job reports while the executor knows it, so this report is read too.
     report = f"""import json, os, time
 print("ready", flush=True)
 while not os.path.exists({str(tmp_path / "go")!r}):

@@ -1,4 +1,4 @@
-"""The executors' one suite: orders again, late or too early; services that come and go."""
+"""Contract of executors: repeated, late and early commands; services that stop and restart."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_stop_before_its_start_prevents_the_start(harness: Harness, tmp_path: Pa
         assert await executor.stop(30, "job", 2) == Receipt.ACCEPTED
         assert (await reports.first(StartRefused, "job", 2)).command == 30
         assert await executor.start(spec("job", 2, f"touch {tmp_path}/no")) == Receipt.DUPLICATE
-        assert await executor.start(spec("job", 3, "true")) == Receipt.BUSY  # 1 runs on
+        assert await executor.start(spec("job", 3, "true")) == Receipt.BUSY  # 1 still runs
         assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
         assert (await reports.first(Ended, "job", 1)).ending is Ending.STOPPED
         assert await executor.start(spec("job", 3, "true")) == Receipt.ACCEPTED
@@ -91,7 +91,7 @@ def test_stop_before_its_start_prevents_the_start(harness: Harness, tmp_path: Pa
 
 
 def test_different_command_with_a_used_number_is_stale(harness: Harness, tmp_path: Path) -> None:
-    """A store that was restored gives numbers out again."""
+    """A restored store assigns numbers again."""
 
     async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         first = spec("job", 1, POLITE, identity="first")
@@ -197,7 +197,7 @@ def test_stop_that_completes_during_a_downtime_is_reported(
         await executor.close()
         await reports.end()
         next(own.path.rglob("told")).with_name("go").touch()
-        await asyncio.sleep(3.0)  # over; a cluster has not removed what is left of it
+        await asyncio.sleep(3.0)  # over, but the cluster hasn't removed it
         executor = await own.open()
         reports = ReportLog(executor)
         ended = await reports.first(Ended, "job")

@@ -1,4 +1,4 @@
-"""What only the Ray executor has to get right."""
+"""Faults that only the Ray executor can have."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.ray
 def test_an_end_is_known_before_the_actors_go_that_alone_could_tell_it(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service is cut off once the actors of what failed have gone, and another goes on."""
+    """The service is killed once the actors of a failed generation are gone; another continues."""
     harness = RayHarness(tmp_path / "executor", ray_cluster)
     requests: list[str] = []
     ask = RayGenerationController._request
@@ -190,7 +190,7 @@ def test_stuck_connection_delays_no_slot(
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(PROGRESS_POLL_TIMEOUT_SECONDS):
                     await ray.progress()
-            # As long as that is not answered, nothing more is asked, nor waited for.
+            # Without a response, nothing more is requested or awaited.
             assert list(await ray.progress()) == []
         finally:
             os.kill(bridge, signal.SIGCONT)
@@ -203,7 +203,7 @@ def test_stuck_connection_delays_no_slot(
 def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """An unforeseen error before an actor is there, as it is found, or as it is told to end."""
+    """An unforeseen error before an actor exists, when it is found, or when it is stopped."""
     harness = RayHarness(tmp_path / "executor", ray_cluster)
     made: Any = getattr(RayGenerationController, step)
     met = 0
@@ -224,7 +224,7 @@ def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
         said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
         await eventually(lambda: executor.health_error == said)
         ended = await reports.first(Ended, "job")
-        # What was asked for and never told to go is not begun anew.
+        # A generation that was requested, and never stopped, isn't started again.
         assert ended.ending is (Ending.LOST if step == "_prepare" else Ending.DONE), ended
         await eventually(lambda: executor.health_error is None)
 
@@ -331,7 +331,7 @@ def test_process_that_a_node_cannot_store_is_lost_with_a_reason(
 def test_process_is_found_again_after_a_failed_look(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """A look times out while its process runs, or its response arrives after the actor's end."""
+    """A poll times out while its process runs, or its response arrives after the actor's end."""
     harness = RayHarness(tmp_path / "executor", ray_cluster)
     ask, write = RayGenerationController._request, RayGenerationController._write
     happened = RayExecutor._on_actor_event

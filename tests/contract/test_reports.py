@@ -1,4 +1,4 @@
-"""The executors' one suite: environment, devices and progress reports of jobs."""
+"""Contract of executors: environment, devices and progress reports of jobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_environment_contains_only_the_contract_variables(harness: Harness) -> N
         await reports.first(Ended, "job", 7)
         text = [(await executor.logs("job", 7, f"worker-{n}")).text for n in (0, 1)]
         one, two = (json.loads(each) for each in text)
-        if not own.containers:  # there a device's plugin tells them
+        if not own.containers:  # a device plugin sets them there
             assert {one["CUDA_VISIBLE_DEVICES"], two["CUDA_VISIBLE_DEVICES"]} == {"0", "1"}
         assert one["MASTER_PORT"] == two["MASTER_PORT"] == one["PET_MASTER_PORT"]
         assert int(one["MASTER_PORT"]) > 1024
@@ -129,7 +129,7 @@ def test_progress_file_is_reported(harness: Harness, tmp_path: Path) -> None:
         reports = report_log.matching(Progressed, "job")
         assert [report.progress for report in reports] == [10_000_000, 20_000_000, 30_000_000]
         assert reports[0].metrics == {"loss": 0.5}
-        # What it said last came before its end, however soon that followed.
+        # The last report came before the end, however soon the end followed.
         kinds = [
             type(report)
             for report in report_log.received
@@ -150,7 +150,7 @@ INVALID_REPORTS = {
     "key": ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
     "syntax": ("[$i, 2", "is not JSON"),
 }
-"""Contents of a progress file by job, each with a part of the reason why it is invalid."""
+"""Invalid contents of a progress file by job, each with a part of the reason."""
 
 
 def test_invalid_reports_are_reported_once_per_job(harness: Harness) -> None:

@@ -1,4 +1,4 @@
-"""The executors' one suite: files that a job gets from its submitter."""
+"""Contract of executors: files that a job gets from its submitter."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def test_free_to_choose_its_workers_j12_stays_within_its_share() -> None:
 
 
 def test_free_to_choose_nobody_borrows() -> None:
-    # In the order of service j12 comes before j21 and does better still: (9, 12], 92 - 3. Then j21
-    # finds two taken workers and one taken server in (10, 12]: 92 - 2 * (2 + 1).
+    # In the order of service, j12 comes before j21 and does even better: (9, 12], 92 - 3. Then j21
+    # finds two used workers and one used server in (10, 12]: 92 - 2 * (2 + 1).
     (first, _), left = played(rigid=False)
     assert {award.job.name: award.gang.payoff // MICRO for award in first} == {
         "j11": 96,
@@ -148,8 +148,8 @@ def test_a_steeper_report_pays_in_the_example() -> None:
 
 
 def test_alone_on_its_share_u2_would_have_done_better() -> None:
-    # Batch sharing incentive, in utility: the price that j11 leaves behind moves j21 back by two
-    # slots, although both stand within their shares.
+    # Batch sharing incentive, in utility: the price that j11 leaves delays j21 by two slots,
+    # although both are within their shares.
     rows = [job_of(row, rigid=True) for row in EXAMPLE["jobs"] if row["tenant"] == "u2"]
     pooled = {award.job.name: award.gang for award in played(rigid=True)[0][0]}
     alone = {award.job.name: award.gang for award in market(4).hold(rows)}

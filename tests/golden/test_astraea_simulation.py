@@ -60,7 +60,7 @@ def test_incomes_and_prices_are_the_example_s(played: tuple[Engine, DecisionReco
         income[charge.payee] += sum(charge.amounts.values())
     assert income == {name: amount * MICRO for name, amount in row["income"].items()}
     assert sum(income.values()) == row["cost"] * MICRO
-    # After j12 stands, 5 of 8 workers and 2 of 4 parameter servers are taken in slots 8 to 11.
+    # Once j12 is placed, 5 of 8 workers and 2 of 4 parameter servers are used in slots 8 to 11.
     per_server = [2 * (16 ** (5 / 8) - 1), 16 ** (2 / 4) - 1]
     for slot in range(8, 12):
         assert notes.prices[slot] == pytest.approx(np.tile(per_server, (4, 1)), abs=1e-5)

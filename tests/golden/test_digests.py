@@ -1,4 +1,4 @@
-"""Every policy decides on recorded workloads what it decided when they were recorded."""
+"""Every policy decides on recorded workloads as it did when they were recorded."""
 
 from __future__ import annotations
 

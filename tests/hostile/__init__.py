@@ -1,1 +1,1 @@
-"""Hostile inputs: a table of them with what each gets, and a fuzzer of the whole command line."""
+"""Hostile inputs: a table with the expected results, and a fuzzer of the whole command line."""

@@ -1,14 +1,14 @@
-"""One call of the command line with the files it meets, as plain data.
+"""One call of the command line with its files, as plain data.
 
 A file's content is text, or one of these mappings, so that a table of large inputs stays small::
 
-    {"repeat": ["unit", 1000], "before": "...", "after": "..."}     a unit many times over
-    {"base64": "..."}                                               bytes that are no text
-    {"gzip": CONTENT}                                               another content, compressed
-    {"cut": CONTENT, "at": 20}                                      its first bytes alone
-    {"zeros": 100000}                                               so many zero bytes
+    {"repeat": ["unit", 1000], "before": "...", "after": "..."}     a repeated unit
+    {"base64": "..."}                                               bytes that aren't text
+    {"gzip": CONTENT}                                               compressed content
+    {"cut": CONTENT, "at": 20}                                      its first bytes
+    {"zeros": 100000}                                               zero bytes
     {"link": "target"}                                              a symbolic link
-    {"run": "fifo", "damage": [["jobs.parquet", ACTION, ...], ...]} a run directory, then damaged
+    {"run": "fifo", "damage": [["jobs.parquet", ACTION, ...], ...]} a damaged run directory
 
 Actions on a file of a run: ``cut AT``, ``flip AT`` (one byte; negative from the end), ``empty``,
 ``remove``, ``text TEXT``, ``copy OTHER``, ``link TARGET``, ``folder``, ``append TEXT``, and for
@@ -40,7 +40,7 @@ class Case:
     Parameters
     ----------
     words : tuple of str
-        The command line after the program's name.
+        The arguments.
     files : mapping of str to content
         Files by their path from the working directory; a path that ends in ``/`` is a folder.
     """
@@ -64,11 +64,11 @@ def lay_out(case: Case, folder: Path, runs: Path) -> None:
     Parameters
     ----------
     case : Case
-        What to write.
+        The case.
     folder : Path
-        Where.
+        The folder.
     runs : Path
-        Holds a good run directory for each policy that a case may name.
+        Folder with a valid run directory for each policy that a case may name.
     """
     for name, content in case.files.items():
         path = folder / name
@@ -78,7 +78,7 @@ def lay_out(case: Case, folder: Path, runs: Path) -> None:
         elif isinstance(content, Mapping) and "run" in content:
             shutil.copytree(runs / content["run"], path)
             for target, action, *values in content.get("damage", ()):
-                # What an earlier damage took away cannot be damaged once more.
+                # A part that is already removed can't be damaged again.
                 with suppress(OSError, ValueError, LookupError, TypeError):
                     _damage(path, target, action, values)
         elif isinstance(content, Mapping) and "link" in content:
@@ -158,7 +158,7 @@ def _edit_json(path: Path, values: Sequence[Any]) -> None:
 
 
 def _edit(document: Any, place: str, *value: Any) -> None:
-    """Set a value inside a document, or drop it where there is none to set."""
+    """Set a value inside a document, or drop it if no value is given."""
     *parents, last = place.split(".")
     for part in parents:
         document = document[int(part)] if isinstance(document, list) else document[part]
@@ -170,7 +170,7 @@ def _edit(document: Any, place: str, *value: Any) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Return every entry of a folder with what it is: a digest, a link's target, a kind."""
+    """Return every entry of a folder with its kind and its digest or target."""
     found: dict[str, str] = {}
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files):

@@ -13,13 +13,13 @@ import typer
 from shadowprice.cli.main import app
 
 QUICK = frozenset({"fifo", "srtf", "las", "backfill", "dorm"})
-"""Policies that compile nothing."""
+"""Policies without compiled kernels."""
 
 COUNTED = frozenset({"trials", "seeds", "delay"})
-"""Options that ask for so many runs: few, or more than there may be."""
+"""Options that set a number of runs, which must stay small or be too large."""
 
 STAYING = frozenset({"serve"})
-"""Commands that do not return by themselves; `events` and `top` do where nobody answers."""
+"""Commands that run until they are stopped; `events` and `top` end if no service responds."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Option:
     flag : str
         ``--name``, or empty for an argument.
     kind : type
-        What it holds.
+        Type of the value.
     choices : tuple of str
-        Values, where it is an enumeration.
+        Values of an enumeration.
     required, switch, repeated : bool
-        Whether it must be given, takes no value, or may be given several times.
+        Whether it is required, takes no value, or may be repeated.
     least, most : float or None
-        The range that the declaration states.
+        The declared range.
     """
 
     name: str
@@ -55,14 +55,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Command:
-    """A command by its words, and what it takes."""
+    """A command with its options and arguments."""
 
     words: tuple[str, ...]
     options: tuple[Option, ...]
 
 
 def commands() -> list[Command]:
-    """Return every command that the installed command line has, whoever wrote it."""
+    """Return every command of the installed command line, extensions included."""
     root = typer.main.get_command(app)
     return list(_walk(root, None, ()))
 
@@ -79,7 +79,7 @@ def _walk(command: Any, parent: Any, words: tuple[str, ...]) -> Iterator[Command
 
 
 def root_context(command: Any, parent: Any, name: str) -> Any:
-    """Return a context to list a group's commands in."""
+    """Return a context that lists the commands of a group."""
     return command.make_context(name, [], parent=parent, resilient_parsing=True)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of run directories and journals."""
+"""Damage to run directories and journals."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def journal_damage(lines: Sequence[str], rng: random.Random) -> list[Action]:
     Parameters
     ----------
     lines : sequence of str
-        Of the journal that is to be damaged.
+        Lines of the journal.
     rng : random.Random
-        What is drawn from.
+        Generator for all choices.
     """
     actions: list[Action] = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):

@@ -1,4 +1,4 @@
-"""Files of every kind, good ones and what becomes of them: grammars and mutations."""
+"""Valid and damaged files of every kind: grammars and mutations."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def text_of(document: Document) -> str:
 
 
 def paths(document: Document, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of every value inside a document."""
+    """Yield the path of every value inside a document."""
     items: Any = ()
     if isinstance(document, dict):
         items = document.items()
@@ -220,7 +220,7 @@ def paths(document: Document, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
 
 
 def nasty(rng: random.Random) -> Any:
-    """Return a value that something may not expect."""
+    """Return a value that a reader may not expect."""
     kind = rng.random()
     if kind < 0.4:
         return rng.choice(NUMBERS)
@@ -265,7 +265,7 @@ def _change(document: Document, target: Any, key: Any, rng: random.Random) -> No
 
 
 def damaged_text(text: str, rng: random.Random) -> Content:
-    """Return a text cut, flipped, repeated, nested, or strewn with what no text should hold."""
+    """Return a text, cut, flipped, repeated, nested or sprinkled with invalid characters."""
     at = rng.randrange(len(text) + 1)
     kind = rng.randrange(12)
     piece = rng.choice(TEXTS)
@@ -306,7 +306,7 @@ def damaged_text(text: str, rng: random.Random) -> Content:
 
 
 def file_of(document: Document, rng: random.Random, form: str = "yaml") -> Content:
-    """Return a file of a document: good, mutated in its values, or damaged as text."""
+    """Return a file of a document: valid, with mutated values, or damaged as text."""
     chance = rng.random()
     if chance > 0.15:
         document = mutated(document, rng, rng.choice((1, 1, 1, 2, 3, 8)))

@@ -1,4 +1,4 @@
-"""Calls of the command line, drawn with files that fit what each option is called."""
+"""Random calls of the command line, with files that fit the names of the options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORLDS = {
 """Clusters and jobs that go together."""
 
 ALONE = frozenset({"experiment"})
-"""Commands that run for minutes by design: drawn so that something is wrong."""
+"""Commands that run for minutes by design; they are drawn with an error in the input."""
 
 WORDS: dict[str, Sequence[str]] = {
     "preset": ("paper", "calibrated", "pdors", "Paper"),
@@ -63,13 +63,13 @@ NAMED: dict[str, Sequence[str]] = {
     "executor": (*["local"] * 9, "none", "loca", "", "Local", "local ", "ray:", "../local"),
     "address": ("", "", "x", "auto:", "127.0.0.1", "://"),
 }  # fmt: skip
-"""Words of `serve`, which is to listen on this machine alone and to look for nothing beyond it."""
+"""Arguments of `serve` that limit it to this machine."""
 
 STARTING = {"listen": 1.0, "data": 0.6}
-"""How often options of `serve` are drawn, the others rarely: some calls are to start it."""
+"""Probabilities of `serve`'s frequent options; the others are rare, so that some calls start it."""
 
 WEIGHTS = {"simulate": 12, "trace": 3, "journal": 4, "policies": 1, "warm": 1, "experiment": 1}
-"""How often commands are drawn; 2 where nothing is said."""
+"""Relative frequencies of commands; 2 by default."""
 
 PLACES = (
     "new", "new/deep", "new.jsonl", "new.yaml", "new.html", "mine", "mine/notes.txt", "mine.jsonl",
@@ -85,13 +85,13 @@ class Drawer:
     Parameters
     ----------
     seed : int
-        Seed of all that is drawn.
+        Seed of everything that is drawn.
     runs : sequence of str
-        Good runs that there are.
+        Names of valid runs.
     journal : sequence of str
-        Lines of the journal that the run ``eventful`` holds.
+        Lines of the journal of the run ``eventful``.
     quick : bool
-        Draw policies without compiled kernels alone, so that calls answer at once.
+        Whether to draw only policies without compiled kernels, so that calls are fast.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Drawer:
         }
 
     def draw(self, name: str = "") -> Case:
-        """Return a call that nothing like may have been tried: of a command, or of any."""
+        """Return a random call of a command, or of any command."""
         rng = self.rng
         among = [command for command in self._commands if name in {"", " ".join(command.words)}]
         weights = [WEIGHTS.get(one.words[0], 2) for one in among]
@@ -151,7 +151,7 @@ class Drawer:
                 continue
             if option.name == "trace" and "--jobs" in words and rng.random() < 0.9:
                 continue
-            if _idle(option, words) and rng.random() < 0.95:  # mostly, it is not the only fault
+            if _idle(option, words) and rng.random() < 0.95:  # usually it isn't the only error
                 continue
             for _ in range(rng.randrange(1, 4) if option.repeated else 1):
                 if option.switch:
@@ -205,7 +205,7 @@ class Drawer:
     # ------------------------------------------------------------ files
 
     def _file(self, files: Files, name: str, document: Any, form: str = "yaml") -> str:
-        # Most of the files of a call are good: what comes after them is reached.
+        # Most files of a call are valid, so that later checks are reached.
         if self.rng.random() < 0.5:
             files[name] = (
                 documents.text_of(document) if form == "yaml" else documents.lines_of(document)
@@ -215,7 +215,7 @@ class Drawer:
         return name
 
     def _cluster(self, files: Files, world: str, words: list[str]) -> str:
-        if words[0] == "trace":  # there it is a file to write
+        if words[0] == "trace":  # here it is a file to write
             return self._place(files, world, words)
         return self._file(files, "c.yaml", WORLDS[world][0])
 
@@ -249,7 +249,7 @@ class Drawer:
 
     def _prices(self, files: Files, world: str, words: list[str]) -> str:
         rng = self.rng
-        if words[0] == "bound" and rng.random() < 0.7:  # there it is a file to write
+        if words[0] == "bound" and rng.random() < 0.7:  # here it is a file to write
             return self._place(files, world, words) if rng.random() < 0.7 else "new.json"
         document = documents.mutated(documents.PRICES, rng, rng.choice((0, 1, 1, 2)))
         text = json.dumps(document, default=str)
@@ -281,10 +281,10 @@ class Drawer:
         return self._run(files, world, words)
 
     def _data(self, files: Files, world: str, words: list[str]) -> str:
-        """Return where a service keeps what it keeps: mostly a new folder, or one that is none."""
+        """Return a data directory of a service: usually a new folder, sometimes an invalid one."""
         rng = self.rng
         kind = rng.randrange(6)
-        if kind == 0:  # a database that is damaged, or none
+        if kind == 0:  # a damaged database, or none
             text = rng.choice(
                 ("", "SQLite format 3\0", "x" * 5000, documents.text_of(documents.CLUSTER))
             )
@@ -362,7 +362,7 @@ class Drawer:
 
 
 def _idle(option: Option, words: Sequence[str]) -> bool:
-    """Whether an option does nothing beside the words before it, and is refused for that."""
+    """Whether an option has no effect beside the earlier arguments, and is refused for that."""
     flags = {word.partition("=")[0] for word in words}
     if option.name in {"slot", "load"} and words[0] not in {"generate", "cloning"}:
         return "--cluster" in flags or "--jobs" in flags
@@ -371,6 +371,6 @@ def _idle(option: Option, words: Sequence[str]) -> bool:
 
 
 def _argument(word: str) -> str:
-    """Return a word as a process could be given it: without NUL, its surrogates odd bytes."""
+    """Return an argument that a process can get: without NUL, surrogates as single bytes."""
     word = word.replace("\0", "")
     return "".join(c for c in word if not "\ud800" <= c <= "\udfff" or "\udc80" <= c <= "\udcff")

@@ -23,7 +23,7 @@ from tests.hostile.pool import RUNS, Worker, good_runs, journal_lines, judge
 
 
 def main() -> int:
-    """Fuzz for a while; return 1 if anything was found."""
+    """Fuzz for a given time; return 1 if a fault was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="duration in seconds")
     parser.add_argument("--calls", type=int, help="number of calls, instead of a duration")
@@ -55,7 +55,7 @@ def main() -> int:
                 break
             answer = worker.ask(case)
             tried[answer["status"]] += 1
-            # Kernels that `warm` leaves out may be compiled on the way.
+            # Kernels that `warm` leaves out may be compiled during a call.
             faults = judge(answer, seconds=50.0, max_refusal_seconds=5.0)
             if faults:
                 found += 1

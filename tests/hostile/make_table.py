@@ -1,10 +1,9 @@
 """Write the table of hostile inputs: ``python -m tests.hostile.make_table --least 25``.
 
-Cases of the table are kept (``--again``: with what they get now). Distinct ones are added, drawn
-as the fuzzer draws them, until every command has so many: those that are refused in a way not seen
-before come first, so that the table holds many kinds of refusal rather than many of one. What the
-fuzzer found and was mended comes in by ``--found FILE``, as its ``--keep`` wrote it. A test calls
-every case of the table.
+Cases of the table are kept; ``--again`` updates their results. New cases are drawn as by the
+fuzzer, until every command has enough of them. New kinds of refusals come first, so that the
+table has many kinds rather than many of one. ``--found FILE`` adds fixed findings of the fuzzer
+that its ``--keep`` wrote. A test calls every case of the table.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from tests.hostile.drawing import Drawer
 from tests.hostile.pool import RUNS, Worker, good_runs, journal_lines, judge
 
 TABLE = Path(__file__).with_name("inputs.jsonl.gz")
-"""A line a case: ``words``, ``files``, and what it ``gets``: exit status and first line."""
+"""One case a line: ``words``, ``files``, and the result ``gets``: exit status and first line."""
 
 PATIENCE = 300
-"""Cases drawn of a command that has too few."""
+"""Number of cases drawn for a command that has too few."""
 
 LARGEST = 4_000
-"""Characters of a case in the table, as JSON."""
+"""Maximum length of a case in the table, in characters of JSON."""
 
 
 def gets(answer: dict[str, Any]) -> list[Any]:
-    """Return what a call got: its exit status and what its first error is, without the hint."""
+    """Return the result of a call: its exit status and its first error without the hint."""
     lines = answer["err"].splitlines()
     line = next((line for line in lines if line.startswith("error: ")), "")
     return [answer["status"], line.partition(";")[0][:160] if answer["status"] else ""]
@@ -55,12 +54,12 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 class Table:
-    """Cases by their text, and how many there are of each kind of answer.
+    """Cases by their text, with the number of cases for each kind of result.
 
     Parameters
     ----------
     worker : Worker
-        Who is asked.
+        The worker that runs the cases.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -70,7 +69,7 @@ class Table:
         self.commands: Counter[str] = Counter()
 
     def add(self, record: dict[str, Any], *, anyway: bool) -> None:
-        """Ask a case and keep it: ``anyway``, or if there are few like it and it is quick."""
+        """Run a case, and keep it ``anyway``, or if its kind is rare and the call is fast."""
         text = json.dumps(record)
         if text in self.kept or (len(text) > LARGEST and not anyway):
             return
@@ -80,12 +79,12 @@ class Table:
             print(json.dumps({"faults": faults, **record}), flush=True)
             return
         kind = command_of(record["words"]), kind_of(gets(answer)[1])
-        # Of one kind no more than a few; of calls that succeed, not many either.
+        # A few of each kind, and not many calls that succeed.
         if anyway or (self.kinds[kind] < 4 and answer["seconds"] <= 1.0):
             self.keep({**record, "gets": gets(answer)})
 
     def keep(self, record: dict[str, Any]) -> None:
-        """Keep a case with what it got."""
+        """Keep a case with its result."""
         command = command_of(record["words"])
         self.kinds[command, kind_of(record["gets"][1])] += 1
         self.commands[command] += 1
@@ -93,7 +92,7 @@ class Table:
 
 
 def command_of(words: Sequence[str]) -> str:
-    """Return the command of a call, empty where it names none."""
+    """Return the command of a call, or an empty string if it names none."""
     known = _names()
     return next((name for name in known if list(words[: len(name.split())]) == name.split()), "")
 
@@ -111,8 +110,8 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="ask what is there again")
     parser.add_argument("--found", type=Path, help="cases that the fuzzer found")
     chosen = parser.parse_args()
-    # Some commands take nothing that could be wrong in so many ways; those that stay take seconds
-    # each, and are for the fuzzer alone.
+    # Some commands have few possible errors. Others take seconds a call, and are left to the
+    # fuzzer.
     wanted = {
         " ".join(command.words): min(chosen.least, 8 * len(command.options))
         for command in commands()

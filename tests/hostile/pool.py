@@ -1,4 +1,4 @@
-"""Asking a worker, and starting another where it died or hung."""
+"""Worker processes for hostile calls, replaced if they die or hang."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.hostile.process import cpu_seconds, is_runnable
 ROOT = Path(__file__).parents[2]
 CALL = "from shadowprice.cli.main import run; run()"
 HANG = 60.0
-"""Seconds of CPU, or without any, after which a call counts as hanging: others use the machine."""
+"""Processor time after which a call counts as hanging; also the limit without any, in seconds."""
 
 
 class Worker:
@@ -34,9 +34,9 @@ class Worker:
     Parameters
     ----------
     runs : Path
-        Good run directories by policy.
+        Valid run directories by policy.
     limited : bool
-        Whether its memory is.
+        Whether its memory is limited.
     """
 
     def __init__(self, runs: Path, *, limited: bool = True) -> None:
@@ -45,7 +45,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, case: Case, patience: float = HANG) -> dict[str, Any]:
-        """Run one case; a worker that dies or hangs is an answer with a status of its own."""
+        """Run one case; a worker that dies or hangs gives a result with a status of its own."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -84,7 +84,7 @@ class Worker:
                     "PYTHONHASHSEED": "0",
                     "HOME": str(self._runs),
                     "XDG_CONFIG_HOME": str(self._runs),
-                    # No service may answer what is asked of one, also where a real one listens.
+                    # Requests must reach no service, even if one runs on this machine.
                     "SHADOWPRICE_SERVER": "http://127.0.0.1:1",
                 },
             )
@@ -131,11 +131,11 @@ def judge(
     Parameters
     ----------
     answer : dict
-        As a worker gives it.
+        The worker's result.
     seconds, max_refusal_seconds : float
-        Maximum CPU time of any call, and of a call whose input is refused.
+        Maximum processor time of any call, and of a call whose input is refused.
     mebibytes : int
-        Memory that a call that fails may take.
+        Maximum memory of a failed call.
     """
     status, out, err = answer["status"], answer["out"], answer["err"]
     faults = [] if status in {0, 1, 2} else [f"ends with {status}"]
@@ -160,7 +160,7 @@ def judge(
         faults.append(f"takes {answer['mebibytes']} MiB to refuse")
     hidden = (name for name in answer["made"] if name.rsplit("/", 1)[-1].startswith("."))
     faults += [f"leaves {name} behind" for name in hidden]
-    # The lock of a data directory stays: removed, it could be held by two.
+    # The lock of a data directory stays: if it were removed, two processes could hold it.
     left = [name for name in answer["made"] if not name.endswith("/lock")]
     if status and left:
         faults.append(f"fails and leaves {left[0]}")
@@ -169,7 +169,7 @@ def judge(
 
 
 def _replaceable(name: str) -> bool:
-    """Whether a file laid out for a case is a result that a command may write again."""
+    """Whether a file of a case is a result that a command may overwrite."""
     return name.split("/", maxsplit=1)[0] in {"run", "run2", "p.json", "kept"}
 
 
@@ -185,12 +185,12 @@ RUNS: Mapping[str, tuple[documents.Document, documents.Document, tuple[str, ...]
     "places": (documents.TENANTS, documents.PLACES, ("-p", "astraea", "--until", "9 slots")),
     "bags": (documents.CLUSTER, documents.BAGS, ("-p", "oasis")),
 }
-"""Runs that cases name: of what cluster and jobs, and with which options."""
+"""Runs that cases name: their cluster, jobs and options."""
 
 
 @contextmanager
 def good_runs(names: Iterable[str] = RUNS) -> Iterator[Path]:
-    """Give a folder with a run directory for each of some names of `RUNS`."""
+    """Fill a folder with run directories of `RUNS`."""
     with tempfile.TemporaryDirectory(prefix="hostile-runs-") as name:
         folder = Path(name)
         (folder / "i.yaml").write_text(text_of(documents.INCIDENTS), encoding="utf-8")
@@ -210,5 +210,5 @@ def good_runs(names: Iterable[str] = RUNS) -> Iterator[Path]:
 
 
 def journal_lines(runs: Path) -> list[str]:
-    """Return the lines of the journal that the run ``eventful`` holds."""
+    """Return the lines of the journal of the run ``eventful``."""
     return (runs / "eventful" / "journal.jsonl").read_text(encoding="utf-8").splitlines()

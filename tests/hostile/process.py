@@ -1,4 +1,4 @@
-"""What the kernel tells of a process; 0 where there is none to tell."""
+"""Memory, processor time and state of a process from /proc; 0 if unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def resident(name: str, process: int | str = "self") -> int:
-    """Return a figure of /proc/PROCESS/status in bytes."""
+    """Return a value of /proc/PROCESS/status in bytes."""
     status = Path(f"/proc/{process}/status")
     with contextlib.suppress(OSError), status.open(encoding="ascii") as file:
         for line in file:
@@ -18,7 +18,7 @@ def resident(name: str, process: int | str = "self") -> int:
 
 
 def _stat_fields(process: int) -> list[str]:
-    """Return the fields of /proc/PROCESS/stat after the name, none if the process is gone."""
+    """Return the fields of /proc/PROCESS/stat after the name; empty if the process is gone."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
     except OSError:
@@ -33,5 +33,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def is_runnable(process: int) -> bool:
-    """Whether a process runs, or waits for a processor or the disk: it doesn't hang by itself."""
+    """Whether a process runs, or waits for a processor or the disk, so that it doesn't hang by
+    itself.
+    """
     return _stat_fields(process)[:1] in (["R"], ["D"])

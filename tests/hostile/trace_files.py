@@ -59,7 +59,7 @@ TRACES: Mapping[str, str] = {
     "pai_task": "j1,worker,2,Terminated,1000,9000,600,29,100,V100\n"
     "j2,worker,1,Failed,2500,9000,600,29,50,T4\n",
 }
-"""A good trace of each format: tests read them all."""
+"""Return a valid trace of each format, which tests read."""
 
 OPTIONS = (
     "", "", "", "?limit=1", "?limit=0", "?limit=1e9", "?from=2d", "?stretch=nan", "?vc=x",
@@ -70,7 +70,7 @@ OPTIONS = (
 
 
 def trace_files(name: str, rng: random.Random) -> tuple[str, dict[str, Content]]:
-    """Return the format and path of a trace, and its files, some of their fields changed."""
+    """Return the format and path of a trace, and its files, with some fields changed."""
     if name.startswith("pai"):
         parts = {"job": "pai_job", "task": "pai_task"}
         files = {f"pai/pai_{part}_table.csv": trace_text(one, rng) for part, one in parts.items()}
@@ -80,7 +80,7 @@ def trace_files(name: str, rng: random.Random) -> tuple[str, dict[str, Content]]
 
 
 def trace_text(name: str, rng: random.Random) -> Content:
-    """Return a trace file, some of its fields changed."""
+    """Return a trace file with some fields changed."""
     if name.endswith("-log"):
         text = json.dumps(mutated(_LOG, rng, rng.choice((0, 1, 1, 2, 4))), default=str)
     else:

@@ -1,8 +1,8 @@
-"""A process that answers one call after another, under limits that a hostile input must not meet.
+"""A process that runs one call after another, under limits that a hostile input may not reach.
 
-It reads cases as JSON lines and answers each with a line: exit status, what was printed, seconds of
-CPU, the growth of its peak memory, and what became of the files. The parent kills it on a hang.
-What stays until it is told to end has a process of its own, of which all memory counts.
+It reads cases as JSON lines and prints a line for each: exit status, output, processor time, growth
+of its peak memory, and the resulting files. The parent kills it on a hang. A command that runs
+until it is stopped gets a process of its own, of which all memory counts.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.hostile.process import resident
 from tests.hostile.serving import serve
 
 MEMORY_LIMIT = 2 << 30
-"""Bytes that a call may allocate before the worker dies of it."""
+"""Bytes that a call may allocate before the worker dies."""
 
 
 DEVICES = ("/dev/null", "/dev/full")
-"""Places outside its folder that a call is given: root could replace them for everybody."""
+"""Paths outside a call's folder; as root, a call could replace them for everybody."""
 
 
 def answer(case: Case, runs: Path) -> dict[str, Any]:
-    """Run one case in a fresh folder and say what happened."""
+    """Run one case in a new folder and return the result."""
     folder = Path(tempfile.mkdtemp(prefix="hostile-", dir=runs))
     back = os.open(".", os.O_RDONLY)
     try:
@@ -72,7 +72,7 @@ def answer(case: Case, runs: Path) -> dict[str, Any]:
 
 
 def put_back(devices: Mapping[str, os.stat_result]) -> list[str]:
-    """Make devices again that are not what they were; return which were not."""
+    """Restore devices that were replaced; return them."""
     replaced = []
     for path, was in devices.items():
         with contextlib.suppress(FileNotFoundError):
@@ -88,7 +88,7 @@ def put_back(devices: Mapping[str, os.stat_result]) -> list[str]:
 
 
 def _captured(words: tuple[str, ...]) -> tuple[int, str, str]:
-    """Call the command line with everything it writes to its descriptors caught."""
+    """Call the command line and capture everything that it writes to its descriptors."""
     from shadowprice.cli.main import main
 
     kept = os.dup(1), os.dup(2)
@@ -100,7 +100,8 @@ def _captured(words: tuple[str, ...]) -> tuple[int, str, str]:
             os.dup2(err.fileno(), 2)
             try:
                 status = main(list(words))
-            except BaseException as error:  # what escapes is a finding, not the end of the worker
+            # an exception that escapes is a finding, not the end of the worker
+            except BaseException as error:
                 print(f"escaped: {type(error).__name__}: {error}", file=sys.stderr)
                 status = 70
             sys.stdout.flush()
@@ -117,10 +118,10 @@ def _captured(words: tuple[str, ...]) -> tuple[int, str, str]:
 
 
 def main() -> None:
-    """Answer cases from stdin until it ends."""
+    """Run cases from stdin until it ends."""
     from shadowprice.cli import lazy
 
-    # One process makes many calls: it loads a command once, and what it loaded is no garbage.
+    # One process makes many calls. Modules that it loaded once are no garbage.
     lazy._load = functools.cache(lazy._load)
     runs = Path(sys.argv[1])
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")

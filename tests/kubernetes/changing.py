@@ -1,10 +1,10 @@
-"""A generation change that is interrupted before every step: what is common to its tests.
+"""A generation change that is interrupted before every step: shared code of its tests.
 
-A step is a request that writes, of the executor or of what follows resources, or a transaction of
-the store. What was done before a step is done after the one before it, so each moment between two
-that lasts is tried. The step that comes again is let through, and the next one interrupted:
-recoveries are interrupted, too. A step is known by what it asks for, of whatever generation; a
-status, an event and a transaction by how many came before. The audit log is the judge.
+A step is a write request of the executor or of the controller, or a transaction of the store. The
+work before a step is the work after the previous one, so every lasting state is tried. The
+interrupted step passes when it is repeated, and the next one is interrupted; so recoveries are
+interrupted too. A step is identified by its request, for any generation; statuses, events and
+transactions by their number. The audit log is the judge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.contract.harness import BASE
 from tests.kubernetes.operators import User, eventually, manifest
 
 PATIENCE = 180.0
-"""Seconds from one step to the next: kubelet 1.20 takes 70 to let go of a pod that never began."""
+"""Timeout of one step in seconds: kubelet 1.20 takes 70 s to remove a pod that never started."""
 
 MAIN = """
 import asyncio, json, os, pathlib, re, signal, threading, time
@@ -110,8 +110,7 @@ def committed(self, operations):
 ApiClient.request, DurableEngine.commit = asked, committed
 run()
 """
-"""A service that, before each new step, gives itself a signal of those that ``HAPPENS`` names, in
-turns."""
+"""A service that sends itself a signal before each new step, in turns those of ``HAPPENS``."""
 
 GROUPS: Mapping[str, Mapping[str, int]] = {
     "records": {"POST configmaps": 99, "PUT configmaps": 99},
@@ -125,23 +124,25 @@ GROUPS: Mapping[str, Mapping[str, int]] = {
     "resources": {"PATCH trainingjobs": 99, "PATCH trainingjobs/status": 8, "POST events": 5},
     "store": {"commit": 10},
 }
-"""How often it is interrupted at most before each kind of step, together as one test. Of what is
-done anew after every start, statuses and transactions, there is no end."""
+"""Maximum number of interruptions before each kind of step; each group is one test.
+
+Statuses and transactions are repeated after every start, so their number has no limit.
+"""
 
 
 class InterruptedService(Protocol):
-    """What serves while a change is made, and is interrupted on the way."""
+    """A service that is interrupted during a change."""
 
     armed: Path
-    """What is to be interrupted, by kinds of steps, where it is to be at all."""
+    """The kinds of steps that are interrupted; None for no interruption."""
     steps: Path
-    """The steps that came."""
+    """The steps that were seen."""
 
     def goes_on(self) -> bool:
-        """Mend what was interrupted; whether anything was."""
+        """Restart what was interrupted; return whether anything was."""
 
     def said(self) -> str:
-        """Return what it said last."""
+        """Return the service's last output."""
 
 
 def begun(
@@ -156,7 +157,7 @@ def begun(
 ) -> subprocess.Popen[str]:
     """Start a service that interrupts itself, with a cluster of three GPUs."""
     cluster = {"slot": "2s", "horizon": 3000}
-    # The other one joins, for the API server has it.
+    # The other server joins, because the API server has it.
     cluster["servers"] = [{"name": "one", "capacity": {"cpu": 2, "gpu": 2}}]
     (folder / "cluster.yaml").write_text(yaml.safe_dump(cluster))
     words = ["serve", "-c", str(folder / "cluster.yaml"), "-p", "drf", "-o", "json"]
@@ -177,7 +178,10 @@ def begun(
 
 
 def job(name: str, workers: int) -> dict[str, Any]:
-    """A GPU a worker, of the three that the cluster has: alone it has all, beside another not."""
+    """One GPU a worker, of the cluster's three:
+
+    alone a job has all, beside another one it doesn't.
+    """
     return manifest(
         name,
         chunks=3,
@@ -194,7 +198,7 @@ def job(name: str, workers: int) -> dict[str, Any]:
 
 
 def status(bed: Testbed, name: str) -> dict[str, Any] | None:
-    """Return what is told of a job, None where its resource is gone."""
+    """Return a job's placement in the status, None if its resource is gone."""
     path = f"/apis/shadowprice.io/v1alpha1/namespaces/default/trainingjobs/{name}"
     try:
         return dict(bed.ask("GET", path).get("status") or {})
@@ -205,7 +209,7 @@ def status(bed: Testbed, name: str) -> dict[str, Any] | None:
 
 
 def runs(bed: Testbed, name: str, workers: int) -> bool:
-    """Whether a job is told to run with so many workers."""
+    """Whether a job's status has this number of workers."""
     describe_progress = status(bed, name) or {}
     return (
         describe_progress.get("state") == "running" and describe_progress.get("workers") == workers
@@ -215,9 +219,10 @@ def runs(bed: Testbed, name: str, workers: int) -> bool:
 def change(
     user: User, service: InterruptedService, mark: str, group: Mapping[str, int]
 ) -> list[str]:
-    """Let a job give one of three GPUs to another, and both go; return the steps that came.
+    """Let a job release one of three GPUs for another, and delete both; return the steps that were
+    seen.
 
-    It is interrupted before each step of a group, and mended, on the way.
+    The service is interrupted before each step of a group, and restarted.
     """
     bed = user.bed
     first, second = f"first-{mark}", f"second-{mark}"
@@ -251,8 +256,8 @@ def change(
 
 
 def nothing_is_left(bed: Testbed, mark: str) -> None:
-    """Wait until nothing of a change's generations is there; its records are empty."""
-    chosen = "labelSelector=shadowprice.io/service%3Dshadowprice"  # others' are not forgotten
+    """Wait until no object of a change's generations is left; its records are empty."""
+    chosen = "labelSelector=shadowprice.io/service%3Dshadowprice"  # those of other tests stay
     for kind in ("pods", "secrets", "services"):
         path = f"/api/v1/namespaces/default/{kind}?{chosen}"
         eventually(lambda path=path: bed.ask("GET", path)["items"] == [], kind)  # type: ignore[misc]
@@ -267,14 +272,14 @@ def nothing_is_left(bed: Testbed, mark: str) -> None:
 
 
 def tried(steps: Sequence[str], group: Mapping[str, int]) -> int:
-    """Return how often a change was to be interrupted, by the steps that came; all kinds did."""
+    """Return the number of planned interruptions by the seen steps; all kinds occurred."""
     kinds = Counter(step.partition("|")[0] for step in set(steps))
     assert kinds.keys() >= group.keys(), "\n".join(steps)
     return sum(min(kinds[kind], most) for kind, most in group.items())
 
 
 def judged(bed: Testbed, since: float) -> None:
-    """Let the audit log judge what became of the pods of a change that began at a time."""
+    """Check in the audit log what happened to the pods of a change that began at a time."""
     audit = Audit.read(bed.audit).of_service("shadowprice")
     assert audit.faults() == []
     mine = {(pod.job, pod.generation) for pod in audit.of_jobs() if pod.made >= since}

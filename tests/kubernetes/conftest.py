@@ -1,4 +1,4 @@
-"""Everything here runs on a real API server; without the built testbed it is skipped."""
+"""These tests run on a real API server; without the built testbed they are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that follows `TrainingJob` resources of a testbed, and what users do with `kubectl`."""
+"""A service that follows a testbed's `TrainingJob` resources, and users with `kubectl`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLUSTER: Mapping[str, Any] = {
 }
 
 PATIENCE = 90.0
-"""Seconds that anything may take on a busy machine."""
+"""Timeout of every wait on a busy machine, in seconds."""
 
 
 def manifest(name: str, namespace: str = "default", **spec: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def manifest(name: str, namespace: str = "default", **spec: Any) -> dict[str, An
 
 
 def eventually(look: Callable[[], Found | None], what: str, patience: float = PATIENCE) -> Found:
-    """Return what a look finds at last."""
+    """Poll a function until it returns a value, and return that."""
     until = time.monotonic() + patience
     while True:
         result = look()
@@ -66,8 +66,9 @@ def eventually(look: Callable[[], Found | None], what: str, patience: float = PA
 
 
 def first_line(process: subprocess.Popen[str], patience: float = 2 * PATIENCE) -> str:
-    """Return the first line that a service says, empty where it ended before; it is killed where
-    it says none."""
+    """Return the first line that a service prints, empty if it ended before; kill a service that
+    prints none.
+    """
     assert process.stdout is not None
     said, _, _ = select.select([process.stdout], [], [], patience)
     if not said:
@@ -77,7 +78,7 @@ def first_line(process: subprocess.Popen[str], patience: float = 2 * PATIENCE) -
 
 
 def killed(process: subprocess.Popen[str]) -> None:
-    """Kill a service, frozen or not, and wait until it is gone."""
+    """Kill a service, even a frozen one, and wait until it is gone."""
     if process.poll() is None:
         process.send_signal(signal.SIGCONT)
         process.kill()
@@ -85,7 +86,7 @@ def killed(process: subprocess.Popen[str]) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> None:
-    """End a service politely, and kill it where it does not."""
+    """Stop a service with SIGTERM, and kill it if that fails."""
     process.terminate()
     try:
         process.wait(60)
@@ -94,7 +95,7 @@ def ended(process: subprocess.Popen[str]) -> None:
 
 
 def joined(*threads: threading.Thread) -> None:
-    """Wait for the ends of threads that were told to end."""
+    """Wait for the ends of stopped threads."""
     until = time.monotonic() + PATIENCE
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
@@ -104,7 +105,7 @@ def joined(*threads: threading.Thread) -> None:
 
 
 class User:
-    """Somebody with `kubectl`."""
+    """A user with `kubectl`."""
 
     def __init__(self, bed: Testbed) -> None:
         self.bed = bed
@@ -145,11 +146,11 @@ class User:
 
 
 def installed(bed: Testbed) -> User:
-    """Install the definition, and return somebody for whom `kubectl` knows it."""
+    """Install the definition, and return a user whose `kubectl` knows it."""
     bed.kubectl("apply", "-f", str(DEPLOY / "crd.yaml"))
 
     def known() -> bool:
-        try:  # its name and what documents are checked by are published one after the other
+        try:  # its name and its schema are published one after the other
             return bool(bed.kubectl("explain", "tj.spec"))
         except TestbedError:
             return False
@@ -159,7 +160,7 @@ def installed(bed: Testbed) -> User:
 
 
 def create(bed: Testbed, *words: str, into: str = "default") -> None:
-    """Run `kubectl create`, also where an earlier test of the same cluster left the object."""
+    """Run `kubectl create`, even if an earlier test of the same cluster left the object."""
     made = bed.kubectl("-n", into, "create", *words, "--dry-run=client", "-o", "json")
     bed.kubectl("apply", "-f", "-", given=made)
 
@@ -192,7 +193,7 @@ RIGHTS = {
     "Role",
     "RoleBinding",
 }
-"""Kinds of the manifests' objects that give the service its rights."""
+"""Kinds of the manifests' objects that grant the service its rights."""
 
 ACCOUNT = "system:serviceaccount:shadowprice:shadowprice"
 """Name of the manifests' account in the audit log."""
@@ -207,7 +208,7 @@ def service_account(bed: Testbed) -> Path:
 
 
 def bind_jobs(bed: Testbed, into: str) -> None:
-    """Bind the rights that jobs of a namespace need, as the documentation says."""
+    """Grant the rights that jobs of a namespace need, as the documentation says."""
     subject = "--serviceaccount=shadowprice:shadowprice"
     words = ("rolebinding", "shadowprice-jobs", "--clusterrole=shadowprice-jobs", subject)
     create(bed, *words, into=into)
@@ -221,7 +222,7 @@ def operated(
     executor: Executor | None = None,
     **more: Any,
 ) -> Iterator[RunningService]:
-    """Run a service here that follows the testbed's resources with the manifests' account."""
+    """Run a service that follows the testbed's resources with the manifests' account."""
     if executor is None:
         (folder / "local").mkdir(parents=True, exist_ok=True)
         executor = LocalExecutor(ExecutorOptions(directory=str(folder / "local")))

@@ -1,8 +1,7 @@
 """Two replicas of the service with a database of their own, one of which leads.
 
-Where the leader was killed it is started again, to stand by; where it was frozen it is thawed once
-the other leads, in the middle of what that one does, and has to find out by itself that it leads no
-more.
+A killed leader is restarted as the standby. A frozen leader continues once the other one leads, in
+the middle of that one's work, and has to find out by itself that it no longer leads.
 """
 
 from __future__ import annotations
@@ -36,17 +35,20 @@ NAMESPACE = "replicas"
 NAMES = ("left", "right")
 
 QUICK = (5, 1.0, 2.0)
-"""Seconds that a lease lasts, between its renewals, and before its end at which it is let go."""
+"""Duration of a lease, its renewal interval, and the time before its end when it is released, in
+seconds.
+"""
 
 AFTER = 2.0
-"""Seconds that one leads before the one before it is thawed, if it comes so far."""
+"""Seconds that a new leader leads before the frozen one continues."""
 
 _WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 
 
 def accounts(bed: Testbed) -> User:
     """Install the definition, and an account for each replica, by which the audit log tells them
-    apart."""
+    apart.
+    """
     user = installed(bed)
     create(bed, "namespace", NAMESPACE)
     for name in NAMES:
@@ -65,20 +67,20 @@ def accounts(bed: Testbed) -> User:
 
 
 def account(name: str) -> str:
-    """Return what the audit log calls a replica."""
+    """Return a replica's name in the audit log."""
     return f"system:serviceaccount:{NAMESPACE}:{name}"
 
 
 @dataclass
 class Window:
-    """From when a replica was thawed until it had ended, in seconds since 1970.
+    """The time from a replica's thawing to its end, in seconds since 1970.
 
     Parameters
     ----------
     name : str
-        Which.
+        The replica.
     thawed, ended : float
-        When.
+        The times.
     """
 
     name: str
@@ -86,7 +88,7 @@ class Window:
     ended: float
 
     def written(self, bed: Testbed) -> list[str]:
-        """Return what it asked to be written then, but its lease, by the API server's own log."""
+        """Return its write requests in that time, except for its lease, by the API server's log."""
         results = []
         for line in entries(bed.audit):
             if line["user"].get("username") != account(self.name) or line["verb"] not in _WRITES:
@@ -105,9 +107,9 @@ class Replica:
     Parameters
     ----------
     pair : Pair
-        Whose it is.
+        The pair that it belongs to.
     name : str
-        What it, and its account, is called.
+        Name of the replica and of its account.
     """
 
     def __init__(self, pair: Pair, name: str) -> None:
@@ -118,7 +120,7 @@ class Replica:
         self.start()
 
     def start(self) -> None:
-        """Start it; it stands by where the other leads."""
+        """Start it; it stands by while the other one leads."""
         pair = self._pair
         bed = pair.user.bed
         variables = {"POD_NAME": self.name}
@@ -142,28 +144,31 @@ class Replica:
         self.client = httpx.Client(base_url=address, headers=headers, timeout=5)
 
     def leads(self) -> bool:
-        """Whether it does, and answers."""
+        """Whether it leads and responds."""
         try:
             return self.client.get("/readyz").status_code == 200
         except httpx.HTTPError:
             return False
 
     def deposed(self) -> bool:
-        """Whether it says that it ended because another leads: by its lease, or by the store."""
+        """Whether it reports that it ended because another replica leads, by its lease or by the
+        store.
+        """
         said = self.said()
         return "lost leadership" in said or "can't continue" in said
 
     def stopped(self) -> bool:
-        """Whether a signal holds it up."""
-        text = Path(f"/proc/{self.process.pid}/stat").read_text()  # it is there until waited for
+        """Whether a signal has stopped it."""
+        # it exists until it is waited for
+        text = Path(f"/proc/{self.process.pid}/stat").read_text()
         return text.rpartition(")")[2].split()[0] == "T"
 
     def said(self) -> str:
-        """Return what it said last."""
+        """Return its last output."""
         return f"{self.name}: " + (self.folder / "log").read_text()[-3000:]
 
     def end(self) -> None:
-        """End it for good."""
+        """Stop it for good."""
         killed(self.process)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -176,22 +181,22 @@ class Pair:
     Parameters
     ----------
     user : User
-        Whose cluster it is.
+        An administrator of the cluster.
     folder : Path
-        Where everything is kept but what the database has.
+        Folder of all files outside the database.
     database : str
-        Its address.
+        URL of the database.
     happens : str
-        The signals that a leader gives itself before steps, in turns.
+        The signals that a leader sends itself before steps, in turns.
     quick : bool
-        Whether leases are shorter than they are.
+        Whether leases are shorter than by default.
 
     Attributes
     ----------
     interruptions : int
-        How often a leader was killed, or frozen.
+        How often a leader was killed or frozen.
     windows : list of Window
-        In which those that were frozen found out that they lead no more.
+        The times in which frozen replicas found out that they no longer lead.
     """
 
     def __init__(
@@ -215,7 +220,7 @@ class Pair:
         eventually(self.quiet, "a leader")
 
     def goes_on(self) -> bool:
-        """Start who was killed again, thaw who was frozen; whether anything was done."""
+        """Restart a killed replica, thaw a frozen one; return whether anything was done."""
         left, right = self.replicas
         return self._mended(left, right) or self._mended(right, left)
 
@@ -243,7 +248,7 @@ class Pair:
             if time.monotonic() - self._led < AFTER:
                 return False
         elif other.frozen < one.frozen:
-            return False  # it was frozen as the other's successor, which is thawed first
+            return False  # it was frozen as the successor of the other one, which continues first
         self._thaw(one)
         return True
 
@@ -257,27 +262,27 @@ class Pair:
         one.start()
 
     def settle(self) -> None:
-        """Wait until nobody is interrupted any more, and one leads."""
+        """Wait until no replica is interrupted and one leads."""
         eventually(lambda: not self.goes_on() and self.quiet(), "two replicas")
 
     def quiet(self) -> bool:
-        """Whether one leads, and the other could."""
+        """Whether one leads and the other one could."""
         alive = not any(replica.stopped() for replica in self.replicas)
         return alive and sum(replica.leads() for replica in self.replicas) == 1
 
     def said(self) -> str:
-        """Return what both said last."""
+        """Return the last output of both."""
         return "\n".join(replica.said() for replica in self.replicas)
 
     def end(self) -> None:
-        """End both for good."""
+        """Stop both for good."""
         for replica in self.replicas:
             replica.end()
 
 
 @contextmanager
 def paired(user: User, folder: Path, happens: str = "", *, quick: bool = True) -> Iterator[Pair]:
-    """Have two replicas while the block lasts."""
+    """Run two replicas during the block."""
     with postgres() as server:
         made = Pair(user, folder, server.url, happens, quick=quick)
         try:

@@ -1,4 +1,4 @@
-"""How often the API server is asked, by its own log: a bound a generation, a change, a minute."""
+"""Numbers of requests to the API server, by its own log: limits a generation, change and minute."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def most(generations: int, processes: int) -> dict[str, int]:
     """Return the limits of docs/kubernetes-reference.md for one job if nothing fails."""
     pods = generations * processes
     return {
-        # An order to start, that it runs, an order to stop, its end, that the end was recorded.
+        # A command to start, the start, a command to stop, the end, and its acknowledgement.
         "create configmaps": 1,
         "update configmaps": 5 * generations + 1,
         "get configmaps": generations + 1,
@@ -60,9 +60,9 @@ def most(generations: int, processes: int) -> dict[str, int]:
         "delete services": generations if processes > 1 else 0,
         "create pods": pods,
         "delete pods": 2 * pods,
-        # By name, which a server looks up; for a list by labels it would read all there are.
+        # Get by name, which a server looks up; it answers a list by labels by reading all objects.
         "list pods": 3 * pods,
-        # Before the order to end, from it on, and after the end.
+        # Before the command to stop, from it on, and after the end.
         "get pods/log": 3 * pods,
     }
 
@@ -93,14 +93,12 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
             await reports.first(Ended, job, number)
             await executor.acknowledge_end(job, number)
         await executor.delete_job_data(job)
-        await asyncio.sleep(3.0)  # what were asked for again and again would be now
+        await asyncio.sleep(3.0)  # requests that repeat would come now
         count_requests = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_digest(job)[:16]]
         allowed = most(3, processes)
         over = {what: (count, allowed.get(what, 0)) for what, count in count_requests.items()}
         assert all(count <= bound for count, bound in over.values()), over
-        assert (
-            count_requests["create pods"] == 3 * processes
-        )  # they are this job's calls that are counted
+        assert count_requests["create pods"] == 3 * processes  # calls for this job are counted
         assert count_requests["get pods/log"] >= processes
         assert count_requests["list pods"] >= 3 * processes
 
@@ -108,7 +106,7 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
 
 
 def test_logs_that_a_node_does_not_tell_are_requested_less_and_less(tmp_path: Path) -> None:
-    """Hollow nodes have none to tell; while the pods end, and for readers, it is tried again."""
+    """Hollow nodes have no logs; while the pods end, and for readers, they are requested again."""
     reason = missing(nodes=False)
     if reason:
         pytest.skip(reason)
@@ -130,7 +128,7 @@ def test_logs_that_a_node_does_not_tell_are_requested_less_and_less(tmp_path: Pa
             for job in jobs:
                 await reports.first(Started, job)
             began = time.monotonic()
-            while time.monotonic() - began < 10.0:  # somebody looks at one of them all the time
+            while time.monotonic() - began < 10.0:  # a user follows one of them all the time
                 with pytest.raises(KeyError):
                     await executor.logs(jobs[0], 1)
                 await asyncio.sleep(0.05)
@@ -148,15 +146,15 @@ def test_logs_that_a_node_does_not_tell_are_requested_less_and_less(tmp_path: Pa
             line["objectRef"]["name"]
             for line in entries(bed.audit)
             if (line.get("objectRef") or {}).get("subresource") == "log"
-            and line["stage"] == "ResponseComplete"  # a stream has a line when it begins, too
+            and line["stage"] == "ResponseComplete"  # a stream also has a line when it begins
         )
     assert len(counted) == len(jobs)
-    # One look before the order to end, one after the end, and what grows between.
+    # One poll before the command to stop, one after the end, and the lines between.
     bound = 2 + max_attempts(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS, spent)
     assert max(counted.values()) <= bound, (counted, spent)
     assert (
         bound < spent / MIN_FETCH_INTERVAL_SECONDS / 3
-    )  # it says something: without growing, there would be so many
+    )  # it prints something; otherwise there would be as many
 
 
 def test_figures_are_written_at_most_every_ten_seconds(
@@ -196,16 +194,16 @@ for done in range(1, 2000):
             time.sleep(0.2)
         before, since, reported = len(written()), time.monotonic(), progress()
         time.sleep(3.2 * STATUS_WRITE_SECONDS)
-        assert progress() > reported  # it is told, only not each time
+        assert progress() > reported  # it is reported, but not each time
         count, spent = len(written()) - before, time.monotonic() - since
-        # The promise may move with what is measured; its condition is another then.
+        # The promise may move with measured progress, so its condition changes.
         assert 2 <= count <= spent / STATUS_WRITE_SECONDS + 1, (count, spent)
         user.delete(name)
         user.gone(name)
 
 
 def count_requests(bed: Testbed, since: float, user: str = ACCOUNT) -> Counter[str]:
-    """Return how often the service asked for each since a time; watches once they are over."""
+    """Return the service's requests of each kind since a time; watches once they are over."""
     counted: Counter[str] = Counter()
     for line in entries(bed.audit):
         if line["user"].get("username") != user:
@@ -242,12 +240,12 @@ def test_an_event_is_written_for_every_line_of_the_history_and_no_other(
         user.apply(manifest("untold", workers={"min": 3, "max": 2}))
         user.waits_for("untold", "Rejected")
         eventually(lambda: events() > len(lines), "that it is invalid")
-        time.sleep(3.0)  # looks at both that come by themselves
+        time.sleep(3.0)  # polls of both that come by themselves
         assert events() == len(lines) + 1, lines
         user.delete(name, "untold")
         user.gone(name)
         user.gone("untold")
-    assert events() == len(lines) + 1  # what is over is told once, however it goes then
+    assert events() == len(lines) + 1  # an end is reported once, whatever happens then
 
 
 @pytest.mark.extended
@@ -286,6 +284,6 @@ def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
     ), led
     assert led.keys() <= watches | {"update leases"}, led
     assert all(led[watch] <= 1 for watch in watches), led
-    assert span < WATCH_TIMEOUT_SECONDS * 3 / 4  # so a watch is begun anew at most once
+    assert span < WATCH_TIMEOUT_SECONDS * 3 / 4  # so a watch restarts at most once
     assert spent / 2 <= waited["get leases"] <= spent / INITIAL_POLL_SECONDS, waited
     assert waited.keys() == {"get leases"}, waited

@@ -1,4 +1,4 @@
-"""Two replicas, one Lease, one PostgreSQL: frozen, killed, ended; one writes, none older after."""
+"""Two replicas, one Lease, one PostgreSQL: frozen, killed, stopped; only the leader writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(binaries() is None, reason="there is no PostgreS
 def user(control_plane: Testbed) -> User:
     user = installed(control_plane)
     control_plane.kubectl("apply", "-f", str(DEPLOY / "shadowprice.yaml"))
-    # Its own replicas have no image here, and are not what is tried.
+    # The manifests' own replicas have no image here, and aren't tested.
     control_plane.kubectl("-n", "shadowprice", "scale", "deployment", "shadowprice", "--replicas=0")
     return user
 
@@ -58,10 +58,11 @@ run()
 
 
 class Replica:
-    """A process of the service, as the account that the manifests make.
+    """A process of the service with the account that the manifests create.
 
-    Its clock is so many seconds ahead of this machine's. What runs is recorded in the cluster, or
-    here, in a folder by its name.
+    Its clock is some seconds ahead of this machine's. Running jobs are recorded in the cluster, or
+    in a
+    folder with its name.
     """
 
     def __init__(
@@ -183,7 +184,8 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
         body = second.client.get(f"/v1/jobs/{kept['job']}").json()
         assert body["spec"]["utility"]["value"] == 7
 
-        # One that ends in order lets the lease go: the next need not wait for it to run out.
+        # A leader that stops in order releases the lease; the next one needn't wait until it
+        # expires.
         third = another("third")
         second.process.terminate()
         assert second.process.wait(60) in {0, 143}
@@ -205,7 +207,8 @@ def test_clocks_that_are_minutes_apart_change_neither_who_leads_nor_what_is_kept
         eventually(lambda: user.status("skewed").get("state"), "a status")
         before = lease(user)["leaseTransitions"]
         behind = another("behind", -600)
-        time.sleep(25.0)  # longer than a lease: by its clock it is not over, by the other's long
+        # longer than a lease: by its own clock it isn't over, by the other's it is
+        time.sleep(25.0)
         assert lease(user)["leaseTransitions"] == before
         assert ahead.ready()
         assert not behind.ready()
@@ -252,7 +255,7 @@ def test_a_killed_leader_loses_and_doubles_nothing(user: User, tmp_path: Path) -
 
 
 def test_one_that_may_not_write_lets_another_be_elected(user: User, tmp_path: Path) -> None:
-    """What runs is recorded with the first: the other would run it twice, and is refused."""
+    """The first records running jobs; the other one would run them twice, and is refused."""
     with postgres() as server, replicas(user.bed, tmp_path, server.url) as another:
         first = another("first", here=True)
         eventually(first.ready, "the first leader")

@@ -1,4 +1,4 @@
-"""What only this executor has: faults of its API server, late requests, reasons, rights."""
+"""Faults that only this executor has: its API server, late requests, reasons and rights."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_api_server_that_is_away_for_a_while_costs_nothing(harness: Kubernete
             assert {held.phase for held in await executor.list()} == {GenerationPhase.RUNNING}
             for folder in own.path.glob("files/*/checkpoints"):
                 (folder / "go").touch()
-            await asyncio.sleep(20.0)  # the lease runs out meanwhile
+            await asyncio.sleep(20.0)  # the lease expires meanwhile
             assert not reports.matching(Ended, "runs")
         finally:
             own.bed.restart("kube-apiserver")
@@ -91,16 +91,16 @@ def test_an_api_server_that_is_away_for_a_while_costs_nothing(harness: Kubernete
 
 
 class Killed:
-    """Cuts a service off from its API server before or after one of its requests that write.
+    """Disconnects a service from its API server before or after one of its write requests.
 
     Parameters
     ----------
     executor : KubernetesExecutor
-        The service's.
+        The service's executor.
     count : int
-        Which of them, from 1 on.
+        Number of the request, from 1 on.
     after : bool
-        Whether the server did what it was asked.
+        Whether the server executed the request.
     """
 
     def __init__(self, executor: KubernetesExecutor, count: int, *, after: bool) -> None:
@@ -111,7 +111,7 @@ class Killed:
         executor.session.connection.request = self.request  # type: ignore[method-assign]
 
     async def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        if "/leases" in path:  # it would have to run out
+        if "/leases" in path:  # it would have to expire
             return await self._request(method, path, **more)
         if method != "GET" and not self.dead:
             self._left -= 1
@@ -125,7 +125,7 @@ class Killed:
 
 
 async def _until_taken(give: Callable[[], Awaitable[Receipt]]) -> Receipt:
-    """Give an order until it is known to be taken, as the service does."""
+    """Repeat a command until it is acknowledged, as the service does."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -141,15 +141,15 @@ async def _until_taken(give: Callable[[], Awaitable[Receipt]]) -> Receipt:
 class Change:
     """A job from its first generation over its second to its end, driven as the service drives it.
 
-    Every order may be given again, to whoever is the executor then; the second generation is never
-    asked for before the first one's end, or refusal, was told.
+    Every command may be repeated, to any successor of the executor. The second generation is only
+    requested after the first one's end or refusal was reported.
 
     Parameters
     ----------
     job : str
         Its name.
     ran : Path
-        Where every process writes a line when it begins.
+        File in which every process writes a line when it starts.
     """
 
     def __init__(self, job: str, ran: Path) -> None:
@@ -159,11 +159,11 @@ class Change:
         self.first = spec(job, 1, line, *both, grace=5.0)
         self.second = spec(job, 2, f"echo 2-$RANK >> {ran}", *both)
         self.number = 1
-        """What the service remembers: the generation that it asks for."""
+        """The state of the service: the generation that it requests."""
         self.endings: list[Ending | None] = []
 
     async def drive(self, executor: Executor, stopped: Callable[[], bool]) -> None:
-        """Go on from wherever it is until its end, or until the executor is cut off."""
+        """Continue until the end, or until the executor is disconnected."""
         while self.number <= 2 and not stopped():
             order = self.first if self.number == 1 else self.second
             await _until_taken(functools.partial(executor.start, order))
@@ -184,7 +184,7 @@ class Change:
     async def _held(
         self, executor: Executor, stopped: Callable[[], bool], phases: set[GenerationPhase]
     ) -> GenerationStatus | None:
-        """Wait until the generation is in none of some phases; None where it was cut off."""
+        """Wait until the generation leaves some phases; None if the executor is disconnected."""
         until = time.monotonic() + HARNESS_PATIENCE
         while not stopped():
             [held] = [one for one in await executor.list() if one.generation == self.number]
@@ -196,8 +196,10 @@ class Change:
 
 
 WRITES = 25
-"""Writes of a `Change`, at least: two generations' records, secrets, services and pods, made,
-written on and taken away."""
+"""Minimum number of writes of a `Change`:
+
+records, secrets, services and pods of two generations are created, updated and deleted.
+"""
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -208,25 +210,25 @@ written on and taken away."""
 def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
     testbed: Testbed, tmp_path: Path, first: int, *, after: bool
 ) -> None:
-    """Eleven steps at once: kubelet 1.20 takes a minute to let go of a pod that never began."""
+    """Eleven steps in parallel: kubelet 1.20 takes a minute to remove a pod that never started."""
     died: dict[int, bool] = {}
 
     async def one(count: int) -> None:
         ran = tmp_path / f"{tmp_path.name}-{count}" / "ran"
         ran.parent.mkdir()
         own = KubernetesHarness(ran.parent / "executor", testbed)
-        job = f"job-{count}"  # names of what generations have are those of their jobs
+        job = f"job-{count}"  # objects of generations are named after their jobs
         change = Change(job, ran)
         executor = await own.open()
         assert isinstance(executor, KubernetesExecutor)
         reports = ReportLog(executor)
         killed = Killed(executor, count, after=after)
         driving = asyncio.create_task(change.drive(executor, lambda: killed.dead))
-        until = time.monotonic() + 3 * HARNESS_PATIENCE  # two generations, each waited for
+        until = time.monotonic() + 3 * HARNESS_PATIENCE  # two generations, each awaited
         while not (driving.done() or killed.dead):
             assert time.monotonic() < until, change.number
             await asyncio.sleep(0.02)
-        driving.cancel()  # it may be waiting for an answer that never comes
+        driving.cancel()  # it may wait for a response that never comes
         [failed] = await asyncio.gather(driving, return_exceptions=True)
         assert killed.dead or failed is None, failed
         died[count] = killed.dead
@@ -239,8 +241,8 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
         assert change.number == 3
         assert set(change.endings) <= ends, change.endings
         lines = ran.read_text().split() if ran.exists() else []
-        assert len(lines) == len(set(lines)), lines  # no process began twice
-        # The next one begins in any case: nothing is stuck.
+        assert len(lines) == len(set(lines)), lines  # no process started twice
+        # The next one starts in any case: nothing is stuck.
         taken = await _until_taken(functools.partial(again.start, spec(job, 3, "true")))
         assert taken in {Receipt.ACCEPTED, Receipt.DUPLICATE}
         assert (await later_reports.first(Ended, job, 3)).ending is Ending.DONE
@@ -254,7 +256,7 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
         await asyncio.gather(*(one(count) for count in range(first, first + 11)))
 
     asyncio.run(all_of_them())
-    # Every write of the change was a step here, and what is counted past them was none.
+    # Every write of the change was a step here, and further steps don't exist.
     assert all(was for count, was in died.items() if count <= WRITES), died
     assert not died.get(33, False), "a change has more writes than are tried here"
 
@@ -262,7 +264,7 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
 def test_how_a_job_ended_is_known_whichever_write_of_its_end_a_service_was_killed_at(
     testbed: Testbed, tmp_path: Path
 ) -> None:
-    """Its pod alone said so, and is taken away: a job that failed is not to become a lost one."""
+    """Only its pod had this state, and is removed: a failed job must not become a lost one."""
 
     async def one(count: int) -> None:
         folder = tmp_path / f"{tmp_path.name}-{count}"
@@ -279,7 +281,7 @@ def test_how_a_job_ended_is_known_whichever_write_of_its_end_a_service_was_kille
         await eventually(lambda: killed.dead or bool(reports.matching(Ended, job)))
         await executor.close()
         await reports.end()
-        # Pods go with their secret: where this one went by itself, there was a write less.
+        # Pods go with their secret: if this one went by itself, there was one write less.
         assert killed.dead or count == 4
         assert killed.dead != bool(reports.matching(Ended, job))
         again = await own.open()
@@ -302,7 +304,9 @@ def test_how_a_job_ended_is_known_whichever_write_of_its_end_a_service_was_kille
 def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(
     testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order is taken, and its service cut off before it tells the pod; the next is ahead."""
+    """The command is recorded, and its service disconnected before the pod gets it; the next is
+    ahead.
+    """
     saved, wall = tmp_path / "saved", time.time
     line = f"trap 'sleep 4; echo saved > {saved}; exit 143' TERM; echo ready; "
     own = KubernetesHarness(tmp_path / "executor", testbed)
@@ -315,7 +319,7 @@ def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(
         await executor.start(order)
         await reports.first(Started, "skewed")
         await ready(executor, "skewed")
-        killed = Killed(executor, 2, after=False)  # the record is the first
+        killed = Killed(executor, 2, after=False)  # the record comes first
         assert await executor.stop(7, "skewed", 1) == Receipt.ACCEPTED
         await eventually(lambda: killed.dead)
         await executor.close()
@@ -340,9 +344,9 @@ def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(
 def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
     testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    """An API server counts from the first order; who comes after it knows when that was.
+    """An API server counts from the first command; a successor knows when that was.
 
-    The server's own times are the judge, for kubelets before 1.22 shorten no grace.
+    The server's own times are the judge, because kubelets before 1.22 shorten no grace period.
     """
     wall = time.time
     own = KubernetesHarness(tmp_path / "executor", testbed)
@@ -370,7 +374,7 @@ def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
         monkeypatch.setattr(time, "time", lambda: wall() + ahead)
         again = await own.open()
         later_reports = ReportLog(again)
-        await asyncio.sleep(2.0)  # it gives the first order again, which changes nothing
+        await asyncio.sleep(2.0)  # it repeats the first command, which changes nothing
         assert until(pod()) == first
         ordered = wall()
         await again.stop(8, "shorter", 1, 15.0)

@@ -1,4 +1,4 @@
-"""The executor's promises while a real cluster fails around it; the server's log is the judge."""
+"""The executor's guarantees while a real cluster fails; the server's log is the judge."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def harness(testbed: Testbed, tmp_path: Path) -> Iterator[KubernetesHarness]:
 
 
 def gated(tmp_path: Path, name: str = "go") -> str:
-    """A program that ends once a file is there."""
+    """A program that ends once a file exists."""
     return f"echo ready; until [ -e {tmp_path}/{name} ]; do sleep 0.1; done; echo went"
 
 
@@ -78,7 +78,7 @@ def test_jobs_run_on_and_end_while_the_cluster_is_unreachable(
 
 
 async def _accepted(executor: Executor, order: Any) -> None:
-    """Give an order until it is known to be taken, as the service does."""
+    """Repeat a command until it is acknowledged, as the service does."""
     for _ in range(100):
         try:
             assert await executor.start(order) in {Receipt.ACCEPTED, Receipt.DUPLICATE}
@@ -93,7 +93,7 @@ def test_watches_that_expire_lose_nothing(harness: KubernetesHarness, tmp_path: 
     async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, gated(tmp_path)))
         await ready(executor, "job")
-        (tmp_path / "go").touch()  # the end falls into the time in which nobody watches
+        (tmp_path / "go").touch()  # the end falls into the time in which no service watches
         await asyncio.to_thread(own.bed.expire_watches)
         assert (await reports.first(Ended, "job")).ending is Ending.DONE
         await _accepted(executor, spec("job", 2, "true"))
@@ -138,7 +138,8 @@ def test_what_a_lost_node_ran_goes_on_elsewhere_and_not_before(
         both = (ServerAllocation("one", 1), ServerAllocation("two", 1))
         line = f"echo $SHADOWPRICE_GENERATION >> {tmp_path}/began; echo ready; exec sleep 600"
         await executor.start(spec("job", 1, line, *both))
-        await reports.first(Started, "job")  # both are: what did not begin is refused, not lost
+        # both: a generation that didn't start is refused, not lost
+        await reports.first(Started, "job")
         await ready(executor, "job")
         own.lose_server("two")
         assert await executor.start(spec("job", 2, "true")) == Receipt.BUSY
@@ -184,7 +185,7 @@ def test_an_image_that_is_not_there_is_refused_with_the_reason(harness: Kubernet
 
     async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "true"))
-        # Kubelet 1.20 takes a minute to let go of a pod that never began.
+        # Kubelet 1.20 takes a minute to remove a pod that never started.
         await _until(lambda: bool(reports.matching(StartRefused, "job")), 180.0)
         (refused,) = reports.matching(StartRefused, "job")
         assert "ErrImageNeverPull" in refused.reason
@@ -241,11 +242,11 @@ def test_a_node_that_anothers_pod_took_is_refused_with_the_reason(
 
 
 def test_nothing_is_held_open_to_a_server_that_fell_silent(testbed: Testbed) -> None:
-    """A connection that waits for the server's goodbye would outlive its loop."""
+    """A connection that waits for the server's close would outlive its loop."""
     apiserver = testbed.component("kube-apiserver")
 
     def connections() -> set[str]:
-        """Which of this process's sockets are connected to it, by their numbers in the kernel."""
+        """Return this process's sockets that are connected to the server, by kernel numbers."""
         own = set()
         for one in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -255,11 +256,11 @@ def test_nothing_is_held_open_to_a_server_that_fell_silent(testbed: Testbed) -> 
         return {row[9] for row in there if f"socket:[{row[9]}]" in own}
 
     async def scenario() -> None:
-        others = connections()  # of tests before, whose loops are over, as long as nobody collects
+        others = connections()  # of earlier tests, whose loops are closed, until they are collected
         connection = await ApiClient.open(str(testbed.kubeconfig))
         lines = connection.lines("/api/v1/namespaces", silence=60.0, watch=True)
         assert b"ADDED" in await anext(lines)
-        await connection.get("/version")  # by another, which is kept for the next request
+        await connection.get("/version")  # by another one, which is kept for the next request
         own = connections() - others
         assert len(own) == 2
         apiserver.signal(signal.SIGSTOP)
@@ -275,7 +276,7 @@ def test_nothing_is_held_open_to_a_server_that_fell_silent(testbed: Testbed) -> 
 
 
 def test_records_that_others_write_too_are_written_in_turn(harness: KubernetesHarness) -> None:
-    """Labels on a record are anybody's to put there; the executor's writes meet them."""
+    """Any user may change labels of a record; the executor's writes meet them."""
     bed, over = harness.bed, threading.Event()
     records = "/api/v1/namespaces/default/configmaps"
     written = []

@@ -1,4 +1,4 @@
-"""The chart in the hands of Helm itself: rendered, installed, upgraded and removed, for real."""
+"""The chart rendered, installed, upgraded and removed by Helm itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELEASE = "shadowprice"
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Testbed]:
-    """A cluster without nodes of its own: what the manifests made elsewhere is not Helm's."""
+    """A cluster without nodes: Helm doesn't own what the manifests created elsewhere."""
     reason = missing(nodes=False)
     if reason:
         pytest.skip(reason)
@@ -32,7 +32,7 @@ def of_kind(documents: list[dict[str, Any]], *left_out: str) -> dict[tuple[str, 
     found = {}
     for document in documents:
         if document["kind"] not in left_out:
-            if document["kind"] == "ConfigMap":  # a file within is YAML of its own
+            if document["kind"] == "ConfigMap":  # a file within is YAML too
                 document["data"] = {
                     key: yaml.safe_load(text) for key, text in document["data"].items()
                 }
@@ -89,7 +89,7 @@ def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
             chart, RELEASE, {"replicas": 1, "jobNamespaces": ["vision"]}, namespace="prod"
         )
         assert replicas() == 1
-        # Replicas read the cluster file as they begin: an edited one makes other pods.
+        # Replicas read the cluster file when they start, so an edited one replaces the pods.
         before = deployment()["template"]
         edited = {**kubernetes_objects.VALUES["cluster"], "slot": "10min"}
         cluster.upgrade(chart, RELEASE, {"cluster": edited}, namespace="prod")
@@ -97,4 +97,5 @@ def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
         cluster.uninstall(RELEASE)
     assert there("deployment") == []
     assert there("clusterrole") == []
-    assert there("crd") == ["trainingjobs.shadowprice.io"]  # to go with it would end every job
+    # if they went with it, every job would end
+    assert there("crd") == ["trainingjobs.shadowprice.io"]

@@ -1,4 +1,4 @@
-"""The service as operators install it: its image, its chart, two replicas that are pods.
+"""The service as operators install it: its image, its chart, and two replicas as pods.
 
 ``make test SUITE=image`` builds the image by its recipe, and runs this module. The chart is
 installed with values alone: only the account that it creates sends requests to the API server, and
@@ -45,7 +45,7 @@ DATABASE = 5432
 
 @pytest.fixture
 def bed() -> Iterator[Testbed]:
-    """A cluster of each try's own: what one that failed leaves is in no other's way."""
+    """A new cluster for each try, which objects of a failed one can't disturb."""
     reason = missing()
     if not reason and not archive().is_file():
         reason = "the image of these sources is not built; run make test SUITE=image"
@@ -58,7 +58,7 @@ def bed() -> Iterator[Testbed]:
 
 
 def plugin(bed: Testbed, folder: Path, *words: str) -> str:
-    """Return what `kubectl shadowprice` says, found as kubectl finds its plugins."""
+    """Return the output of `kubectl shadowprice`, found as kubectl finds its plugins."""
     folder.mkdir(exist_ok=True)
     if not (folder / "kubectl").exists():
         (folder / "kubectl").symlink_to(program("kubectl"))
@@ -80,18 +80,18 @@ def plugin(bed: Testbed, folder: Path, *words: str) -> str:
         said = done.stderr
         return [done.stdout] if done.returncode == 0 else []
 
-    try:  # on a busy machine a database may take longer than a question waits: people ask again
+    try:  # on a busy machine a database may take longer than a request waits, and users repeat it
         return eventually(answered, "an answer")[0]
     except AssertionError as error:
         raise AssertionError(f"{error}\n{said}") from error
 
 
 BEGINNING = 240.0
-"""Seconds in which a pod begins to serve: its startup probe gives it 180."""
+"""Seconds until a pod must serve; its startup probe allows 180."""
 
 
 class Deployed:
-    """The replicas of the Deployment, looked at from outside."""
+    """The replicas of the Deployment, seen from outside."""
 
     def __init__(self, bed: Testbed, space: str = SPACE) -> None:
         self._bed, self._space = bed, space
@@ -109,7 +109,7 @@ class Deployed:
         return [name for name, pod in self.pods().items() if holds(pod)]
 
     def active(self) -> list[str]:
-        """Return who says that it leads; the Service leads there."""
+        """Return the replica that leads by its own report; the Service leads there."""
         return [
             name
             for name, pod in self.pods().items()
@@ -126,7 +126,7 @@ class Deployed:
         return httpx.get(f"http://{address}:8642{path}", headers=headers, timeout=20)
 
     def kill(self, name: str) -> None:
-        """Kill a replica's process, as the kernel does that has no memory left."""
+        """Kill a replica's process, as the kernel does without memory."""
         pod = self.pods()[name]
         [container] = pod["status"]["containerStatuses"]
         number = container["containerID"].partition("://")[2]
@@ -145,7 +145,7 @@ class Deployed:
             raise AssertionError(f"{error}\n{self.said()}") from error
 
     def said(self) -> str:
-        """Return what its pods, they of themselves, and jobs and their pods say."""
+        """Return what its pods, its logs, the jobs and their pods report."""
         requested = [("describe", "pods", "-n", self._space), ("describe", "pods", "-n", "default")]
         requested += [("get", "tj,configmaps,leases", "--all-namespaces", "-o", "yaml")]
         requested += [("logs", "-n", self._space, name, "--tail=60") for name in self.pods()]
@@ -153,7 +153,7 @@ class Deployed:
         for words in requested:
             try:
                 outputs.append(self._bed.kubectl(*words))
-            except TestbedError as error:  # of one that never began, or where nothing is defined
+            except TestbedError as error:  # of one that never started, or where nothing is defined
                 outputs.append(str(error))
         return "\n".join(outputs)
 
@@ -214,7 +214,7 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         [leader] = deployed.active()
         [standby] = set(deployed.pods()) - {leader}
         assert deployed.lease()["holderIdentity"].startswith(leader)
-        # What the image brings is used: nothing is compiled where it runs.
+        # The kernels of the image are used: nothing is compiled at run time.
         for name in (leader, standby):
             assert "compiling" not in bed.kubectl("logs", "-n", SPACE, name)
         assert deployed.ask(leader, "/readyz").status_code == 200
@@ -239,7 +239,7 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         prices = json.loads(plugin(bed, folder, "prices", "-o", "json"))
         assert prices
 
-        # Who leads now: on a busy machine it may have been another's turn since.
+        # The present leader: on a busy machine the lead may have changed since.
         [leader] = deployed.active()
         terms = deployed.lease()["leaseTransitions"]
         deployed.kill(leader)
@@ -259,7 +259,7 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         eventually(lambda: len(deployed.ready()) == 2, "two replicas that are ready", BEGINNING)
         eventually(lambda: len(deployed.active()) == 1, "one leader")
         assert user.condition("stays", "Running")["status"] == "True"
-        assert pod_of(user, "stays") == before  # it ran on, and nobody began it anew
+        assert pod_of(user, "stays") == before  # it ran on, and wasn't restarted
         [new] = deployed.active()
         body = deployed.ask(new, "/v1/jobs").json()["jobs"]
         assert Counter(one["state"] for one in body) == {"running": 1, "finished": 2}
@@ -276,8 +276,7 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
     assert audit.of_service("shadowprice").faults() == []
     own = [call for call in audit.calls if call.user == ACCOUNT]
     assert {call.resource for call in own} >= {"trainingjobs/status", "pods", "configmaps"}
-    # Its rights are enough, and nothing of it asked for more, as long as it had them: Helm takes
-    # them away before the pods.
+    # Its rights were enough while it had them: Helm removes them before the pods.
     refused = [call for call in own if call.status in {401, 403} and call.at < removed]
     assert refused == []
 
@@ -293,7 +292,7 @@ def test_the_plain_manifests_run_a_job_by_the_commands_of_the_documents(
     user, deployed = User(bed), Deployed(bed, space)
     with postgres() as database, closing(Forward(bed.gateway, database.port, DATABASE)):
         url = database.url.replace(f"127.0.0.1:{database.port}", f"{bed.gateway}:{DATABASE}")
-        # What an operator edits first is the cluster file: slots of this test are not 20 minutes.
+        # Operators edit the cluster file first. This test's slots take less than 20 minutes.
         objects = [*yaml.safe_load_all((DEPLOY / "shadowprice.yaml").read_text())]
         [edited] = [one for one in objects if one["metadata"]["name"] == f"{RELEASE}-cluster"]
         edited["data"] = {"cluster.yaml": yaml.safe_dump(values()["cluster"])}

@@ -1,5 +1,4 @@
-"""The whole service killed (SIGKILL) before every step of a generation change, and started again:
-see `changing`."""
+"""The service is killed (SIGKILL) before every step of a generation change, and restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tests.kubernetes.operators import first_line, installed, killed
 
 
 class Killable:
-    """A service that is killed where a file says, and started again."""
+    """A service that is killed at the steps of a file, and restarted."""
 
     def __init__(self, bed: Testbed, folder: Path) -> None:
         self.bed = bed
@@ -26,11 +25,11 @@ class Killable:
         self.kills = 0
 
     def start(self) -> None:
-        """Start it, whoever was killed before; again, where that is killed, too."""
+        """Start it, again if it is killed meanwhile."""
         leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
         data, config = str(self.folder / "data"), self.bed.kubeconfig
         while True:
-            try:  # of one that was killed: it would have to run out, and nothing rests on it
+            try:  # of a killed one: it would have to expire, and nothing depends on it
                 self.bed.ask("DELETE", f"{leases}/shadowprice-executor")
             except ApiError as error:
                 if error.status != 404:
@@ -43,7 +42,7 @@ class Killable:
             self.end()
 
     def goes_on(self) -> bool:
-        """Start it again where it was killed, and say so."""
+        """Restart it if it was killed, and return whether it was."""
         assert self.process is not None
         code = self.process.poll()
         assert code in {None, -signal.SIGKILL}, (code, self.said())
@@ -55,11 +54,11 @@ class Killable:
         return True
 
     def said(self) -> str:
-        """Return what it said last."""
+        """Return its last output."""
         return (self.folder / "log").read_text()[-3000:]
 
     def end(self) -> None:
-        """End it for good."""
+        """Stop it for good."""
         if self.process is not None:
             killed(self.process)
             assert self.process.stdout is not None

@@ -1,8 +1,9 @@
-"""Two replicas, and the one that leads killed, or frozen and thawed later, before every step of a
-generation change: the other goes on. See `changing` and `replicas`. What is with the API server
-when one is frozen is waited for: nobody could take it back.
+"""The leader of two replicas is killed, or frozen and thawed, before every step of a change.
 
-``KUBERNETES_EVERY=1`` tries all steps, and each in both ways.
+The other one continues; see `changing` and `replicas`. Requests that the API server has when one
+is frozen are awaited, because nobody could take them back.
+
+``KUBERNETES_EVERY=1`` tries all steps, each in both ways.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The papers' testbed on nine real nodes: pods train, and are set beside the simulator."""
+"""The papers' testbed on nine real nodes:
+
+pods train, and results are compared with the simulator.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The network policy that is delivered, enforced on real pods: what it lets through, and what not.
+"""The delivered network policy, enforced on real pods: what it allows and what it blocks.
 
-The service itself lives under it in `test_image.py`; here its pod is one that asks for everything,
-so that what is refused is seen as well.
+The service itself runs under it in `test_image.py`. Here its pod sends requests to everything, so
+that blocked ones are seen too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def delivered() -> list[dict[str, Any]]:
 
 
 def asking(name: str, node: str, labels: dict[str, str], folder: Path) -> dict[str, Any]:
-    """A pod that listens at both ports, and asks what it finds in a file of its name."""
+    """A pod that listens at both ports, and connects to the addresses in a file of its name."""
     volumes, mounts = host_python()
     volumes.append({"name": "asked", "hostPath": {"path": str(folder)}})
     mounts.append({"name": "asked", "mountPath": "/asked", "readOnly": True})
@@ -122,7 +122,7 @@ def test_what_is_delivered_lets_through_what_the_service_needs_and_nothing_else(
             assert time.monotonic() < until
             time.sleep(0.2)
     of_service, of_job = (json.loads(read_logs(name)) for name in ("service", "job"))
-    refused = "No route to host"  # what a firewall says, not a port that nobody listens at
+    refused = "No route to host"  # a firewall's error, not that of a port without a listener
     assert of_service == {
         "the API server": "open",
         "the API server behind its service": "open",

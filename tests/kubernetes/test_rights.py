@@ -1,4 +1,4 @@
-"""A namespace whose rights are missing or go, and two services on one cluster.
+"""A namespace with missing or revoked rights, and two services on one cluster.
 
 The service has the account of the manifests, on a real API server that checks its rights.
 """
@@ -122,14 +122,14 @@ def test_rights_that_go_under_a_running_job_hold_no_other(user: User, tmp_path: 
 
             message = eventually(loss_message, "the event", PATIENCE)
             assert 'cannot delete resource "pods"' in message
-            # The pod runs on, and it is shown that it does.
+            # The pod runs on, and the status shows it.
             assert service.client.get("/readyz").json() == {"status": "degraded"}
             [warning] = service.client.get("/v1/service").json()["warnings"]
             assert warning["code"] == "generation-obstructed"
             assert warning["servers"] == ["one"]
             user.apply(sleeper("other", "speech"))
             eventually(lambda: running(user, "other", "speech"), "another tenant's job", PATIENCE)
-            # With the resource the cluster itself removes the pod.
+            # The cluster removes the pod with its resource.
             user.bed.kubectl("delete", "tj", "-n", "vision", "--wait=false", "stuck")
             eventually(lambda: user.resource("stuck", "vision") is None, "its end", PATIENCE)
             eventually(

@@ -1,4 +1,4 @@
-"""``shadowprice serve --executor kubernetes``: jobs are resized and finish; others are seen."""
+"""``shadowprice serve --executor kubernetes``: jobs are resized and finish; other pods are seen."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PATIENCE = 180.0
 CLUSTER = {
     "slot": "4s",
     "horizon": 300,
-    # "two" is not in the file: it joins because the cluster has it.
+    # "two" isn't in the file: it joins because the cluster has it.
     "servers": [{"name": "one", "capacity": {"cpu": 2}}],
 }
-# Counts to what it was told in all its generations together, a step a file; SIGTERM ends it at 143.
+# Counts steps over all generations, one a file, up to its argument; SIGTERM ends it with 143.
 TRAIN = """
 trap 'exit 143' TERM
 cd "$SHADOWPRICE_CHECKPOINT_DIR"
@@ -66,7 +66,7 @@ def serving(folder: Path, config: Path, *more: str) -> Iterator[httpx.Client]:
             with httpx.Client(base_url=address, headers=headers, timeout=20) as client:
                 yield client
         finally:
-            ended(process)  # who leaves the process's context waits for it without a limit
+            ended(process)  # leaving the process's context waits without a limit
 
 
 def until(said: Callable[[], Any], shown: Callable[[], Any] = lambda: "") -> Any:
@@ -125,7 +125,7 @@ def test_jobs_come_are_resized_and_finish(testbed: Testbed, tmp_path: Path) -> N
     assert generations >= 2  # it made room for the second
     folders = {path.parent for path in tmp_path.glob("jobs/files/*/checkpoints/done")}
     assert len(folders) == 2
-    for folder in folders:  # every generation had as many workers as it was told
+    for folder in folders:  # every generation had as many workers as planned
         for file in folder.glob("workers.*"):
             count_lines = file.read_text().split()
             assert len(count_lines) == int(count_lines[0])
@@ -133,14 +133,14 @@ def test_jobs_come_are_resized_and_finish(testbed: Testbed, tmp_path: Path) -> N
 
 
 AWAY = 180.0
-"""Seconds that the API server is away; twelve times what a lease lasts."""
+"""Seconds without the API server; twelve times the duration of a lease."""
 
 
 @pytest.mark.extended
 def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
     testbed: Testbed, tmp_path: Path
 ) -> None:
-    """Of three jobs one ends meanwhile, one runs through it, and one comes; slots go on."""
+    """Meanwhile one of three jobs ends, one runs on, and one is submitted; slots continue."""
     settings = ["--executor-set", "allow=host_path", "--executor-set", "lost_after=60"]
     with serving(tmp_path, testbed.kubeconfig, *settings) as client:
 
@@ -148,7 +148,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
             return jobs(client), (tmp_path / "log").read_text()[-3000:]
 
         def gated(name: str) -> dict[str, Any]:
-            """A job of one worker that ends with a file of its name; it says when it did."""
+            """A job of one worker that ends once a file of its name exists; it records both."""
             line = f"cd {tmp_path}; echo x >> {name}.began; until [ -e {name}.go ]; do sleep 0.2;"
             line += f" done; echo x >> {name}.ended"
             run: dict[str, Any] = {
@@ -175,7 +175,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
             until(lambda: count_lines("ends.ended"), said)
             (tmp_path / "comes.go").touch()
             assert client.post("/v1/jobs", json=gated("comes")).is_success
-            while time.monotonic() - began < AWAY:  # it answers all the time
+            while time.monotonic() - began < AWAY:  # it responds all the time
                 states = {name: job["state"] for name, job in jobs(client).items()}
                 assert states["ends"] == states["stays"] == "running", said()
                 assert count_lines("comes.began") == 0
@@ -188,9 +188,10 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
         assert jobs(client)["stays"]["state"] == "running"
         (tmp_path / "stays.go").touch()
         until(lambda: jobs(client)["stays"]["state"] == "finished", said)
-        for name in ("ends", "stays", "comes"):  # no job began twice, none was asked to
+        # no job started twice, and none was requested twice
+        for name in ("ends", "stays", "comes"):
             assert (count_lines(f"{name}.began"), count_lines(f"{name}.ended")) == (1, 1)
-        result = jobs(client)  # an order of which nobody knows what became of it is given anew
+        result = jobs(client)  # a command with an unknown result is repeated
         assert result["ends"]["generation"] == result["stays"]["generation"] == 1, said()
         until(lambda: pods(testbed) == [], said)
     assert Audit.read(testbed.audit).of_service("shadowprice").faults() == []
@@ -200,7 +201,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
 def test_nodes_that_close_open_go_and_come_are_servers_that_do(
     testbed: Testbed, tmp_path: Path
 ) -> None:
-    """A job runs wherever it may, through a cordon, a taint, and a node that is deleted."""
+    """A job runs on through a cordon, a taint, and the deletion of a node."""
     settings = ["--executor-set", f"shared={tmp_path / 'jobs'}", "--executor-set", "lost_after=20"]
     with serving(tmp_path, testbed.kubeconfig, *settings) as client:
 
@@ -241,7 +242,7 @@ def test_nodes_that_close_open_go_and_come_are_servers_that_do(
             is_("lost")
         finally:
             testbed.lose("two")
-            testbed.restore("two")  # a kubelet makes its node when it begins
+            testbed.restore("two")  # a kubelet creates its node when it starts
         is_("up")
         for folder in tmp_path.glob("jobs/files/*/checkpoints"):
             (folder / "done").touch()

@@ -1,4 +1,4 @@
-"""Shares that namespaces state, on a real API server: promises keep to them, faults are told."""
+"""Shares of namespaces on a real API server: promises respect them, and errors are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def user(control_plane: Testbed) -> User:
 
 @contextmanager
 def namespaces(user: User, **annotations: str | None) -> Iterator[None]:
-    """Namespaces that state shares, and are gone afterwards."""
+    """Namespaces with shares, deleted afterwards."""
     try:
         for name, text in annotations.items():
             meta: dict[str, Any] = {"name": name}
@@ -88,7 +88,7 @@ def test_a_namespace_finds_its_share_whatever_others_were_promised(
 
         def promised(name: str, namespace: str) -> bool:
             result = str(user.condition(name, "Admitted", namespace)["reason"])
-            # Without a promise it waits, or runs on what promises leave.
+            # Without a promise it waits, or runs on spare capacity.
             assert result in {"Promised", "Standby", "AdmittedWithoutPromise"}
             return result == "Promised"
 
@@ -97,7 +97,7 @@ def test_a_namespace_finds_its_share_whatever_others_were_promised(
         eventually(lambda: user.condition("first", "Admitted", busy), "an answer")
         user.apply(long_job("second", busy, 150, "190s"))
         eventually(lambda: user.condition("second", "Admitted", busy), "an answer")
-        if not stated:  # in the next slot, where what it is worth is known to be enough
+        if not stated:  # in the next slot, when its value is known to be enough
             eventually(lambda: promised("second", busy), "its promise")
         user.apply(long_job("mine", late, 60, "120s"))
         eventually(lambda: user.condition("mine", "Admitted", late), "an answer")
@@ -105,7 +105,7 @@ def test_a_namespace_finds_its_share_whatever_others_were_promised(
         assert promised("first", busy)
         assert promised("second", busy) != stated
         assert promised("mine", late) == stated
-        # Who has no share is a tenant like others, and owns nothing.
+        # A namespace without a share is a tenant like others, and owns nothing.
         user.apply(long_job("guest", third, 10, "9min"))
         eventually(lambda: user.condition("guest", "Admitted", third), "an answer")
         promised("guest", third)
@@ -127,7 +127,7 @@ def test_what_is_no_share_is_reported_and_leaves_the_others(user: User, tmp_path
 
         eventually(lambda: event_messages("bad"), "the event")
         assert event_messages("bad") == [f"{SHARE}: no server has 'gpus'; counted here: cpu"]
-        # Mended; and now there is more than the machine has: all stays as it was, and is told.
+        # Fixed, but now the shares exceed the machine: all stays as it was, with an error.
         user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}={{cpu: 2}}", "--overwrite")
         eventually(lambda: shares(service).get("bad") == {"cpu": "2"}, "the mended share")
         user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}={{cpu: 9}}", "--overwrite")

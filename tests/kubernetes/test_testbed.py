@@ -1,4 +1,4 @@
-"""The testbed itself: what the other tests here stand on."""
+"""The testbed itself, on which the other tests here depend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_pod_runs_on_its_node_and_its_end_and_log_are_seen(space: Space) -> No
 
 @pytest.mark.extended
 def test_the_logs_of_a_pod_outlive_what_other_nodes_remove(testbed: Testbed, space: Space) -> None:
-    """A kubelet removes once a minute what belongs to no pod that it knows."""
+    """Once a minute a kubelet removes logs of pods that it doesn't know."""
     for name in ("one", "two"):
         space.submit(pod(name, f"echo on {name}; sleep 1000", name))
     for name, node in testbed.nodes.items():
@@ -203,7 +203,7 @@ def test_the_log_has_the_pods_that_are_there(testbed: Testbed, space: Space) -> 
     space.gone("c")
     listed = testbed.ask("GET", "/api/v1/pods")["items"]
     audit = Audit.read(testbed.audit)
-    # Other tests' namespaces may be on their way out meanwhile.
+    # Other tests' namespaces may be being deleted meanwhile.
     here = {one["metadata"]["uid"] for one in listed if one["metadata"]["namespace"] == space.name}
     mine = {uid for uid in audit.present() if audit.pods[uid].namespace == space.name}
     assert mine == here

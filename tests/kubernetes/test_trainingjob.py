@@ -1,4 +1,4 @@
-"""`TrainingJob` resources on a real API server: applied, looked at, edited, deleted."""
+"""`TrainingJob` resources on a real API server: applied, read, edited and deleted."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_edits_revise_or_are_refused(user: User, service: RunningService) -> Non
     assert "worker cannot be changed" in refused["message"]
     assert refused["observedGeneration"] == 3
     assert job_of(service, user, "edited")["spec"]["worker"] == {"cpu": 1}
-    # Of an edit of both, what can be changed is, and it is said that it was.
+    # Of an edit of both, the allowed part is applied, and the status says so.
     user.apply(manifest("edited", utility={"kind": "constant", "value": 8}, worker={"cpu": 2}))
     eventually(
         lambda: user.condition("edited", "Edited").get("observedGeneration") == 4, "the next edit"
@@ -191,7 +191,7 @@ def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Runnin
 
 
 def test_whoever_takes_the_finalizer_away_cancels_too(user: User, service: RunningService) -> None:
-    deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]  # it is not gone at once
+    deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]  # it isn't gone at once
     user.apply(manifest("forced", run={"command": deaf, "grace": "20s"}))
     user.waits_for("forced", "Running")
     job = user.status("forced")["job"]
@@ -218,13 +218,13 @@ def test_a_running_job_costs_few_calls(user: User, service: RunningService) -> N
         if named == "counted" or named.startswith("counted."):
             kind = f"{entry['verb']} {about['resource']}/{about.get('subresource', '')}"
             calls[kind] = calls.get(kind, 0) + 1
-    assert calls["patch trainingjobs/"] == 2  # the finalizer, there and away
+    assert calls["patch trainingjobs/"] == 2  # the finalizer, added and removed
     slots = 14  # a status a slot at most, while it waits, runs, and ends
     assert calls["patch trainingjobs/status"] <= slots, calls
 
 
 def plugin(user: User, service: RunningService, *words: str) -> str:
-    """What ``kubectl shadowprice`` says to the service here."""
+    """Return the response of ``kubectl shadowprice`` from the service here."""
     program = "from shadowprice.cli.plugin import run; run()"
     token = service.service.token_file.read_text().strip()
     done = subprocess.run(

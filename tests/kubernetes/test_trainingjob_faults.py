@@ -1,4 +1,4 @@
-"""The controller cut off in the middle of a resource, and an API server that goes away."""
+"""The controller interrupted in the middle of a resource, and an API server that goes away."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ STEPS = {
     "hold", "hold done", "submit", "submitted", "status", "status done", "revise", "cancel",
     "release", "release done",
 }  # fmt: skip
-"""Everything that a controller does about a resource from its coming to its going."""
+"""Everything that a controller does about a resource from its creation to its deletion."""
 
 
 def life(user: User, name: str) -> None:
-    """Apply a resource, edit it when it runs, and delete it, as far as is not done yet."""
+    """Apply a resource, edit it while it runs, and delete it, as far as that isn't done yet."""
     user.apply(manifest(name))
     user.waits_for(name, "Running")
     user.apply(manifest(name, utility={"kind": "constant", "value": 7}))
@@ -64,7 +64,7 @@ def test_a_controller_cut_off_at_any_step_goes_on(user: User, tmp_path: Path, st
     def fault(at: str, key: str) -> None:
         if key.endswith(f"/{name}") and (cut or at == step):
             cut.append(at)
-            raise RuntimeError("cut off")  # and nothing is done about it any more
+            raise RuntimeError("cut off")  # and the controller does nothing more about it
 
     with operated(user.bed, tmp_path) as service:
         resident = service.service._resident
@@ -74,7 +74,7 @@ def test_a_controller_cut_off_at_any_step_goes_on(user: User, tmp_path: Path, st
         living = threading.Thread(target=_until, args=(user, name, cut))
         living.start()
         eventually(lambda: cut, f"{step}")
-    # The service went on to its end; another begins on what is there.
+    # The service stopped; another one starts with the same state.
     with operated(user.bed, tmp_path) as service:
         living.join(PATIENCE)
         assert not living.is_alive()
@@ -89,7 +89,7 @@ def test_a_controller_cut_off_at_any_step_goes_on(user: User, tmp_path: Path, st
 
 
 def _until(user: User, name: str, cut: list[str]) -> None:
-    """Do what users do until the controller is cut off; what waits for it is given up then."""
+    """Do what users do until the controller is interrupted; give up what waits for it then."""
     user.apply(manifest(name))
     waits = [
         lambda: user.condition(name, "Running").get("status") == "True",
@@ -107,7 +107,7 @@ def _until(user: User, name: str, cut: list[str]) -> None:
 
 
 def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -> None:
-    """One write at a time, and a crowd that wants it: the service's are answered with 429."""
+    """One write at a time, and many clients: the service's writes get 429."""
     reason = missing(nodes=False)
     if reason:
         pytest.skip(reason)
@@ -115,7 +115,7 @@ def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -
     names = {f"many-{number}" for number in range(20)}
     with Testbed(apiserver=few, users={"shadowprice": (), "crowd": ()}) as bed:
         installed(bed)
-        # By a role: members of system:masters are never put off.
+        # By a role: members of system:masters are never throttled.
         words = ("--clusterrole=cluster-admin", "--user=shadowprice", "--user=crowd")
         bed.kubectl("create", "clusterrolebinding", "all", *words)
         over = threading.Event()

@@ -1,4 +1,4 @@
-"""`kubectl apply` to pods: they are in the resource's namespace, are its own, and go with it."""
+"""`kubectl apply` to pods: they are in the resource's namespace, belong to it, and go with it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Resources edited, deleted and applied anew at random moments, on real kubelets, by a service
-that is killed now and then. What is there in the end is what was asked for last; see `walking`.
+"""Resources edited, deleted and applied at random on real kubelets, with a service that is killed.
+
+The last request of each resource must be fulfilled in the end; see `walking`.
 
 ``KUBERNETES_WALKS=40 KUBERNETES_SEED=1000`` tries others, and more of them.
 """
@@ -28,21 +29,21 @@ WALKS = int(os.environ.get("KUBERNETES_WALKS", "2"))
 SEED = int(os.environ.get("KUBERNETES_SEED", "1"))
 
 STEPS = 40
-"""Things that are done in a walk."""
+"""Number of actions in a walk."""
 
 SETTLED = 150.0
-"""Seconds until all is as it was asked for: kubelet 1.20 takes 70 to let go of some pods."""
+"""Seconds until everything is as requested: kubelet 1.20 takes 70 to remove some pods."""
 
 
 class ServeProcess:
-    """The service, which is killed and started again."""
+    """The service, which is killed and restarted."""
 
     def __init__(self, bed: Testbed, folder: Path) -> None:
         self._bed, self._folder = bed, folder
         self.start()
 
     def start(self) -> None:
-        """Start it; it answers later."""
+        """Start it; it responds later."""
         self._process = begun(
             self._bed,
             self._folder,
@@ -55,7 +56,7 @@ class ServeProcess:
         self.alive = True
 
     def kill(self) -> None:
-        """Kill it, if it was not."""
+        """Kill it, unless it is killed already."""
         if self.alive:
             assert self._process.poll() is None, self.said()
             killed(self._process)
@@ -65,7 +66,7 @@ class ServeProcess:
 
     @contextmanager
     def open_client(self) -> Iterator[httpx.Client]:
-        """Wait until it answers, and ask it."""
+        """Wait until it responds, and send it a request."""
         line = first_line(self._process)
         assert line, self.said()
         token = (self._folder / "data" / "operator.token").read_text().strip()
@@ -75,7 +76,7 @@ class ServeProcess:
             yield client
 
     def said(self) -> str:
-        """Return what it said last."""
+        """Return its last output."""
         return (self._folder / "log").read_text()[-3000:]
 
 
@@ -90,7 +91,7 @@ def test_after_a_walk_the_state_is_the_last_requested_one(
     testbed: Testbed, tmp_path: Path, seed: int
 ) -> None:
     installed(testbed)
-    # Names of a try of their own: this one may be the second.
+    # New names for each try: this one may be the second.
     walk = RandomWalk(
         testbed, seed, tuple(f"walk-{letter}-{tmp_path.name[-1]}" for letter in "abcd")
     )
@@ -109,7 +110,7 @@ def test_after_a_walk_the_state_is_the_last_requested_one(
         assert faults == [], walk.description()
     finally:
         service.kill()
-        for item in testbed.ask("GET", RESOURCES)["items"]:  # the next walk is not to find them
+        for item in testbed.ask("GET", RESOURCES)["items"]:  # the next walk must not find them
             walk.delete(item["metadata"]["name"])
             walk.forsake(item["metadata"]["name"])
 
@@ -118,7 +119,7 @@ def _walked(walk: RandomWalk, service: ServeProcess) -> None:
     chance, back = walk.chance, 0.0
     for _ in range(STEPS):
         walk.step()
-        # Most things come close together; a change of generations takes some seconds.
+        # Most actions are close together; a change of generations takes some seconds.
         time.sleep(chance.choice([0.0, 0.1, 0.5, 1.0, 4.0]))
         if service.alive and chance.random() < 0.08:
             service.kill()

@@ -1,8 +1,8 @@
-"""What users of `TrainingJob` resources do at random, and what they have to find afterwards.
+"""Random actions of users of `TrainingJob` resources, and the state that must result.
 
-A walk does one thing after the other to a few names: applies them, anew or edited, whether the edit
-can be taken or not, labels them, takes their finalizer away, deletes them. What was asked for is
-written down here as it is asked; of the service nothing is believed.
+A walk does one thing after the other to a few names: it applies them, new or edited, with a valid
+edit or not, labels them, removes their finalizer, and deletes them. Every request is recorded here
+when it is sent; nothing that the service reports is trusted.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tools.testbed import ApiError, Testbed
 NAMESPACE: Final = "default"
 RESOURCES: Final = f"/apis/shadowprice.io/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
 GPUS: Final = 3
-"""That the nodes have together."""
+"""Capacity of the nodes together."""
 
 REVISABLE: Final = ("workers", "utility", "minibatches", "labels")
 FIXED: Final = ("worker", "run", "chunks", "minibatch_time")
 
 WAITS_OR_RUNS: Final = frozenset({"admitted", "standby", "running"})
-"""States of a job that nobody deleted, once nothing changes any more."""
+"""Final states of a job that wasn't deleted."""
 
 Spec = Mapping[str, Any]
 
 
 def valid(spec: Spec) -> bool:
-    """Whether a job can be as a spec says."""
+    """Whether a job can have this spec."""
     return bool(spec["workers"].get("min", 1) <= spec["workers"]["max"])
 
 
 def part(spec: Spec, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return what a spec says of some keys; of labels, those that people gave."""
+    """Return some keys of a spec; of the labels, those of users."""
     found = {key: spec.get(key) for key in keys}
     if "labels" in found:
         labels = found["labels"] or {}
@@ -47,16 +47,16 @@ def part(spec: Spec, keys: tuple[str, ...]) -> dict[str, Any]:
 
 @dataclass
 class DesiredResource:
-    """A resource from its coming on, one of perhaps several of a name, one after the other.
+    """A resource from its creation on; a name may have several, one after the other.
 
     Parameters
     ----------
     name, uid : str
-        Which.
+        Its identity.
     specs : list of mapping
-        What was asked for, in order.
+        The requested specs, in order.
     deleted : bool
-        Whether it was to go.
+        Whether its deletion was requested.
     """
 
     name: str
@@ -67,14 +67,14 @@ class DesiredResource:
 
 @dataclass
 class RandomWalk:
-    """Does something at random to some resources.
+    """Does random things to some resources.
 
     Parameters
     ----------
     bed : Testbed
-        Where.
+        The cluster.
     seed : int
-        What chances are drawn by.
+        Seed of the random choices.
     names : tuple of str
         The resources' names.
     """
@@ -85,14 +85,14 @@ class RandomWalk:
     wishes: dict[str, DesiredResource] = field(default_factory=dict)
     """By uid."""
     done: list[str] = field(default_factory=list)
-    """What was done, and when, for whoever reads of a failure."""
+    """The actions and their times, for the report of a failure."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self._began = time.monotonic()
 
     def spec(self) -> Spec:
-        """Draw what a job may be."""
+        """Draw a spec."""
         chance = self.chance
         most = chance.choice([1, 2, 3])
         workers = {"min": most + 1, "max": most} if chance.random() < 0.15 else {"max": most}
@@ -129,15 +129,15 @@ class RandomWalk:
         self.done.append(f"{at:7.2f} {act.__name__} {name}: {act(name)}")
 
     def description(self) -> str:
-        """Return all that was done, for whoever reads of a failure."""
+        """Return all actions, for the report of a failure."""
         return "\n".join([f"seed {self.seed}", *self.done])
 
     def note(self, what: str) -> None:
-        """Write down what somebody else did."""
+        """Record an action of another user."""
         self.done.append(f"{time.monotonic() - self._began:7.2f} {what}")
 
     def apply(self, name: str) -> str:
-        """Ask for a job; of one that is there and does not go, change what it is."""
+        """Apply a new job, or change one that isn't being deleted."""
         spec = self.spec()
         body = {
             "apiVersion": "shadowprice.io/v1alpha1",
@@ -155,7 +155,7 @@ class RandomWalk:
         return f"{meta['uid'][:8]} {'going ' if wish.deleted else ''}{own}"
 
     def delete(self, name: str) -> str:
-        """Have one go."""
+        """Delete one."""
         try:
             self.bed.ask("DELETE", f"{RESOURCES}/{name}")
         except ApiError as error:
@@ -167,11 +167,11 @@ class RandomWalk:
         return "goes"
 
     def label(self, name: str) -> str:
-        """Change what has nothing to do with the job."""
+        """Change a part that has nothing to do with the job."""
         return self._patched(name, {"labels": {"seen": str(self.chance.randint(0, 9))}})
 
     def forsake(self, name: str) -> str:
-        """Take the finalizer away, which lets one that goes be gone at once."""
+        """Remove the finalizer, so that a deleted one is gone at once."""
         return self._patched(name, {"finalizers": None})
 
     def _patched(self, name: str, meta: Mapping[str, Any]) -> str:
@@ -187,16 +187,16 @@ class RandomWalk:
     # ------------------------------------------------------------------ what has to be
 
     def lasting(self) -> dict[str, DesiredResource]:
-        """Return what was not deleted, by name."""
+        """Return the resources that weren't deleted, by name."""
         return {wish.name: wish for wish in self.wishes.values() if not wish.deleted}
 
     def faults(self, jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return everything that is not as it was asked for, a line each.
+        """Return every difference from the requested state, a line each.
 
         Parameters
         ----------
         jobs : mapping of str to mapping
-            Every job that the service ever had, by its name, as its API tells of it.
+            Every job that the service ever had, by its name, as its API returns it.
         """
         found: list[str] = []
         items = {item["metadata"]["name"]: item for item in self.bed.ask("GET", RESOURCES)["items"]}
@@ -220,7 +220,7 @@ class RandomWalk:
         return [*found, *self._pods(items, jobs)]
 
     def _pods(self, items: Mapping[str, Any], jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return what runs that should not, and what does not that should."""
+        """Return jobs that run and should not, and those that don't and should."""
         where = f"/api/v1/namespaces/{NAMESPACE}/pods"
         own = "labelSelector=shadowprice.io/service%3Dshadowprice"
         pods = self.bed.ask("GET", f"{where}?{own}")["items"]
@@ -254,7 +254,7 @@ class RandomWalk:
 def _judged(
     wish: DesiredResource, item: Mapping[str, Any], job: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return what is wrong with a resource that was not deleted, and with its job."""
+    """Return what is wrong with a resource that wasn't deleted, and with its job."""
     found, status = [], item.get("status", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
     edited = conditions.get("Edited", {})
@@ -264,7 +264,7 @@ def _judged(
     if item["metadata"].get("finalizers") != ["shadowprice.io/cancel"]:
         found.append("has no finalizer")
     if job is None:
-        # One that could be may have been edited before anybody saw it.
+        # A valid one may have been edited before the controller saw it.
         if valid(last):
             found.append("has no job")
         elif conditions.get("Rejected", {}).get("reason") != "InvalidSpec":

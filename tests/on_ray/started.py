@@ -1,4 +1,4 @@
-"""A Ray cluster begun by ``ray start``, as its users begin one; nothing of it is seen elsewhere."""
+"""A Ray cluster started by ``ray start``, as its users do, isolated from others on this machine."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HEAD, OTHER = "127.0.0.6", "127.0.0.7"
-"""Loopback; a node is told from others by its address."""
+"""Loopback addresses; Ray tells nodes apart by address."""
 
 PATIENCE = 180.0
 
 
 class StartedCluster:
-    """A head of two cores that lets Ray Client in, and a node of one.
+    """A head with two cores that accepts Ray Client, and a node with one core.
 
-    ``ray start`` remembers in a directory which cluster this machine is in; theirs is their own, so
-    that other clusters of this machine are left alone.
+    ``ray start`` records in a directory which cluster the machine belongs to. Here the directory is
+    the cluster's own, so that other clusters on this machine are left alone.
 
     Parameters
     ----------
     labels : str
-        What the node that is not the head says of itself, as ``--labels`` takes it; empty for
-        nothing.
+        Labels of the second node, as ``--labels`` takes them; may be empty.
     apart : bool
-        Whether the head sees no processes but its own, as on a machine of its own, and has no
-        cores: it can be begun again though the node is left. Needs root.
+        Whether the head sees only its own processes, as on another machine, and has no cores.
+        It can then restart while the node stays. Needs root.
     **environment
-        More that all of Ray's processes are to be told.
+        Further variables of all of Ray's processes.
     """
 
     def __init__(self, *, labels: str = "", apart: bool = False, **environment: str) -> None:
@@ -59,11 +58,11 @@ class StartedCluster:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a program has to be told to be in this cluster and no other."""
+        """Environment of a program in this cluster and no other."""
         return {"RAY_TMPDIR": str(self.folder), "RAY_USAGE_STATS_ENABLED": "0"}
 
     def begin_head(self, port: str) -> None:
-        """Begin the head; 0 is any port."""
+        """Start the head; port 0 is any free port."""
         words = ["--head", "--port", port, "--ray-client-server-port", str(self._client_port)]
         words += ["--include-dashboard", "false"]
         if not self._apart:
@@ -83,7 +82,7 @@ class StartedCluster:
             time.sleep(0.2)
 
     def join_node(self) -> None:
-        """Begin the node that is not the head."""
+        """Start the second node."""
         self._start(OTHER, "other", "1", "--address", self.address, *self._labels)
 
     @staticmethod
@@ -105,7 +104,7 @@ class StartedCluster:
             )
             if variables.returncode == 0:
                 return
-            # Ray gives its parts 30 s, which a busy machine exceeds.
+            # Ray gives its processes 30 s to start, which a busy machine exceeds.
             assert attempt < 4, variables.stdout + variables.stderr
 
     def _processes(self, *marks: str) -> list[int]:
@@ -122,11 +121,11 @@ class StartedCluster:
         return results
 
     def count(self, *marks: str) -> int:
-        """Return how many processes of this cluster have all of the marks in their words."""
+        """Return how many processes of this cluster have all of the marks in their arguments."""
         return len(self._processes(*marks))
 
     def kill(self, *marks: str) -> int:
-        """Kill such processes; say how many."""
+        """Kill these processes; return their number."""
         result = self._processes(*marks)
         for number in result:
             with contextlib.suppress(ProcessLookupError):
@@ -134,7 +133,7 @@ class StartedCluster:
         return len(result)
 
     def end(self) -> None:
-        """Kill all of it."""
+        """Kill the whole cluster."""
         until = time.monotonic() + PATIENCE
         while self.kill() and time.monotonic() < until:
             time.sleep(0.1)

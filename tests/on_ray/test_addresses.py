@@ -41,7 +41,7 @@ def started() -> Iterator[StartedCluster]:
 
 @pytest.fixture
 def inside(started: StartedCluster, monkeypatch: pytest.MonkeyPatch) -> StartedCluster:
-    """A program that is told where the cluster of its machine is, and no more."""
+    """A program that knows only the address of its machine's cluster."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for name, value in started.environment.items():
         monkeypatch.setenv(name, value)
@@ -50,26 +50,26 @@ def inside(started: StartedCluster, monkeypatch: pytest.MonkeyPatch) -> StartedC
 
 
 class Addressed(RayHarness):
-    """The executor at an address as it is written."""
+    """The executor at an address as a user writes it."""
 
     def __init__(self, path: Path, address: str) -> None:
         super().__init__(path, cluster=None)  # type: ignore[arg-type]  # it is begun elsewhere
         self.address = address
 
     def make(self) -> Executor:
-        """Return an executor that was not opened."""
+        """Return an executor that isn't open."""
         own = {"lost_after": "2", "node_dir": str(self.path / "nodes")}
         return create_executor("ray", ExecutorOptions(str(self.path), "test", self.address, own))
 
     def end(self) -> None:
-        """See that nothing is left: every scenario stops what it started."""
+        """Check that every scenario stopped what it started."""
         LocalHarness.end(self)
 
 
 async def over_the_whole_life(
     harness: LocalHarness, executor: Executor, reports: ReportLog
 ) -> None:
-    """A job that ends, one that is stopped, one whose actor is killed, one of two nodes."""
+    """One job ends, one is stopped, one loses its actor, and one loses one of two nodes."""
     await executor.start(spec("polite", 1, POLITE, ServerAllocation("head", 1)))
     await ready(executor, "polite")
     await executor.start(spec("short", 1, "echo hi", ServerAllocation("head", 1)))
@@ -136,7 +136,7 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
         shares = (
             ServerAllocation("head", 1),
             ServerAllocation("other", 1),
-        )  # one of its workers is tolerated to die
+        )  # it tolerates the loss of one worker
         await executor.start(spec("goes", 1, POLITE, *shares, tolerates_workers=True))
         await ready(executor, "goes")
         assert inside.kill("raylet/raylet", "--node_ip_address=127.0.0.7") == 1
@@ -145,10 +145,10 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
             Ending.LOST,
             "the node other left the Ray cluster while worker-1 ran on it",
         )
-        # Its place is gone, and is planned anew: the worker that lives was told, and saved.
+        # Its node is gone, so it is planned again. The worker that lives was stopped and has saved.
         assert "saved" in (await executor.logs("goes", 1)).text
         assert any(isinstance(report, ServerGone) for report in reports.received)
-        # The process on the head that speaks for this client: another has to be had.
+        # The process on the head that acts for this client is lost; the executor needs a new one.
         assert inside.kill("ray.util.client.server", "--mode=specific-server") >= 1
         await executor.stop(7, "stays", 1)
         assert (await reports.first(Ended, "stays")).code == 143
@@ -183,7 +183,7 @@ def test_a_comparison_by_either_address_is_that_of_one_machine(
 ) -> None:
     root = Path(__file__).parents[2] / "examples"
     words = ["compare", "-c", str(root / "cluster.yaml"), "-j", str(root / "jobs.yaml"), "-q"]
-    # Files of this machine go to the nodes with the runs.
+    # Files of this machine are copied to the nodes with the runs.
     policy = tmp_path / "policy.py"
     shutil.copy(root / "policy.py", policy)
     words += ["-p", f"fifo,drf,{policy}:FirstFit", "--seeds", "2", "--out"]
@@ -195,7 +195,7 @@ def test_a_comparison_by_either_address_is_that_of_one_machine(
             here, there = (tmp_path / one / label for one in ("here", name))
             files = {path.name for path in here.iterdir()}
             assert files == {path.name for path in there.iterdir()}
-            for file in files - {"run.json", "report.html"}:  # these tell how long it took
+            for file in files - {"run.json", "report.html"}:  # these contain durations
                 assert (here / file).read_bytes() == (there / file).read_bytes(), file
             documents = [json.loads((one / "run.json").read_text()) for one in (here, there)]
             assert documents[0]["summary"] == documents[1]["summary"]

@@ -38,7 +38,7 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
         cluster.shutdown()
     found = {path.stem: pl.read_csv(path) for path in out.glob("*.csv")}
     assert found["starts"]["executor"].to_list() == ["ray"]
-    # What begins an actor, and then a process, takes longer than one: slots are as long as it asks.
+    # Starting an actor and then a process takes longer than a slot of the default length.
     assert found["starts"]["slot"][0] >= measure.MIN_STARTS_PER_SLOT * found["starts"]["restart"][0]
     assert found["jobs"]["state"].to_list() == ["finished"] * 2
     assert found["jobs"]["failures"].to_list() == [0, 0]

@@ -1,4 +1,4 @@
-"""The head killed and begun again, or replaced whole, with Redis behind it: jobs run on."""
+"""The head is killed and restarted, or replaced, with its state in Redis: jobs run on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def redis(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def kept_head(redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
-    """A cluster whose head keeps what it knows in Redis."""
+    """A cluster whose head keeps its state in Redis."""
     monkeypatch.setenv("RAY_REDIS_ADDRESS", redis)
     cluster = RayCluster()
     yield cluster
@@ -58,7 +58,7 @@ def kept_head(redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluste
 
 @pytest.fixture
 def kept_apart(redis: str) -> Iterator[StartedCluster]:
-    """The same, with a head as on a machine of its own."""
+    """The same, with a head that is isolated as on a machine of its own."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("the head is kept apart by unshare, as root")
     cluster = StartedCluster(apart=True, RAY_REDIS_ADDRESS=redis)
@@ -67,10 +67,11 @@ def kept_apart(redis: str) -> Iterator[StartedCluster]:
 
 
 async def done(executor: Executor, reports: ReportLog, job: str) -> Ended:
-    """Start a job as a service does, which tries again in the next slot what was refused.
+    """Start a job as a service does, which retries a refused one in the next slot.
 
-    Now and then a driver that was there before does not find the head again, and Ray ends it after
-    60 s; another takes its place, and what was to begin meanwhile is refused.
+    Sometimes a driver doesn't find the new head, and Ray ends it after 60 s. Another driver
+    replaces
+    it, and commands to start are refused meanwhile.
     """
 
     def over(generation: int) -> bool:
@@ -109,7 +110,7 @@ def test_a_job_runs_on_where_the_whole_head_is_replaced(
     with serving(tmp_path, kept_apart) as (client, _):
         assert client.post("/v1/jobs", json=job("only", 1, 1)).is_success
         until(lambda: jobs(client)["only"]["progress"] > 10, lambda: jobs(client))
-        assert kept_apart.kill("unshare") == 1  # and all that it began with it
+        assert kept_apart.kill("unshare") == 1  # and everything that it started
         until(lambda: client.get("/readyz").status_code == 503)
         assert not kept_apart.count("gcs_server")
         assert kept_apart.count("raylet/raylet") == 1

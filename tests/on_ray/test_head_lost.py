@@ -1,4 +1,4 @@
-"""The head killed with nothing behind it: all that ran is lost, and goes on once a head answers."""
+"""The head is killed without Redis: everything that ran is lost, and resumes with a new head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.long]
 
 @pytest.fixture
 def forgetful() -> Iterator[StartedCluster]:
-    """A cluster whose raylets give up a head that is gone for 5 s; 60 s is what Ray has."""
+    """A cluster whose raylets give up a lost head after 5 s, instead of Ray's 60 s."""
     pytest.importorskip("ray")
     cluster = StartedCluster(RAY_gcs_rpc_server_reconnect_timeout_s="5")
     yield cluster
@@ -29,11 +29,11 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         assert client.post("/v1/jobs", json=job("only", 1, 1)).is_success
         until(lambda: jobs(client)["only"]["progress"] > 10, lambda: jobs(client))
         assert forgetful.kill("gcs_server") == 1
-        # The raylets give up, and what they ran is killed with them: nothing runs unseen.
+        # Raylets that give up kill their processes, so nothing runs unseen.
         until(lambda: not forgetful.count("raylet/raylet"))
         until(lambda: not running(tmp_path))
         before = jobs(client)["only"]
-        assert (before["state"], before["generation"]) == ("running", 1)  # nobody saw its end
+        assert (before["state"], before["generation"]) == ("running", 1)  # the end was not observed
         message = "failed to reach Ray; retrying: no Ray answers at"
         until(lambda: message in (tmp_path / "log").read_text())
         assert client.get("/readyz").status_code == 503
@@ -46,16 +46,16 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         over = jobs(client)["only"]
         assert over["generation"] > 1
         kinds = [event["kind"] for event in client.get("/v1/jobs/only/explain").json()["events"]]
-        assert "retrying" not in kinds  # no failure of its own: lost, or moved as its server was
+        assert "retrying" not in kinds  # not its own failure: lost, or moved with its server
         text = client.get("/v1/jobs/only/logs").json()["text"]
         assert "done: loss" in text
-        assert "step 0" not in text  # it went on from its checkpoint
+        assert "step 0" not in text  # it resumed from its checkpoint
         assert "Ray can be reached again" in (tmp_path / "log").read_text()
         assert client.get("/readyz").is_success
 
 
 def running(folder: Path) -> list[str]:
-    """Return the processes of jobs that are there."""
+    """Return the live processes of jobs."""
     results = []
     for entry in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""What ``serve --executor ray`` and ``--on`` refuse: a line with the hint, and status 2."""
+"""Refusals of ``serve --executor ray`` and ``--on``: one line with a hint, and status 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture
 def of_another_version(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
-    """A real head that was begun by a Ray which says that it is another."""
+    """A real head, started by a Ray that reports another version."""
     ray = pytest.importorskip("ray")
     with monkeypatch.context() as patch:
         patch.setattr(ray, "__version__", "2.1.0")
@@ -29,7 +29,7 @@ def _refused(capsys: pytest.CaptureFixture[str], folder: Path, address: str) -> 
     file = folder / "cluster.yaml"
     servers = [{"name": "one", "capacity": {"cpu": 1}}]
     file.write_text(yaml.safe_dump({"slot": "3s", "horizon": 20, "servers": servers}))
-    capsys.readouterr()  # what Ray said while its cluster was begun
+    capsys.readouterr()  # Ray's messages while its cluster started
     words = ["serve", "-c", str(file), "--data", str(folder / "data"), "--listen", "127.0.0.1:0"]
     assert main([*words, "-p", "fifo", "-q", "--executor", "ray", "--address", address]) == 2
     captured = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""``shadowprice serve --executor ray``: nodes join and are killed, and so is the service."""
+"""``shadowprice serve --executor ray`` while nodes join and are killed, and the service too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_jobs_finish_though_a_raylet_and_the_service_are_killed(
         result = until(lambda: "two" in servers(client) and servers(client))
         assert result["two"]["capacity"]["cpu"] == "1"
         until(lambda: servers(client)["gone"]["state"] == "lost", lambda: servers(client))
-        # `wide` takes server one as a whole, so the other has to be on the one that joined.
+        # `wide` takes all of server one, so the other job must be on the server that joined.
         for one in (job("wide", 2, 1), job("narrow", 1, 2)):
             assert client.post("/v1/jobs", json=one).is_success
         until(
@@ -52,7 +52,7 @@ def test_jobs_finish_though_a_raylet_and_the_service_are_killed(
         until(lambda: servers(client)["two"]["state"] != "lost", lambda: servers(client))
         until(lambda: finished(client), lambda: jobs(client))
         over = jobs(client)
-        assert over["wide"]["generation"] == 1  # it ran on through all of it
+        assert over["wide"]["generation"] == 1  # it ran all the time
         assert over["narrow"]["generation"] > 1
         for name in over:
             assert "done: loss" in client.get(f"/v1/jobs/{name}/logs").json()["text"]
@@ -88,12 +88,12 @@ def test_slots_in_which_nothing_was_heard_of_a_job_say_nothing_of_its_speed(
         before = jobs(client)["heard"]["progress"]
         os.kill(actor, signal.SIGSTOP)
         try:
-            time.sleep(13)  # four slots: the job goes on, and nobody hears of it
+            time.sleep(13)  # four slots: the job runs, and no report arrives
             unheard = jobs(client)["heard"]["progress"]
         finally:
             os.kill(actor, signal.SIGCONT)
         until(lambda: jobs(client)["heard"]["progress"] > unheard + 100, lambda: jobs(client))
-        assert unheard - before < 60  # or it was heard of, and nothing was tried
+        assert unheard - before < 60  # or a report arrived, and nothing was tried
         time.sleep(10)
         story = client.get("/v1/jobs/heard/explain").json()
         text = json.dumps(story)

@@ -1,4 +1,4 @@
-"""Runs spread over a Ray cluster: the same results, though nodes are killed."""
+"""Runs distributed over a Ray cluster have the same results, even if nodes are killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def on_ray(ray_cluster: RayCluster) -> Iterator[RayBackend]:
 
 
 def square(number: int, seconds: float, marks: str) -> int:
-    """Say that it ran, and where; take its time."""
+    """Print the node, and take some time."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
@@ -79,9 +79,10 @@ def test_a_node_killed_under_runs_costs_time_only(
     settings = ExperimentSettings(spread=on_ray, progress=progress)
     result = settings.each(square, [(n, 1.0, str(marks)) for n in range(12)], lambda *_: "")
     assert result == [n * n for n in range(12)]
-    assert received == [(done, 12) for done in range(1, 13)]  # one bar, which never goes back
+    # one progress bar, which never goes back
+    assert received == [(done, 12) for done in range(1, 13)]
     ran = [line.split() for line in marks.read_text().splitlines()]
-    assert len({node for _, node in ran}) == 2  # the killed one had begun runs
+    assert len({node for _, node in ran}) == 2  # the killed node had started runs
     ray_cluster.restore()
 
 
@@ -92,7 +93,7 @@ def test_what_was_done_is_not_done_again(on_ray: RayBackend, tmp_path: Path) -> 
     cores: list[int] = []
 
     def stop(done: int, _total: int, _label: str) -> None:
-        cores.append(on_ray.cores)  # a node that was killed before may count for a while
+        cores.append(on_ray.cores)  # Ray may count a node that was killed before for a while
         if done == 3:
             raise KeyboardInterrupt
 
@@ -104,7 +105,7 @@ def test_what_was_done_is_not_done_again(on_ray: RayBackend, tmp_path: Path) -> 
     again = CachingBackend(on_ray, kept)
     result = ExperimentSettings(spread=again).each(square, cases, lambda *_: "")
     assert (again.found, result) == (3, [n * n for n in range(20)])
-    # Those that had been given out may have run all the same; no others did.
+    # The runs that were under way may have ended all the same; no others did.
     assert 20 <= len(marks.read_text().splitlines()) <= 20 + QUEUED_RUNS_PER_CORE * max(cores)
 
 
@@ -135,7 +136,7 @@ def test_a_whole_experiment_is_byte_for_byte_that_of_one_machine_though_it_is_cu
     files = {path.name for path in here.iterdir()}
     assert {"scales.csv", "oasis-fig6.png", "manifest.json"} <= files
     assert files == {path.name for path in there.iterdir()}
-    for name in files - {"manifest.json"}:  # which tells how long it took
+    for name in files - {"manifest.json"}:  # which contains durations
         assert (here / name).read_bytes() == (there / name).read_bytes(), name
     documents = [json.loads((one / "manifest.json").read_text()) for one in (here, there)]
     assert documents[0]["tables"] == documents[1]["tables"]

@@ -21,7 +21,7 @@ NODES = {
     **{f"cpu-{number}": {"num_cpus": 2, "memory": 20 * 10**9} for number in range(3)},
     **{f"ps-{number}": {"num_cpus": 1, "memory": 8 * 10**9} for number in range(2)},
 }
-"""All nine: `fifo` draws numbers of workers that do not fit on fewer, and nothing begins."""
+"""All nine nodes: `fifo` draws worker counts that don't fit on fewer, and nothing starts."""
 
 
 @pytest.mark.extended

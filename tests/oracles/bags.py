@@ -40,7 +40,7 @@ def still_running(chances: Sequence[float], copies: Sequence[int]) -> dict[int, 
 def places(
     bag: Bag, tasks: Sequence[int], copies: Sequence[int], slots: int, share: float
 ) -> list[int]:
-    """Places to reserve in each slot, from the definition."""
+    """Units to reserve in each slot, from the definition."""
     level = bag.miss_probability * share / max(slots - 1, 1)
     need = [sum(copies)]
     for v in range(1, slots):
@@ -61,7 +61,7 @@ def places(
 def plans(
     bag: Bag, passed: int, cost: Floats, utility: Floats, share: float, most: int
 ) -> Iterator[tuple[float, int, int, tuple[int, ...]]]:
-    """Yield (payoff, start, promise, copies of each task) of everything that keeps the rules."""
+    """Yield (payoff, start, promise, copies of each task) of every valid plan."""
     groups = [g for g, group in enumerate(bag.groups) for _ in range(group.count)]
     options = [
         itertools.combinations_with_replacement(range(1, most + 1), group.count)

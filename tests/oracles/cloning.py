@@ -43,7 +43,7 @@ def cost_by_quadrature(distribution: Distribution, ratio: float) -> float:
     if isinstance(distribution, LogNormal):
         pieces = np.linspace(-45.0, far, 40 + int(20 / distribution.sigma))
     with warnings.catch_warnings():
-        # Where the integrand is 0 to the last bit, no relative accuracy can be had.
+        # Where the integrand is exactly 0, no relative accuracy can be reached.
         warnings.simplefilter("ignore", IntegrationWarning)
         total = sum(
             quad(inside, a, b, epsabs=0, epsrel=1e-11, limit=200)[0]
@@ -66,7 +66,9 @@ def miss_of(problem: CloningProblem, copies: tuple[int, ...] | np.ndarray) -> fl
 
 
 def brute_force(problem: CloningProblem, relaxed: bool, most: int) -> tuple[float, int]:
-    """Return the least cost over all whole copies up to ``most``, and how many vectors hold."""
+    """Return the minimum cost over all whole copies up to ``most``, and the number of feasible
+    vectors.
+    """
     distributions = tasks(problem)
     costs = [
         [cost_by_quadrature(distribution, r) for r in range(1, most + 1)]

@@ -1,4 +1,4 @@
-"""ElasticFlow on one pool of GPUs, with lists of slots, written out slowly."""
+"""ElasticFlow on one pool of GPUs, with lists of slots, without optimisation."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Plan = dict[int, int]
-"""Workers by slot; slots in which the job stands still are absent."""
+"""Workers by slot; slots in which the job pauses are absent."""
 
 
 @dataclass
 class Elastic:
-    """What a job asks for: progress by number of workers, ascending, and when it has to be done."""
+    """A job: progress by number of workers, ascending, and its deadline."""
 
     name: str
     arrival: int
@@ -42,7 +42,7 @@ def share(
 def satisfied(
     jobs: list[Elastic], now: int, places: int
 ) -> tuple[dict[str, Plan | None], dict[int, int]]:
-    """Plan jobs, the earliest deadline first; return plans and what is free."""
+    """Plan jobs, the earliest deadline first; return the plans and the free capacity."""
     last = max((job.deadline or 0 for job in jobs), default=now)
     free = dict.fromkeys(range(now, max(last, now) + 1), places)
     plans: dict[str, Plan | None] = {}
@@ -58,7 +58,7 @@ def satisfied(
 def run(
     jobs: list[Elastic], places: int, cancels: Mapping[str, int]
 ) -> tuple[dict[int, dict[str, int]], set[str]]:
-    """Return the workers of every job in every slot, and who was refused."""
+    """Return the workers of every job in every slot, and the refused jobs."""
     ran: dict[int, dict[str, int]] = {}
     refused: set[str] = set()
     coming = sorted(jobs, key=lambda job: job.arrival)
@@ -100,7 +100,7 @@ def run(
 def _settle(
     there: list[Elastic], promised: set[str], now: int, places: int
 ) -> tuple[dict[str, int], int]:
-    """Return the workers of each job in this slot, and when to look again."""
+    """Return the workers of each job in this slot, and the next slot to replan."""
     bound = [job for job in there if job.name in promised]
     plans, free = satisfied(bound, now, places)
     last = max(free)
@@ -111,7 +111,7 @@ def _settle(
     worth: dict[str, tuple[int, int]] = {}
 
     def later(job: Elastic, have: int) -> int | None:
-        """GPU-time after this slot, in what the others leave."""
+        """GPU-time after this slot, in the capacity that other jobs leave."""
         missing = job.left - dict(job.curve).get(have, 0)
         if missing <= 0:
             return 0
@@ -164,7 +164,7 @@ def _settle(
 def _next_change(
     bound: list[Elastic], plans: Mapping[str, Plan | None], workers: Mapping[str, int], now: int
 ) -> int:
-    """Return the first slot in which a plan asks for more than the job has, or changes."""
+    """Return the first slot in which a plan exceeds the job's limits, or changes."""
     due = 2**60
     for job in bound:
         plan = plans[job.name]

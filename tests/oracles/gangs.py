@@ -1,6 +1,6 @@
 """Algorithms 3-5 of Astraea as plain loops over slots and servers, and problem (9) as a MILP.
 
-An `Instance` is one job in one round: free places by slot and server, prices by slot.
+An `Instance` is one job in one round: free units by slot and server, prices by slot.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Plan:
 
 
 def breaks(instance: Instance, plan: Plan) -> str:
-    """Say which constraint of (9) a plan breaks; empty where it keeps all."""
+    """Return the constraint of (9) that a plan breaks; empty if it is feasible."""
     span = range(plan.start, plan.end)
     workers, ps = sum(plan.workers_on), sum(plan.ps_on)
     if plan.end > instance.slots or workers not in instance.counts or ps < 1:
@@ -86,7 +86,7 @@ def cost_of(instance: Instance, start: int, end: int, workers: int, ps: int) -> 
 
 
 def algorithm_3(instance: Instance, literal: bool = False) -> Plan | None:
-    """Enumerate start and number of workers; ``literal`` follows the print to the letter."""
+    """Enumerate starts and numbers of workers; ``literal`` follows the paper's text exactly."""
     best = None
     for start in range(instance.slots):
         for count in instance.counts:
@@ -113,8 +113,8 @@ def algorithm_4(instance: Instance, start: int, count: int, literal: bool) -> Pl
         max(1, -(-(count - beside[s]) * instance.worker_bandwidth // instance.ps_bandwidth))
         for s in servers
     ]
-    # Line 8 takes the *workers'* limit for parameter servers; `literal` keeps that, and its
-    # minimum of what is needed and what is free, where what is needed may not be there at all.
+    # Line 8 uses the *workers'* limit for parameter servers. `literal` keeps that, and its minimum
+    # of what is needed and what is free, even if less is free than needed.
     limit = min((instance.worker_limit if literal else instance.ps_limit)[start:end])
     if literal:
         need = [min(need[s], ps[s], limit) for s in servers]
@@ -161,12 +161,12 @@ def algorithm_5(instance: Instance, start: int, count: int, literal: bool) -> Pl
 
 
 def optimum(instance: Instance) -> float:
-    """Return the optimum of (9) by a MILP that knows nothing of the enumeration; 0 if negative.
+    """Return the optimum of (9) by a MILP that is independent of the enumeration; 0 if negative.
 
-    Variables: the gang's workers and parameter servers on each server, which slots it runs in,
-    what it uses of each server in each slot, where it ends. Parameter servers may stand on
-    several servers, each bound by (3i); any run of consecutive slots may be chosen, even one
-    longer than the work needs.
+    Variables: the gang's workers and parameter servers on each server, the slots it runs in, what
+    it
+    uses of each server in each slot, and its end. Parameter servers may be on several servers, each
+    bound by (3i). Any run of consecutive slots may be chosen, even one longer than the work needs.
     """
     return max(0.0, _solve(instance, colocated=False), _solve(instance, colocated=True))
 

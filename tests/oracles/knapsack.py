@@ -10,7 +10,7 @@ Ints = NDArray[np.int64]
 
 
 def brute_force_costs(cost: Floats, gain: Ints, required: int) -> Floats:
-    """Least cost for every completion slot by trying every combination of choices."""
+    """Minimum cost for every completion slot, by trying every combination of choices."""
     slots, choices = cost.shape
     best = np.full(slots, np.inf)
     for picks in itertools.product(range(-1, choices), repeat=slots):
@@ -26,7 +26,7 @@ def brute_force_costs(cost: Floats, gain: Ints, required: int) -> Floats:
 
 
 def table_costs(cost: Floats, gain: Ints, required: int) -> Floats:
-    """Least cost for every completion slot by a table over progress units (small ones only)."""
+    """Minimum cost for every completion slot, by a table over progress units (small ones only)."""
     slots, choices = cost.shape
     need = max(int(required), 0)
     table = np.full(need + 1, np.inf)
@@ -47,7 +47,7 @@ def table_costs(cost: Floats, gain: Ints, required: int) -> Floats:
 
 
 def best_payoff(costs: Floats, utility: Floats) -> tuple[float, int]:
-    """Largest utility less cost, and the earliest slot that has it (-1 if none is feasible)."""
+    """Maximum utility less cost, and the earliest slot that has it (-1 if none is feasible)."""
     payoff = np.where(np.isfinite(costs), utility - np.where(np.isfinite(costs), costs, 0), -np.inf)
     if not np.isfinite(costs).any():
         return -np.inf, -1
@@ -57,7 +57,7 @@ def best_payoff(costs: Floats, utility: Floats) -> tuple[float, int]:
 def random_instance(
     rng: np.random.Generator, slots: int, choices: int
 ) -> tuple[Floats, Ints, int, Floats]:
-    """Draw an instance of one of several awkward kinds, at most ``slots`` x ``choices``.
+    """Draw an instance of one of several difficult kinds, at most ``slots`` x ``choices``.
 
     Kinds: unrelated costs, few integer costs (ties), all slots equal, equal slots with a staircase,
     a few kinds of slots, costs over 24 orders of magnitude, increasing costs, almost equal slots.

@@ -1,7 +1,7 @@
-"""The Lagrangian bound of a job set from its prices, by a few separate lines.
+"""The Lagrangian bound of a set of jobs at given prices, in a few independent lines.
 
-Nothing here is shared with `shadowprice.certificate`: work is gathered by a table over progress
-units, slot by slot, and capacities are summed anew.
+It shares nothing with `shadowprice.certificate`: a table over progress units, slot by slot, gives
+the work, and capacities are summed again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shadowprice.core.job import Job
 
 
 def rooms(cluster: Cluster, job: Job) -> tuple[int, int]:
-    """Return how many workers, and parameter servers, an empty cluster carries at most."""
+    """Return how many workers, and parameter servers, fit on an empty cluster."""
     results = []
     for hosts, demand in ((cluster.hosts_workers, job.worker), (cluster.hosts_ps, job.ps)):
         total = 0
@@ -32,14 +32,14 @@ def rooms(cluster: Cluster, job: Job) -> tuple[int, int]:
 
 
 def best_payoff(cluster: Cluster, job: Job, cost: NDArray[np.float64]) -> float:
-    """Return the largest utility less cost; ``cost`` is (slots, choices) from its arrival on."""
+    """Return the maximum utility less cost; ``cost`` is (slots, choices) from its arrival on."""
     workers, servers = rooms(cluster, job)
     choices = [
         (choice, gain)
         for choice, gain in enumerate(np.maximum(job.gains, job.internal_gains).tolist())
         if job.worker_counts[choice] <= workers and job.ps_counts[choice] <= servers
     ]
-    cheapest = {0: 0.0}  # least cost by progress made, capped at what is required
+    cheapest = {0: 0.0}  # minimum cost by progress, capped at what is required
     best = 0.0
     for slot in range(len(cost)):
         after = dict(cheapest)
@@ -61,7 +61,7 @@ def lagrangian_bound(
     prices: NDArray[np.float64],
     resources: Sequence[int],
 ) -> float:
-    """Return what prices (until, pools, resources) prove; one pool if any server carries both."""
+    """Return the bound at prices (until, pools, resources); one pool if any server carries both."""
     both = bool((cluster.hosts_workers & cluster.hosts_ps).any())
     everyone = cluster.hosts_workers | cluster.hosts_ps
     pools = [everyone] if both else [cluster.hosts_workers, cluster.hosts_ps]

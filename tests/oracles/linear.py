@@ -1,4 +1,4 @@
-"""Mixed-integer programs for oracles, by scipy: nothing here is shared with the package's own."""
+"""Mixed-integer programs for oracles, by scipy, independent of the package's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 
 
 class Answer(NamedTuple):
-    """Whether the optimum was proved, and what it is."""
+    """Whether the optimum was proved, and its value."""
 
     optimal: bool
     objective: float

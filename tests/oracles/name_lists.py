@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def expand_name_list(part: str) -> Iterator[str]:
-    """Yield the names that one part of a folded list stands for."""
+    """Yield the names of one part of a compressed list."""
     match = re.fullmatch(r"(.*)-\[([\d,-]+)\]", part)
     if not match:
         yield part

@@ -1,7 +1,7 @@
 """Slow, obvious twins of OASiS: (27) as one MILP, Algorithm 2 as printed, prices as printed.
 
-Nothing here is shared with what it checks: prices are (22) in plain floats, the MILP has a variable
-for every server and slot, and Algorithm 2 recurses over chunks.
+They share nothing with the code that they check: prices are (22) in plain floats, the MILP has a
+variable for every server and slot, and Algorithm 2 recurses over chunks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Side:
     capacity, used : list of list of int; list of list of list of int
         By server and resource; by slot, server and resource. A lost server has capacity 0.
     scale : list of int
-        Largest limited capacity by resource of the pool's servers, lost ones included.
+        Maximum limited capacity by resource of the pool's servers, lost ones included.
     low, high : float, list of float
         L, and U by resource.
     """
@@ -53,7 +53,7 @@ class Side:
         cls, members: Sequence[bool], declared: Ints, capacity: Ints, used: Ints, low: float,
         high: Sequence[float],
     ) -> Side:  # fmt: skip
-        """Take a pool out of a whole cluster's arrays."""
+        """Return one pool of a whole cluster's arrays."""
         rows = [index for index, inside in enumerate(members) if inside]
         limited = np.where(declared[rows] == UNLIMITED, 0, declared[rows])
         return cls(
@@ -76,7 +76,7 @@ class Side:
         return self.low * (self.high[resource] / self.low) ** (used / capacity)
 
     def unit(self, slot: int, at: int, demand: Sequence[int]) -> float:
-        """Return what one worker (or parameter server) costs on a server for a slot."""
+        """Return the cost of one worker (or parameter server) on a server in a slot."""
         return sum(
             self.price(slot, at, r) * amount / self.scale[r]
             for r, amount in enumerate(demand)
@@ -94,7 +94,7 @@ class Side:
 
 
 def schedule_cost(job: Job, schedule: Schedule, now: int, workers: Side, servers: Side) -> float:
-    """Return what a schedule costs, the sums of (27)."""
+    """Return the cost of a schedule, the sums of (27)."""
     total = 0.0
     for slot, server, y, z in schedule.rows():
         if y:
@@ -108,7 +108,7 @@ def schedule_cost(job: Job, schedule: Schedule, now: int, workers: Side, servers
 
 
 class _Model:
-    """A MILP put together entry by entry."""
+    """A MILP built entry by entry."""
 
     def __init__(self) -> None:
         self.cost: list[float] = []
@@ -127,7 +127,7 @@ class _Model:
         self.entries += [(at, column, value) for column, value in terms if value]
 
     def solve(self) -> list[int] | None:
-        """Return the integers of a solution of least cost, None if there is none."""
+        """Return the integers of a solution of minimum cost, None if there is none."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.cost), len(self.rows)
         lp.col_cost_ = np.array(self.cost)
@@ -224,7 +224,7 @@ def literal_payoff(
     Returns
     -------
     (float, int) or None
-        Of the best schedule, of whatever sign; None if every cost is infinite.
+        Of the best schedule, even if negative; None if every cost is infinite.
     """
     theta = Fraction(job.step_seconds) / slot_seconds
     most = job.max_workers
@@ -259,7 +259,7 @@ def literal_payoff(
 
 
 def _fill(side: Side, slot: int, demand: Sequence[int], wanted: int) -> tuple[int, float]:
-    """Deploy on the servers of a slot, the cheapest first; return how many, and their cost."""
+    """Deploy on the servers of a slot, the cheapest first; return the number and the cost."""
     order = sorted((side.unit(slot, index, demand), index) for index in range(len(side.servers)))
     placed, total = 0, 0.0
     for unit, at in order:
@@ -281,9 +281,9 @@ def constants_as_printed(
     Parameters
     ----------
     jobs : sequence of Job
-        With a number of workers from 1 to ``chunks`` and one rate.
+        With any number of workers from 1 to ``chunks``, and one rate.
     demand_of : callable
-        Gives a job's worker or parameter-server demand, None if it has none.
+        Returns a job's worker or parameter-server demand, None if it has none.
     capacity : ndarray of int64, shape (pool servers, resources)
         Of the pool.
     timespan : int

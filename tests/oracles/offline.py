@@ -1,4 +1,4 @@
-"""Problem (1) of OASiS as it is printed, and solved by trying everything."""
+"""Problem (1) of OASiS as printed, and solved by enumeration."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from tests.oracles.linear import Answer, Program
 def plain_optimum(
     cluster: Cluster, jobs: Sequence[Job], until: int, *, time_limit: float = 60.0
 ) -> Answer:
-    """Solve (1)-(13) with u[i, t] = 1 where job i completes in slot t.
+    """Solve (1)-(13) with u[i, t] = 1 if job i completes in slot t.
 
-    There is a variable for every job, slot and server. A job that does not gain n with n workers,
-    for all n, has a binary for every number of workers it allows.
+    There is a variable for every job, slot and server. A job whose gain with n workers isn't n has
+    a
+    binary for every number of workers.
     """
     program = Program()
     used: dict[tuple[int, int, int], list[tuple[int, int]]] = {}

@@ -55,11 +55,12 @@ def best_payoff(
     *,
     spread: bool,
 ) -> float:
-    """Return the largest utility less cost over all schedules, -inf if none completes.
+    """Return the maximum utility less cost over all schedules, -inf if none completes.
 
-    `gains` are units a worker-slot (external, internal); `bandwidths` what a worker asks of the
+    `gains` are units a worker-slot (external, internal); `bandwidths` are what a worker needs of
+    the
     servers outside and on one machine, and what a server offers, (3.4). With `spread`, a slot at
-    the external rate may not stand on one machine.
+    the external rate may not use one machine only.
     """
     return max(
         float(utility[end])
@@ -116,8 +117,8 @@ def _least_cost(
         progress += [(w, -gains[0]) for w in ws]
         modes.append(mode)
         if spread:
-            # Exactly the servers that (3.4) asks for: offered * servers < outside * workers +
-            # offered. And some unit off every machine, where the mode is on.
+            # Exactly the servers that (3.4) requires: offered * servers < outside * workers +
+            # offered. And some unit off every machine, if the mode is on.
             program.at_most(
                 [*((s, offered) for s in ss), *((w, -outside) for w in ws)], offered - 1
             )

@@ -1,4 +1,4 @@
-"""When jobs completed, told from what ran where and nothing else."""
+"""Completion slots of jobs, from allocations alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ Standing = Mapping[int, tuple[int, int]]
 def completions(
     jobs: Sequence[Job], segments: PlacementSegments, *, first: bool = False
 ) -> dict[str, int]:
-    """Return the slot in which each job reached its work, from its allocations alone.
+    """Return the slot in which each job completed its work, from its allocations alone.
 
-    Progress is counted slot by slot as the job model says: the gain of the number of workers, that
-    of co-located training where all stands on one server, less the share lost where the placement
-    is another than in the slot before, or nothing stood before where the ``first`` start loses it,
-    too. Jobs that never got there are missing.
+    Progress is counted slot by slot by the job model: the gain of the number of workers, or that of
+    co-located training if all are on one server. A part is lost if the placement differs from the
+    slot before, or at the ``first`` start if that costs one. Jobs that didn't complete are missing.
     """
     placements: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
     columns = (

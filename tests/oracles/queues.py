@@ -1,7 +1,7 @@
-"""Preemptive queues and backfilling on one pool of equal places, written out slowly.
+"""Preemptive queues and backfilling on one pool of equal GPUs, without optimisation.
 
-Nothing here is shared with the policies: a job is a width and a number of slots, a cluster a
-number of places, and every slot is worked out from the lists of who is there.
+Nothing is shared with the policies: a job is a worker count and a number of slots, a cluster is a
+number of GPUs, and every slot is computed from the lists of open jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.oracles.round_robin import Table
 
 @dataclass
 class Asked:
-    """What a job asks for, and what became of it."""
+    """A job's request and result."""
 
     name: str
     arrival: int
@@ -23,7 +23,7 @@ class Asked:
     priority: float = 0.0
     walltime: int | None = None
     faster: int = 1
-    """How many times longer it would take on more than one server."""
+    """How many times longer it takes on more than one server."""
     done: int = 0
     began: int | None = None
 
@@ -45,7 +45,7 @@ def preemptive(
     order: Callable[[list[Asked], set[str]], list[Asked]],
     cancels: Mapping[str, int],
 ) -> Timeline:
-    """Run jobs slot by slot; ``order`` is told who is there and who ran in the slot before."""
+    """Run jobs slot by slot; ``order`` gets the open jobs and those that ran in the slot before."""
     ran: dict[int, set[str]] = {}
     there: list[Asked] = []
     slot, running = 0, set[str]()
@@ -72,14 +72,14 @@ def preemptive(
 
 
 def in_line(jobs: list[Asked], places: int, reach: int, cancels: Mapping[str, int]) -> Timeline:
-    """Run jobs to their end in order of arrival: the first waiting of so many that fits is next.
+    """Run jobs to their end in order of arrival: the first of a few waiting jobs that fits is next.
 
     Parameters
     ----------
     reach : int
-        How many behind the first that waits may be looked at.
+        How many jobs behind the first waiting one are considered.
     cancels : mapping of str to int
-        Slots before which jobs are withdrawn, one after the other.
+        Slots before which jobs are cancelled, one after the other.
     """
     ran: dict[int, set[str]] = {}
     coming = sorted(jobs, key=lambda job: job.arrival)
@@ -115,7 +115,7 @@ def in_line(jobs: list[Asked], places: int, reach: int, cancels: Mapping[str, in
 
 
 def shortest(by_service: bool) -> Callable[[list[Asked], set[str]], list[Asked]]:
-    """Return the order by what is left of each job."""
+    """Return the order by remaining work of each job."""
     return lambda there, _: sorted(
         there, key=lambda job: job.left * (job.width if by_service else 1)
     )
@@ -136,7 +136,7 @@ class TwoQueues:
     def __call__(self, there: list[Asked], ran: set[str]) -> list[Asked]:
         before = set(self.known)
         self.known = {job.name: job for job in there}
-        # What happened in the slot that is over.
+        # Count the slot that ended.
         for name in before & set(self.known):
             if name in ran:
                 self.executed[name] += 1
@@ -174,7 +174,7 @@ def batch(
     priority: Callable[[Asked, int], float],
     cancels: Mapping[str, int],
 ) -> tuple[Timeline, set[str]]:
-    """Run jobs to their end in order of priority, with backfilling; return who was dropped, too."""
+    """Run jobs to their end in order of priority, with backfilling; return the dropped ones too."""
     ran: dict[int, set[str]] = {}
     dropped: set[str] = set()
     coming = sorted(jobs, key=lambda job: job.arrival)
@@ -208,7 +208,10 @@ def batch(
 def _easy(
     ranked: list[Asked], running: list[Asked], ends: Mapping[str, int], places: int, now: int
 ) -> list[Asked]:
-    """Start from the head while it fits; behind a blocked head, what ends before or fits beside."""
+    """Start jobs from the head while they fit.
+
+    Behind a blocked head, start what ends before its reservation or fits beside it.
+    """
     free = places - sum(job.width for job in running)
     due = [(ends[job.name], job.width) for job in running]
     started: list[Asked] = []
@@ -239,7 +242,7 @@ def _easy(
 def _conservative(
     ranked: list[Asked], running: list[Asked], ends: Mapping[str, int], places: int, now: int
 ) -> list[Asked]:
-    """Give every job its earliest stretch of slots in a table of what is free in each."""
+    """Give every job its earliest run of slots in a table of free capacity."""
     horizon = sum(job.length for job in ranked) + max(ends.values(), default=0) + now + 1
     free = [
         places - sum(job.width for job in running if ends[job.name] > slot)
@@ -268,7 +271,7 @@ def reservations(
     jobs: list[tuple[list[int], list[int], int, int, int]],
     most: int,
 ) -> tuple[list[int], dict[int, list[tuple[int, int, int]]], list[int]]:
-    """Backfill on several servers, with a table of what is free in every slot.
+    """Backfill on several servers, with a table of free capacity in every slot.
 
     Parameters
     ----------
@@ -277,13 +280,13 @@ def reservations(
     ends : list of (slot, amounts given back by server)
         Running jobs.
     free : list of list of int
-        What is free now.
+        Free capacity now.
     hosts, cursors
         As `Table` takes them.
     jobs : list of (worker, ps, workers, servers needed, length)
         In order of priority.
     most : int
-        Reservations at most.
+        Maximum number of reservations.
 
     Returns
     -------

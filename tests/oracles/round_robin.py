@@ -1,10 +1,10 @@
-"""Round-robin placement, written out slowly."""
+"""Round-robin placement, without optimisation."""
 
 from __future__ import annotations
 
 
 class Table:
-    """Servers with room, and one cursor each for workers and parameter servers."""
+    """Servers with free capacity, and one cursor each for workers and parameter servers."""
 
     def __init__(self, free: list[list[int]], hosts: list[tuple[bool, bool]]) -> None:
         self.free = free
@@ -12,7 +12,7 @@ class Table:
         self.cursors = [0, 0]
 
     def deal(self, demand: list[int], count: int, kind: int) -> dict[int, int] | None:
-        """Deal items of a kind (0 workers, 1 parameter servers); move that kind's cursor."""
+        """Place items of a kind (0 workers, 1 parameter servers); move that kind's cursor."""
         before, cursor = [list(row) for row in self.free], self.cursors[kind]
         given: dict[int, int] = {}
         servers = len(self.free)
@@ -36,7 +36,7 @@ class Table:
     def place(
         self, worker: list[int], ps: list[int], workers: int, servers: int
     ) -> list[tuple[int, int, int]]:
-        """Place workers then parameter servers, or the other way round; [] without room."""
+        """Place workers then parameter servers, or the other way round; [] if they don't fit."""
         before, cursors = [list(row) for row in self.free], list(self.cursors)
         orders = [(0, 1), (1, 0)] if servers else [(0, 1)]
         for order in orders:

@@ -1,7 +1,7 @@
 """Rounds on demand of Astraea as plain loops over slots, jobs, starts and servers (note 4).
 
-`Rounds` keeps its own books. It decides when a round begins, how long it is, who joins it, who
-waits, and which payoff each gang has. Several gangs can have the greatest payoff. So it takes the
+`Rounds` has its own state. It decides when a round begins, how long it is, who joins it, who
+waits, and which payoff each gang has. Several gangs can have the maximum payoff. So it takes the
 gang of the policy after it has checked that it is one of them.
 """
 
@@ -79,7 +79,7 @@ class Rounds:
         return job.value - count * sum(self.price(slot) for slot in range(start, end))
 
     def greatest(self, job: Asked, slot: int, until: int, borrow: bool) -> int | None:
-        """Return the greatest positive payoff of a gang in ``[slot, until)``."""
+        """Return the maximum positive payoff of a gang in ``[slot, until)``."""
         best = None
         for start in range(slot, until):
             for count in job.counts:

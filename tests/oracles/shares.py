@@ -1,4 +1,4 @@
-"""What shares promise to tenants, told from what ran and from what was promised, by counting."""
+"""What shares guarantee to tenants, by counting allocations and promises."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ def starved(
     owner: Mapping[str, str],
     most: Mapping[str, int],
 ) -> list[str]:
-    """Return the jobs that are kept from places of their tenants' shares.
+    """Return the jobs that are kept from units of their tenants' shares.
 
-    Places are alike, and a worker takes one. A job could use more while it runs with fewer workers
-    than it can; its tenant is entitled to them while all of its jobs together hold less than its
-    share.
+    Units are equal, and a worker takes one. A job could use more if it runs with fewer workers than
+    it can. Its tenant is entitled to them while all of its jobs together use less than its share.
 
     Parameters
     ----------
     share : mapping of str to int
-        Places of each tenant.
+        Units of each tenant.
     running : mapping of str to int
-        Workers of each job that runs.
+        Workers of each running job.
     owner : mapping of str to str
         Tenant of each open job.
     most : mapping of str to int
@@ -41,7 +40,7 @@ def starved(
 def overdrawn(
     places: int, slot: int, promised: Iterable[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
-    """Return a date by which a tenant was promised more work than its places can do.
+    """Return a date by which a tenant was promised more work than its units can do.
 
     Parameters
     ----------
@@ -50,12 +49,12 @@ def overdrawn(
     slot : int
         First slot in which work can still be done.
     promised : iterable of (int, int)
-        Slot by whose end, and worker-slots that remain, of each of its promises.
+        Last slot and remaining worker-slots of each of its promises.
 
     Returns
     -------
     (int, int, int) or None
-        Date, work promised by then, and what its places can do; None where all is possible.
+        Date, work promised by then, and what its units can do; None if all is possible.
     """
     due = sorted(promised)
     work = 0

@@ -1,4 +1,4 @@
-"""Random slots for PD-ORS's kernels, degenerate ones on purpose, and the literal rounding loop."""
+"""Random slots for PD-ORS's kernels, many of them degenerate, and the literal rounding loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Slot:
-    """Prices, room and demands of one slot, and the pairs asked of it."""
+    """Prices, free capacity and demands of one slot, and the requested pairs."""
 
     price_worker: Floats
     price_server: Floats
@@ -34,7 +34,7 @@ class Slot:
 
 
 def random_slot(rng: np.random.Generator, *, wide_prices: bool = False) -> Slot:
-    """Draw a slot: equal machines, equal or zero prices, no room and ties are all common."""
+    """Draw a slot; equal machines, equal or zero prices, full machines and ties are common."""
     machines, resources = int(rng.integers(1, 14)), int(rng.integers(1, 6))
     style = rng.integers(0, 5)
     worker, server = rng.integers(0, 6, resources), rng.integers(0, 6, resources)

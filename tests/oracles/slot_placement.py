@@ -1,4 +1,4 @@
-"""PD-ORS's slot problem handed to HiGHS: (3.22) relaxed, and (3.18) in integers."""
+"""PD-ORS's slot problem solved by HiGHS: (3.22) relaxed, and (3.18) in integers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def solve_slot(
     integer: bool = False,
     spread: bool = False,
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-    """Solve one slot as one model, (3.2), (3.5) and (3.22)-(3.25) as they stand.
+    """Solve one slot as one model, (3.2), (3.5) and (3.22)-(3.25) as printed.
 
-    Returns the optimum (inf where there is none), workers and servers on each machine.
-    With `spread`, in integers, not everything may stand on one machine.
+    Returns the optimum (inf if infeasible), and workers and servers on each machine.
+    With `spread`, in integers, not everything may be on one machine.
     """
     machines, resources = free.shape
     model = highspy.Highs()
@@ -81,7 +81,7 @@ def solve_slot(
     if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return np.inf, np.zeros(machines), np.zeros(machines)
     point = np.array(model.getSolution().col_value)
-    # Recomputed in full precision from the vertex, apart from the solver's scaling.
+    # Recomputed in full precision from the vertex, without the solver's scaling.
     w, s = point[0::2], point[1::2]
     price_w, price_s = np.where(usable, price_worker, 0), np.where(usable, price_server, 0)
     return float(price_w @ w + price_s @ s), w, s

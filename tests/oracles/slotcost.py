@@ -1,4 +1,4 @@
-"""Slow, obvious twins of prices, of the cost of a slot, and of where workers stand."""
+"""Slow, obvious twins of prices, of the cost of a slot, and of the placement of workers."""
 
 import math
 from decimal import Decimal, localcontext
@@ -26,7 +26,7 @@ def price(used: int, capacity: int, ln_low: float, ln_high: float) -> float:
 
 
 def places(used: Ints, capacity: Ints, prices: Floats, demand: Ints, share: Floats) -> Places:
-    """List every place of a slot: its cost, the lowest server equal to its own, its server."""
+    """List every unit of a slot: its cost, the lowest server equal to its own, its server."""
     found: Places = []
     for server in range(len(capacity)):
         wanted = [r for r in range(len(demand)) if demand[r] > 0]
@@ -48,14 +48,14 @@ def places(used: Ints, capacity: Ints, prices: Floats, demand: Ints, share: Floa
 
 
 def slot_cost(workers: int, servers: int, worker_places: Places, server_places: Places) -> float:
-    """Cost of a number of workers and parameter servers on the cheapest places."""
+    """Cost of a number of workers and parameter servers on the cheapest units."""
     if workers > len(worker_places) or servers > len(server_places):
         return math.inf
     return sum(p[0] for p in worker_places[:workers]) + sum(p[0] for p in server_places[:servers])
 
 
 def standing(number: int, places_of_slot: Places, servers: int) -> list[int]:
-    """Count those on each server when ``number`` take the cheapest places."""
+    """Count the units on each server if ``number`` workers take the cheapest ones."""
     taken = [0] * servers
     for _, _, server in places_of_slot[:number]:
         taken[server] += 1

@@ -26,7 +26,7 @@ def stand(
     new_ps: Ints,
     stay: bool,
 ) -> bool:
-    """Put what was packed on servers: what each row keeps, or is given, over all servers."""
+    """Place a packed slot on servers: what each row keeps, or gets, over all servers."""
     entries = log.used[0]
     carries = hosts_workers * WORKER_ROLE + hosts_ps * PS_ROLE
     if stay:
@@ -62,7 +62,7 @@ def _stay(
     new_workers: Ints,
     new_ps: Ints,
 ) -> bool:
-    """Let everybody keep what it has, then give it what it lacks."""
+    """Let every job keep its servers, then give it what is missing."""
     entries, servers = log.used[0], len(free)
     seen = np.zeros(len(log.level), np.bool_)
     for index in range(entries):
@@ -114,7 +114,7 @@ def _stay(
 
 
 def _still_there(room: Ints, jobs: Jobs, row: int, workers: int, ps: int) -> tuple[int, int]:
-    """Return how many have room where they stand: whole jobs may have grown there."""
+    """Return how many rows fit where they run: whole jobs may have grown there."""
     for has, one, other in zip(
         room.tolist(), jobs.worker[row].tolist(), jobs.ps[row].tolist(), strict=True
     ):
@@ -126,7 +126,7 @@ def _still_there(room: Ints, jobs: Jobs, row: int, workers: int, ps: int) -> tup
 
 
 def _whole(jobs: Jobs, row: int, level: int) -> tuple[Ints, int, int]:
-    """Return what all of a level takes, its workers and its parameter servers."""
+    """Return what all of a level uses, its workers and its parameter servers."""
     count, count_ps = int(jobs.worker_counts[row, level]), int(jobs.ps_counts[row, level])
     return count * jobs.worker[row] + count_ps * jobs.ps[row], count, count_ps
 
@@ -149,7 +149,7 @@ def _put_whole(
 
 
 def _take_back(free: Ints, demand: Ints, new: Ints) -> None:
-    """Give back all that a job was given."""
+    """Release everything that a job got."""
     for s in range(len(new)):
         if new[s] > 0:
             for r in range(len(demand)):
@@ -158,7 +158,7 @@ def _take_back(free: Ints, demand: Ints, new: Ints) -> None:
 
 
 def _keep(free: Ints, kept: Ints, demand: Ints, wanted: int, new: Ints) -> None:
-    """Keep up to ``wanted`` where they stand, giving up the smallest groups first."""
+    """Keep up to ``wanted`` where they run; release the smallest groups first."""
     total = 0
     for s in range(len(kept)):
         new[s] = kept[s]
@@ -178,7 +178,7 @@ def _keep(free: Ints, kept: Ints, demand: Ints, wanted: int, new: Ints) -> None:
 
 
 def put_on(free: Ints, carries: Ints, role: int, demand: Ints, number: int, new: Ints) -> bool:
-    """Place so many of a demand on servers that carry a role, by the rule of `timeline.pack`."""
+    """Place a number of a demand on servers that carry a role, by the rule of `timeline.pack`."""
     rest = number
     requested = demand > 0
     hosts = carries & role == role

@@ -12,7 +12,7 @@ from shadowprice.cloning.workload import WaveJobs
 
 
 class PlainWaves:
-    """Jobs as lists of dicts; every machine looks through everything, step by step."""
+    """Jobs as lists of dicts; every machine examines everything, step by step."""
 
     def __init__(self, jobs: WaveJobs, machines: int, rule: WaveRule, look: float) -> None:
         self.rule, self.free, self.look = rule, machines, look
@@ -32,7 +32,7 @@ class PlainWaves:
         ]
 
     def run(self) -> tuple[list[float], list[float], list[int]]:
-        """Return flowtimes, machine seconds and copies begun."""
+        """Return flow times, machine seconds and started copies."""
         now = 0.0
         tick = np.inf
         while any(task["done"] is None for job in self.jobs for task in job["tasks"]):

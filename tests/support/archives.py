@@ -72,8 +72,21 @@ def base_256_size(size: int) -> bytes:
     return bytes(header)
 
 
+def numbered_files(folder: str, count: int) -> bytes:
+    """Return empty files 000000, 000001, ... of `folder`, faster than `member` does."""
+    header = bytearray(member(folder + "000000"))
+    name = slice(len(folder), len(folder) + 6)
+    zeros = int(header[148:154], 8)
+    parts = []
+    for number in range(count):
+        header[name] = b"%06d" % number
+        header[148:154] = b"%06o" % (zeros + sum(header[name]) - 6 * ord("0"))
+        parts.append(bytes(header))
+    return b"".join(parts)
+
+
 HUGE = base_256_size(1)
-DEEP = b"".join(member("a/" * 9 + f"{number:06}") for number in range(MAX_ENTRIES - 8))
+DEEP = numbered_files("a/" * 9, MAX_ENTRIES - 8)
 HOSTILE = {
     "empty": (b"", "ends without the two empty blocks"),
     "no end": (member("a"), "ends without the two empty blocks"),
@@ -156,6 +169,6 @@ HOSTILE = {
     "directory with content": (member("a", DIR, b"x") + END, "has content, but isn't a file"),
     "long path": (member("a/" * 600) + END, "is longer than"),
     "long name": (member("a" * 300) + END, "is longer than"),
-    "many": (b"".join(member(str(n)) for n in range(MAX_ENTRIES + 1)) + END, "more than 20,000"),
+    "many": (numbered_files("", MAX_ENTRIES + 1) + END, "more than 20,000"),
     "many implied": (DEEP + END, "more than 20,000"),
 }
