@@ -26,9 +26,10 @@ schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "2"))
 
 NOT_OURS = [
-    # A job has rules that no schema states (work, speed, what a server has): 422 tells them.
+    # A job has rules that the schema can't express (work, speed, resources of servers): 422 states
+    # them.
     checks.positive_data_acceptance,
-    # What is unknown is refused with its name; a schema cannot say so of a query.
+    # An unknown parameter is refused with its name; a schema can't express that for a query.
     checks.unsupported_method,
 ]
 

@@ -1,4 +1,4 @@
-"""Audits: misreports that pay in the paper's own example, and true books."""
+"""Audits: misreports that gain in the paper's own example, and accounts that add up."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_parts_of_a_job_are_not_faster_than_the_job() -> None:
         observer = TrueRevenue({"j": job}, "a", split.reported)
         policy = PolicyChoice("hived").build(Scenario(owned, split.jobs).context())
         Simulation(owned, split.jobs, policy).run([observer])
-        # Alone, whole, it takes slots 0 to 3; what parts do beside each other is lost.
+        # Alone and complete, it takes slots 0 to 3; the parts' effects on each other are lost.
         assert observer.done.get("j", 3) >= 3
 
 

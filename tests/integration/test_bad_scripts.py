@@ -1,6 +1,6 @@
-"""Scripts that are wrong in every way: each ends with a reason in its story, and others go on.
+"""Wrong scripts of every kind: each ends with a reason in its history, and other jobs run on.
 
-Here and on a Ray cluster, by the same list.
+The same list is used here and on a Ray cluster.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CONFUSED = START + (
     "path, step = os.environ['SHADOWPRICE_PROGRESS_FILE'], 0\n"
     "while True:\n"
     " step += 1\n"
-    " jobs.report(float('nan'), loss=1.0)\n"  # which it keeps to itself, and says so
+    " jobs.report(float('nan'), loss=1.0)\n"  # which it doesn't report, and says so
     " open(path + '.new', 'w').write('{\"generation\": 1, \"minibatches\": -%d}' % step)\n"
     " os.replace(path + '.new', path)\n"
     " time.sleep(0.3)"
@@ -124,7 +124,7 @@ def job(name: str, script: str, **more: Any) -> dict[str, Any]:
 
 
 def small_disk() -> list[str]:
-    """Return the words that a command has to come after, empty where nothing may be mounted."""
+    """Return arguments to put before a command, empty if nothing may be mounted."""
     words = ["unshare", "--mount", "--", "sh", "-c"]
     try:
         tried = subprocess.run(
@@ -140,7 +140,7 @@ def small_disk() -> list[str]:
 
 @contextmanager
 def executing(name: str, folder: Path) -> Iterator[Executor]:
-    """Yield what runs jobs, and see that nothing is left of them."""
+    """Yield an executor of jobs, and check that nothing is left of them."""
     if name == "local":
         harness = LocalHarness(folder, {"cgroup": "off"})
         try:
@@ -171,7 +171,8 @@ def live(
         executing(request.param, folder / "executor") as executor,
         run_service(folder, cluster=CLUSTER, policy="rolling", executor=executor) as found,
     ):
-        # It has to have begun before then; an actor, and then a process, takes longer than one.
+        # It must have started before then; starting an actor and then a process takes longer than a
+        # slot.
         by = {"local": "24s", "ray": "90s"}[request.param]
         soon = {"kind": "deadline", "value": 50, "by": by}
         for record in (
@@ -286,7 +287,7 @@ def test_valid_jobs_finish_beside_failing_ones(live: RunningService) -> None:
 
 def test_progress_never_decreases(live: RunningService) -> None:
     over(live, "backwards")
-    # 9 mini-batches, in whole worker-slots of 2; what it said later, 4 and 2, are 1 or 2 of them.
+    # 9 mini-batches, in whole worker-slots of 2; the later reports of 4 and 2 are 1 or 2 of them.
     assert live.client.get("/v1/jobs/backwards").json()["progress"] == 8.0
 
 
@@ -329,7 +330,7 @@ def test_invalid_progress_request_appears_in_the_job_history(live: RunningServic
 
 
 def last_of(live: RunningService, name: str) -> str:
-    """Return the end of a job in its history, as soon as that is recorded."""
+    """Return the end of a job in its history, as soon as it is recorded."""
 
     def lines() -> list[str]:
         return [line for line in story(live, name)["lines"] if "ended" in line]

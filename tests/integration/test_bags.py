@@ -52,7 +52,7 @@ def test_bag_of_tasks_runs_from_file_to_job_history(
     called(capsys, *given, "--out", "again")
     called(capsys, *given, "--out", "other", "--seed", "5")
     runs = {name: Path(name, "decisions.jsonl").read_bytes() for name in ("run", "again", "other")}
-    assert runs["run"] == runs["again"] == runs["other"]  # what is planned draws no durations
+    assert runs["run"] == runs["again"] == runs["other"]  # the plan draws no durations
 
     decision = next(
         line for line in map(json.loads, runs["run"].splitlines()) if line["job"] == "trials"

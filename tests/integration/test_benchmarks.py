@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 def test_benchmarks_run(name: str) -> None:
     try:
         benchmark = importlib.import_module(f"benchmarks.{name}")
-    except SystemExit as ended:  # it needs an extra that is not there, and says which
+    except SystemExit as ended:  # it names the missing extra that it needs
         if "pip install 'shadowprice[" not in str(ended.code):
             raise
         pytest.skip(str(ended.code))

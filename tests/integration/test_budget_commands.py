@@ -1,4 +1,4 @@
-"""Accounts from Python and from the command line, against a service that really listens."""
+"""Accounts from Python and from the command line, against a running service."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_tenant_reads_its_statement(
     assert "and more" in out.err
     assert main(["statement", "speech"]) == 2
     assert "unknown tenant 'speech'" in capsys.readouterr().err
-    assert main(["budget", "vision", "--points", "1000"]) == 2  # an operator's business
+    assert main(["budget", "vision", "--points", "1000"]) == 2  # only an operator may
     assert main(["budget"]) == 0
     assert "speech" not in capsys.readouterr().out
 

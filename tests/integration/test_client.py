@@ -1,4 +1,4 @@
-"""The client and its commands against a service that really listens."""
+"""The client and its commands against a running service."""
 
 import asyncio
 import json
@@ -537,7 +537,7 @@ def test_long_job_history_is_abridged_and_readable_by_page(
     at = [event.id for event in story.events].index(story.omitted.after)
     assert at == 9
     assert story.omitted.events == count - 1_000
-    skipped = 10_000_000 + 2_499 - 990  # the last that is left out
+    skipped = 10_000_000 + 2_499 - 990  # the last omitted one
     assert story.events[at + 1].id == skipped + 1
 
     every = list(client.job_events("long-story"))

@@ -1,4 +1,4 @@
-"""The command line from end to end, on workloads small enough to work out by hand."""
+"""The command line from end to end, on workloads small enough to compute by hand."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_incidents_replan_and_cancel_jobs(call: Call) -> None:
     answer = call(*SIMULATE, "--incidents", "i.yaml", "--out", "run", "-q")
     assert answer.status == 0, answer.err
     lines = [json.loads(line) for line in Path("run/decisions.jsonl").read_text().splitlines()]
-    # The second job loses half of its slot 1 and is planned again on the server that is left.
+    # The second job loses half of its slot 1 and is planned again on the remaining server.
     second = [line for line in lines if line["job"] == "second"]
     assert [line["outcome"] for line in second] == ["admitted", "admitted"]
     assert second[1]["plan"] == [[1, "gpu-0", 2, 0], [2, "gpu-0", 2, 0]]

@@ -78,7 +78,7 @@ LINGER = [sys.executable, "-I", "-c", TRAIN + "time.sleep(6)", "4", "0.4"]
 
 
 def training(name: str, steps: int, pause: float = 0.4, **more: Any) -> dict[str, Any]:
-    """A job that really trains, after a fashion."""
+    """A job that really trains a small model."""
     return {
         "name": name,
         "tenant": "red",
@@ -275,7 +275,7 @@ def test_job_page_shows_the_job_history(browser: Browser, live: RunningService) 
         assert {row[0] for row in numbers_of(where.locator(".numbers"))} <= {"g-0", "g-1", "g-2"}
         page.get_by_text("What was submitted").click()
         assert '"minibatches": 4' in page.locator("details.spec pre").inner_text()
-        open_view(page, "#/job/trains")  # it brought the curve of a family, and says so
+        open_view(page, "#/job/trains")  # it has the curve of a family, and says so
         tiles = page.locator(".tiles").first.inner_text()
         assert "estimated" in tiles
         assert "from the family digits <i>" in tiles
@@ -677,7 +677,7 @@ def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: Runn
         cancel.focus()
         page.keyboard.press("Enter")
         page.locator("dialog[open]").wait_for()
-        page.keyboard.press("Enter")  # the focus is on what changes nothing
+        page.keyboard.press("Enter")  # the focus is on the button that changes nothing
         page.locator("dialog[open]").wait_for(state="detached")
         assert state_of(live, "doomed") != "cancelled"
         page.get_by_role("button", name="Cancel the job").focus()
@@ -831,7 +831,8 @@ def test_hidden_tabs_leave_the_browsers_connections_to_the_visible_one(
 ) -> None:
     token = operator_token(live)
     with Visit(browser) as visit:
-        hidden = [visit.context.new_page() for _ in range(7)]  # more than a browser has connections
+        # more than a browser opens connections
+        hidden = [visit.context.new_page() for _ in range(7)]
         for tab in hidden:
             tab.add_init_script(f"sessionStorage.setItem('shadowprice-token', '{token}'); {HIDE}")
             tab.goto(f"{live.address}/#/queue/all")
@@ -1051,12 +1052,12 @@ def test_tenants_and_tokens_are_managed(browser: Browser, live: RunningService) 
         page.locator("dialog[open]").get_by_role("button", name="Make it").click()
         token = page.get_by_role("textbox", name="The token").input_value()
         page.get_by_role("button", name="I have it").click()
-        # A dialog is taken out of the page a moment after it was closed.
+        # A dialog is removed from the page a moment after it was closed.
         page.locator("dialog").wait_for(state="detached")
         with live.as_(token) as green:
             assert green.get("/v1/service").json()["caller"]["tenant"] == "green"
         assert token not in page.content()
-        # Not as the page has it, which may not have drawn the new one yet.
+        # From the API, because the page may not have drawn the new one yet.
         tokens = live.client.get("/v1/tokens").json()["tokens"]
         number = max(token["id"] for token in tokens if token["tenant"] == "green")
         page.get_by_role("button", name=f"Revoke token {number}", exact=True).click()
@@ -1087,7 +1088,7 @@ def test_dashboard_is_usable_by_keyboard(browser: Browser, live: RunningService)
         assert page.get_by_role("link", name="Jobs", exact=True).get_attribute("aria-current")
         link = page.get_by_role("link", name="trains", exact=True)
         link.focus()
-        page.wait_for_timeout(2_500)  # tables were put in place anew meanwhile
+        page.wait_for_timeout(2_500)  # tables were replaced meanwhile
         assert page.evaluate("document.activeElement.textContent") == "trains"
         page.keyboard.press("Enter")
         page.locator("h1").get_by_text("trains").wait_for()
@@ -1148,7 +1149,7 @@ def test_open_page_reconnects_after_the_service_is_killed(browser: Browser, tmp_
             port = int(address.rpartition(":")[2])
         page.get_by_text("Not live.").wait_for()
         assert page.locator("body.stale").count() == 1
-        assert page.get_by_role("link", name="before").count() == 1  # what was known stays
+        assert page.get_by_role("link", name="before").count() == 1  # known values stay
         with served(tmp_path, port, kill=False) as address:
             with httpx.Client(base_url=address, headers=head) as client:
                 client.post("/v1/jobs", json=plain | {"name": "after"})

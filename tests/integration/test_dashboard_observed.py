@@ -1,4 +1,4 @@
-"""The dashboard's pages of what really ran, and of what would be otherwise, in a real browser."""
+"""The dashboard's pages of past and hypothetical runs, in a real browser."""
 
 from __future__ import annotations
 
@@ -133,5 +133,5 @@ def test_whatif_is_started_followed_and_shown(browser: Browser, watched: Running
         assert row.locator("td").count() == 4
         page.get_by_role("link", name="← All of them").click()
         page.get_by_role("link", name="+2 g, policy drf").wait_for()
-        # What a bad answer is (422) shows on the console of every browser.
+        # The console of every browser shows the invalid response (422).
         assert [fault for fault in visit.faults if "422" not in fault] == []

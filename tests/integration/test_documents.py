@@ -61,7 +61,7 @@ def commands(fence: Fence) -> list[tuple[str, list[str]]]:
 
 
 def without_times(lines: list[str]) -> list[str]:
-    """Return lines as they compare: rows of times keep their name and how many there are."""
+    """Return lines for comparison: rows of times keep their name and their number."""
     errors = []
     for line in lines:
         row = " ".join(line.split())
@@ -156,7 +156,7 @@ def test_the_readme_compares_what_the_demo_compares(
 
 
 def test_included_files_exist() -> None:
-    # A formatter takes the mark of a file for Python, and sets it anew: then a page shows the mark.
+    # A formatter takes a Python file's fence for code and changes it; then a page shows the fence.
     marks = [
         line
         for page in PAGES

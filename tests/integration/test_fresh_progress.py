@@ -28,7 +28,7 @@ TRAIN = (
 def test_progress_is_polled_at_the_slot_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # nobody else looks at files
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # no other process reads files
     (tmp_path / "local").mkdir()
     settings = ExecutorOptions(directory=str(tmp_path / "local"), settings={"cgroup": "off"})
     executor = LocalExecutor(settings)
@@ -46,7 +46,7 @@ def test_progress_is_polled_at_the_slot_end(
             return len(seen) >= 4
 
         wait_until(has_four_points, lambda: seen)
-        # One look a slot, and each tells what was done since the one before.
+        # One poll a slot, and each report has the progress since the one before.
         steps = [after - before for before, after in itertools.pairwise(seen)]
         assert all(0 < step <= 60 for step in steps), seen
         assert live.client.delete("/v1/jobs/trains").is_success

@@ -28,7 +28,7 @@ def test_hostile_inputs_give_the_recorded_results() -> None:
     with good_runs() as runs, Worker(runs) as worker:
         for record in records[:: 1 if RUN_ALL else 4]:
             answer = worker.ask(Case.of(record))
-            # Times are not asserted: a hang ends the worker, and is told by that.
+            # Times aren't asserted: a hang ends the worker, which is a result of its own.
             faults = judge(answer, seconds=float("inf"))
             if faults or gets(answer) != record["gets"]:
                 wrong.append((record["words"], record["gets"], gets(answer), faults))

@@ -1,4 +1,4 @@
-"""Advice that a run keeps: what `explain` would work out, in the folder and on the page."""
+"""Advice that a run keeps: the answers of `explain`, in the folder and on the page."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_stored_advice_equals_that_of_explain(call: Callable[..., tuple[int, str
         assert advice_of_explain(call, "plain", job) == job_advice.record()
     info = read_run(Path("run")).info
     assert info["advice"] == {"refused": len(kept), "advised": len(kept), "seconds": 60.0}
-    # What is kept needs no file of the run's any more.
+    # Kept advice no longer needs any file of the run.
     Path("j.yaml").unlink()
     for job, job_advice in kept.items():
         assert advice_of_explain(call, "run", job) == job_advice.record()
@@ -96,7 +96,7 @@ def test_the_page_shows_advice_beside_the_refusal(
         else:
             assert not {"sufficient", "not enough"} & {label for label, _ in lines}
     assert f"of {len(kept)} of {len(kept)} refused jobs." in written
-    # The page written again from the folder is the same one.
+    # The page that is written again from the folder is the same.
     assert call("report", "run")[0] == 0
     assert Path("run/report.html").read_text() == written
 
@@ -118,7 +118,7 @@ def test_advice_needs_a_folder_and_a_time(
 
 
 def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
-    """It lets jobs run in what is left over, promises nothing, and may let go of them."""
+    """It runs jobs on spare capacity, promises nothing, and may abandon them."""
     rng = np.random.default_rng(0)
     on = random_servers(rng)
     entries = [random_entry(rng, f"job-{index}") for index in range(10)]
@@ -187,7 +187,7 @@ def test_a_comparison_keeps_the_advice_of_each_policy(
 ) -> None:
     assert call(*CALL, "--advice", "--out", "run")[0] == 0
     words = ("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo,oasis", "-q", "--advice")
-    assert call(*words)[0] == 2  # it needs a place to be kept in
+    assert call(*words)[0] == 2  # it needs a directory
     assert call(*words, "--out", "both")[0] == 0
     kept = read_advice(Path("run"))
     assert kept

@@ -1,4 +1,4 @@
-"""The example of a job that really trains, and the service that runs it: `make live`."""
+"""The example of a job that really trains, and of the service that runs it: `make live`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_training_result_is_independent_of_moves(tmp_path: Path) -> None:
         first = await reports.first(Ended, "job", 1)
         assert (first.ending, first.code) == (Ending.STOPPED, 143)
         await executor.start(generation(2, 3))
-        # It measures what moving it cost, and tells.
+        # It measures and prints the cost of its moves.
         parts = {"change_checkpoint", "change_away", "change_start", "change_first_step"}
         await eventually(
             lambda: any(

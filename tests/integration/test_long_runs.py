@@ -56,7 +56,7 @@ def test_slots_with_nothing_to_do_are_skipped(folder: Path, policy: str) -> None
     info = json.loads(Path("run/run.json").read_text())
     slots = pl.read_parquet("run/slots.parquet")
     assert info["summary"]["finished"] == 2
-    # Dense where something was there to do; of the stretch between, one row that stands for it.
+    # One row a slot while something happens; one row for the whole idle interval.
     first = int(slots["slot"][0])
     assert first == 3
     gaps = slots["slot"].diff().fill_null(1)
@@ -64,14 +64,14 @@ def test_slots_with_nothing_to_do_are_skipped(folder: Path, policy: str) -> None
     at = int((gaps > 1).arg_true()[0])
     assert slots["slot"][at] == FAR
     assert slots["running"][at - 1] == 0
-    # The lone row stands for the whole stretch: by hand, 80 GPU-slots of 8 GPUs all the while.
+    # That row stands for the whole interval: by hand, 80 GPU-slots of 8 GPUs.
     last = int(slots["slot"][-1])
     expected = slots["used_gpu"].sum() / (8 * (last - first + 1))
     assert info["summary"]["utilisation"]["gpu"] == pytest.approx(expected)
 
 
 def test_unplaceable_job_does_not_prolong_the_run(folder: Path) -> None:
-    # The first job needs both servers' worth of its width; one is lost for good while it waits.
+    # The first job needs both servers at its width; one is lost for good while it waits.
     Path("j.yaml").write_text(
         "jobs:\n"
         "- {name: wide, arrival: 1 slots, chunks: 8, minibatches: 10, minibatch_time: 60s, "
@@ -88,8 +88,8 @@ def test_unplaceable_job_does_not_prolong_the_run(folder: Path) -> None:
 @pytest.mark.parametrize("policy", policy_names())
 @pytest.mark.parametrize("later", [None, 100])
 def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) -> None:
-    # One at a time, each for a slot, and all of them over when the slot is: more such slots than
-    # the horizon has are no standstill, neither at the end of a run nor before one comes late.
+    # One at a time, each for a slot, and all over with the slot. More such slots than the horizon
+    # has are no deadlock, neither at the end of a run nor before a late arrival.
     cluster = {"slot": "10min", "horizon": 8, "servers": [{"name": "s", "capacity": {"gpu": 1}}]}
     options: dict[str, object] = {"worker": {"gpu": 1}}
     if policy in PLACE_COUNTING_POLICIES:
@@ -104,8 +104,8 @@ def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) 
     ]
     ran = simulated(cluster, jobs, policy=policy).jobs
     assert "waiting" not in ran["outcome"].to_list()
-    # Planners may refuse; what is taken does not wait for the one that comes late. Who knows all
-    # jobs need not hurry: what they are worth never falls.
+    # Planners may refuse. What they admit doesn't wait for the late arrival. With all jobs known
+    # there is no hurry, because their values never fall.
     if policy_info(policy).knows_all_jobs:
         return
     assert all(slot < 100 for slot in ran.head(20)["completion"].drop_nulls())

@@ -65,7 +65,7 @@ def test_at_shows_running_and_waiting_jobs(call: Call) -> None:
     assert lines[5].split()[:7] == ["wide", "vision", "running", "0", "1", "4", "0"]
     assert "gpu-[0-2] x1 spare x1" in lines[5]
     assert "(queued, waiting for room)" in lines[6]
-    # In slot 2 the spare server is lost and a job withdrawn: the others start anew.
+    # In slot 2 the spare server is lost and a job cancelled: the others restart.
     later = json.loads(call("at", "run", "20min", "-o", "json").out)
     assert later["slot"] == 2
     assert [row["job"] for row in later["jobs"]] == ["wide", "next"]
@@ -110,7 +110,7 @@ def test_narrow_terminal_omits_columns(call: Call, monkeypatch: pytest.MonkeyPat
     left_out = answer.err.split(";")[0].removeprefix("no room for ").split(", ")
     assert "worker_slots" in left_out
     assert not set(left_out) & set(heading.split())
-    # What is asked for is there, and there is room on a page.
+    # The requested columns are there, and fit on a page.
     result = call("jobs", "run", "--columns", "job,class,worker_slots,value,start,outcome,reason")
     assert result.err == ""
     assert "no room" not in call("jobs", "run", "-o", "csv").err

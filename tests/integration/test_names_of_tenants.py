@@ -1,4 +1,4 @@
-"""Names of jobs belong to tenants: no answer to a tenant depends on the names of the others."""
+"""Names of jobs belong to tenants: no response to a tenant depends on the names of the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ CLUSTER: Mapping[str, Any] = {
 }
 
 SHARED, ENDED, THEIRS = "train", "ended", "secret"
-"""Names of an open job of both tenants, of a closed one of both, of an open one of blue alone."""
+"""Names of an open job of both tenants, of a closed one of both, and of an open one of blue alone.
+"""
 
 QUERIES = (
     "/v1/jobs",
@@ -74,7 +75,7 @@ def _fill(blue: httpx.Client, names: tuple[str, str, str]) -> None:
 
 
 def _answers(red: httpx.Client) -> dict[str, Any]:
-    """Return red's answer to every request: its status, headers and body."""
+    """Return the response to each of red's requests: its status, headers and body."""
     found: dict[str, Any] = {}
 
     def ask(method: str, path: str, body: Any = None) -> httpx.Response:
@@ -150,7 +151,7 @@ def test_no_answer_depends_on_the_names_of_another_tenant(
 
 
 def _without_numbers(value: Any) -> Any:
-    """Return an answer without what the mere number of other jobs decides."""
+    """Return a response without the parts that depend on the number of other jobs."""
     if isinstance(value, dict):
         counted = {"id", "job_id", "next"}
         return {key: _without_numbers(one) for key, one in value.items() if key not in counted}
@@ -158,7 +159,7 @@ def _without_numbers(value: Any) -> Any:
 
 
 def test_a_tenant_of_equal_names_is_as_none(worlds: dict[str, dict[str, Any]]) -> None:
-    """Status, and every word about the names, of each request that names a job."""
+    """Status, and every sentence about the names, of each request that names a job."""
     same, alone = worlds["same"], worlds["alone"]
     compared = 0
     for request in same.keys() - {"events"}:

@@ -1,6 +1,6 @@
-"""The notebook of the documentation runs, and finds what stands in it.
+"""The notebook of the documentation runs, with the recorded outputs.
 
-``python -m tests.integration.test_notebook`` writes it anew with what it finds now.
+``python -m tests.integration.test_notebook`` records its present outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 def executed() -> Any:
     """Run the notebook in a kernel of its own; outputs are kept as text alone.
 
-    That kernels are compiled is told on stderr the first time, and is not of the notebook.
+    The first compilation of kernels prints to stderr, which isn't part of the notebook.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -40,7 +40,7 @@ def executed() -> Any:
 
 
 def cell_outputs(notebook: Any) -> list[str]:
-    """Return what each cell of code printed or gave."""
+    """Return the output and the value of each code cell."""
     return [
         "".join(o.get("text", "") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
         for cell in notebook.cells
@@ -48,7 +48,7 @@ def cell_outputs(notebook: Any) -> list[str]:
     ]
 
 
-# The kernel's client leaves sockets to be collected; nothing of that is the package's.
+# The kernel's client leaves sockets to be collected, which aren't the package's.
 @pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

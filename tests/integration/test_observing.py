@@ -35,7 +35,7 @@ pytestmark = pytest.mark.processes
 
 
 def _live_through(live: RunningService, witness: RecordingExecutor) -> None:
-    """Do everything that would make a service give orders."""
+    """Do everything that would make a service send commands."""
     for name in ("a", "b", "c"):
         assert live.client.post("/v1/jobs", json=short(name)).status_code == 200
     wait_until(lambda: "started" in _kinds(live), lambda: _kinds(live))
@@ -64,7 +64,7 @@ def test_observing_service_sends_no_commands(tmp_path: Path, observe: bool) -> N
     witness = RecordingExecutor()
     with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=observe) as live:
         _live_through(live, witness)
-    # The same life of a service that commands does give orders.
+    # The same events make a service that runs jobs send commands.
     assert bool(witness.orders) != observe
     if observe:
         with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=True):
@@ -113,7 +113,7 @@ def test_observed_jobs_are_not_commanded_after_a_restart(tmp_path: Path) -> None
 
 @contextmanager
 def elsewhere(name: str, tenant: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A job that something else than the service started."""
+    """A job that another program than the service started."""
     environment = {**os.environ, "SHADOWPRICE_JOB": name, "SHADOWPRICE_TENANT": tenant}
     words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(words, env=environment)

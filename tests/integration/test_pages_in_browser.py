@@ -1,4 +1,4 @@
-"""The pages in a real browser: drawn whole, without a fault or a request, for every hand."""
+"""The pages in a real browser: complete, without errors or requests, for every input device."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def pixels(chart: Locator) -> str:
 
 
 def until_closed(page: Page) -> None:
-    """Wait until the story is closed; the page's policy lets no waiting function be compiled."""
+    """Wait until the history is closed; the page's policy allows no compiled waiting function."""
     page.locator("dialog[open]").wait_for(state="hidden")
     for _ in range(200):
         if not page.evaluate("location.hash"):
@@ -173,7 +173,7 @@ def test_a_picture_of_a_whole_page_has_every_chart(
         charts = page.locator(".chart").count()
         assert charts > 9
         drawn = page.locator(".chart .canvas canvas")
-        for _ in range(200):  # nobody scrolls, and the window holds two or three of them
+        for _ in range(200):  # without scrolling, and the window holds two or three of them
             if drawn.count() == charts:
                 break
             page.wait_for_timeout(25)
@@ -475,7 +475,7 @@ def test_number_formats_agree_in_python_and_javascript(browser: Browser) -> None
         assert formatted == [format_number(value) for value in values]
         spans = visit.page.evaluate("[0, 90, 5400, 86400, 190800, 0.25].map((s) => span(s))")
         assert spans == ["0", "1 min 30 s", "1 h 30 min", "1 d", "2 d 5 h", "250 ms"]
-        # No part is a whole of the larger unit, and what is shown is the span, rounded.
+        # No part reaches the larger unit, and the rounded span is shown.
         near = [89 * 86400 + 86000, 86_399.9, 3_599.7, 7_199.9, 59.9996, 86_400 + 59, -86_399.9]
         spans = visit.page.evaluate("(values) => values.map((s) => span(s))", near)
         assert spans == ["90 d", "1 d", "1 h", "2 h", "1 min", "1 d 1 min", "-1 d"]
@@ -531,7 +531,7 @@ LEVELS = """() => {
 
 
 def test_small_steps_are_drawn_as_steps(browser: Browser) -> None:
-    """Of less than two pixels they were drawn as a slope."""
+    """Below two pixels they were drawn as a slope."""
     steps = {
         "kind": "slotLines",
         "slots": True,

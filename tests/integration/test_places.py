@@ -159,7 +159,7 @@ def test_a_report_goes_only_where_a_page_may_be_replaced(
     for place in ("mine.html", "bent.html", "loose", "mine", "/dev/full", "no/page.html"):
         assert main(["report", "run", "--to", place]) == 2, place
     assert snapshot() == before
-    for _ in range(2):  # a new one, and then in its own place
+    for _ in range(2):  # a new one, and then over itself
         assert main(["report", "run", "--to", "page.html"]) == 0
         assert main(["report", "run"]) == 0
     capsys.readouterr()
@@ -192,7 +192,7 @@ def test_results_that_cannot_be_moved_are_kept(folder: Path) -> None:
 
     def is_replaceable(_: Path) -> bool:
         for pending in folder.glob(".shadowprice.*.unfinished"):
-            # The earlier result can't move to its temporary place.
+            # The earlier result can't move to its temporary name.
             (pending.with_suffix(".replaced") / "taken").mkdir(parents=True)
         return True
 
@@ -268,7 +268,7 @@ def test_full_disk_is_reported(folder: Path) -> None:
         assert answer.returncode == 1
         assert "No space left on device" in answer.stderr
         assert "make room" in answer.stderr
-        assert "total utility" in answer.stdout  # what it found is told all the same
+        assert "total utility" in answer.stdout  # the total utility is printed all the same
         assert list(disk.iterdir()) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True, timeout=60)
@@ -278,7 +278,7 @@ def test_full_disk_is_reported(folder: Path) -> None:
 def test_read_only_folder_is_refused_before_the_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # /proc refuses everybody, root included.
+    # /proc refuses every user, root included.
     for words in (
         (*SIMULATE, "--out", "/proc/run"),
         ("trace", "convert", "philly:t.csv", "/proc/new.jsonl"),
@@ -453,7 +453,7 @@ def test_sigterm_keeps_completed_slots(folder: Path) -> None:
             record |= {"minibatch_time": "60s", "worker": {"gpu": 1}}
             file.write(json.dumps(record | {"utility": {"kind": "constant", "value": 9}}) + "\n")
     words = ["simulate", "-c", "c.yaml", "-j", "many.jsonl", "-p", "fifo", "--out", "run"]
-    # What counts begins once the folder is there: the jobs are read, and the run is under way.
+    # The count begins once the folder exists: the jobs are read, and the run is under way.
     process = subprocess.Popen([*CALL, *words], stderr=subprocess.PIPE, text=True)
     wait_until(lambda: process.poll() is not None or list(folder.glob(".shadowprice.*")))
     process.send_signal(signal.SIGTERM)

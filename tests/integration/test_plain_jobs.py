@@ -368,7 +368,7 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
 def test_an_interrupted_submission_names_its_jobs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their names are generated, and they go on."""
+    """Their names are generated, and they run on."""
     sleep = time.sleep
 
     def interrupt(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""``shadowprice profile`` on jobs whose speed is known, and on jobs that cannot be measured."""
+"""``shadowprice profile`` on jobs of known speed, and on jobs that can't be measured."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_known_speed_is_measured_and_written(
     assert result["metrics"] == {"gradient_bytes": 4e6}
     assert result["restart"] > 0.0
 
-    # The file is a job file, that a cluster takes.
+    # The output is a job file that a cluster accepts.
     content = out.read_text()
     assert "linear model (tau + 2 e / b) does not fit" in content
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
@@ -74,7 +74,7 @@ def test_known_speed_is_measured_and_written(
         str(PACED),
         *words[words.index("--serial") :],
     ]
-    # And it may be written again, over itself only.
+    # And it may be written again, but only over itself.
     assert main(_words("--out", str(ROOT / "README.md"))) == 2
     assert "was not written by this" in capsys.readouterr().err
 
@@ -132,7 +132,7 @@ def test_measurements_are_kept_if_more_workers_fail(
     content = out.read_text()
     assert list(yaml.safe_load(content)["jobs"][0]["throughput"]) == [1, 3]
     assert "2 workers: not measured: worker-" in content
-    # Three began anew, since two had failed: that says nothing of the job's checkpoints.
+    # Three restarted because two had failed, which doesn't show that the job has checkpoints.
     assert "never continued from a checkpoint" not in content
 
 
@@ -157,7 +157,7 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     (job,) = read_jobs(tmp_path / "jobs.yaml", read_cluster(tmp_path / "cluster.yaml"))
     assert job.gain(1) == pytest.approx(10.0 * 1e6 * families["paced"]["throughput"][1])
-    # What is no library is left as it is.
+    # A file that is no library stays as it is.
     library.write_text("something: else\n")
     assert main(_words(*keep)) == 2
     assert "something" in capsys.readouterr().err
@@ -190,7 +190,7 @@ def test_invalid_arguments_are_refused_before_the_run(
 )
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int, status: int) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
-    mark = f"--noise=0.00{os.getpid()}"  # tells its processes from others
+    mark = f"--noise=0.00{os.getpid()}"  # identifies its processes
     words = [sys.executable, "-c", "from shadowprice.cli.main import run; run()"]
     with subprocess.Popen(
         [*words, *_words("--time", ENOUGH, "--precision", "0.0001", job=(mark,))],

@@ -50,7 +50,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def quiet(info: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what differs from run to run, where inputs came from, and digests of files."""
+    """Remove what differs from run to run: times, paths of inputs, and digests of files."""
     own = {"timing", "inputs", "digest", "files"}
     return {name: value for name, value in info.items() if name not in own}
 
@@ -149,7 +149,7 @@ def test_the_same_run_over_and_over_is_no_sample() -> None:
     assert means.select(pl.col("low", "high").is_null().all()).row(0) == (True, True)
     assert set(means["count"]) == {1}
 
-    # FIFO draws numbers of workers: what it has beyond is a sample, what DRF has is not.
+    # FIFO draws worker counts, so its further results are samples; those of DRF aren't.
     both = shadowprice.compare(CLUSTER, JOBS, [*same, "fifo"], seeds=3)
     assert set(both.tests["policy"]) == {"fifo"}
     assert "depends on the seed" not in repr(both)

@@ -1,4 +1,4 @@
-"""A backup that is restored beside what has happened since, with real processes."""
+"""A backup is restored after further changes, with real processes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_generation_numbers_used_since_the_backup_are_skipped(scenario: RestoreS
 def test_copy_in_another_directory_is_refused_and_runs_nothing_twice(
     scenario: RestoreScenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Then the backup is restored where it came from."""
+    """Then the backup is restored at its original location."""
     service = ServiceProcess(scenario.data, scenario.cluster)
     submit(service, scenario.job("once", "once"))
     service.wait_for_state("once", {"running"})
@@ -274,7 +274,7 @@ def test_copy_continues_with_new_numbers_once_nothing_runs(scenario: RestoreScen
 
 
 def test_subscriber_resuming_after_a_restore_misses_no_event(scenario: RestoreScenario) -> None:
-    """Events that the backup lacks had numbers, which mustn't name others afterwards."""
+    """Events that the backup lacks had numbers, which later events must not reuse."""
 
     def receive_until(after: int, kind: str, job: str) -> tuple[int, list[int]]:
         """Resume after a number, until an event; return its number and all numbers on the way."""

@@ -1,4 +1,4 @@
-"""Jobs as users that an operator allows: what they are, what they reach, and how they end."""
+"""Jobs as users that an operator allows: their identity, their access, and their ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ grep -E 'NoNewPrivs|CapEff' /proc/self/status
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that others can pass through, which those of pytest are not."""
+    """A folder that others can traverse, unlike those of pytest."""
     directory = Path(tempfile.mkdtemp(prefix="shadowprice-users-"))
     directory.chmod(0o711)
     yield directory
@@ -148,7 +148,7 @@ def test_job_of_another_user_can_be_stopped_and_dies_with_its_supervisor(folder:
 
 
 def _processes(folder: Path) -> dict[int, str]:
-    """The jobs' processes below a folder, by number; sleeping ones that are not theirs are none."""
+    """The jobs' processes below a folder, by number, without sleeping ones of others."""
     environments = {}
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():
@@ -286,7 +286,7 @@ def test_files_of_a_job_belong_to_its_user(folder: Path) -> None:
         [work] = (folder / "users").glob("*/work")
         lines = live.client.get("/v1/jobs/files/logs").json()["text"].splitlines()
         assert lines == [USER, str(work), USER, USER, USER]
-        # What the job didn't change is deleted.
+        # Files that the job didn't change are deleted.
         wait_until(lambda: [path.name for path in work.rglob("*")] == ["mine"])
         names = {path.name for path in work.parent.glob("work*")}
         assert names == {"work", "work.released"}

@@ -28,7 +28,7 @@ REQUIRED_TESTS = {
     "test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to",
     "test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would",
 }
-"""Some of the tests that every policy has to pass."""
+"""Some of the tests that every policy must pass."""
 
 
 def test_the_page_shows_the_sample() -> None:

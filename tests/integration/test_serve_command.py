@@ -179,7 +179,7 @@ def test_unreachable_api_server_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
-    with socket.socket() as closed:  # bound, and never listened at: nobody can answer
+    with socket.socket() as closed:  # bound without a listener, so no request is answered
         closed.bind(("127.0.0.1", 0))
         config = tmp_path / "config"
         named = {"name": "here"}
@@ -448,7 +448,7 @@ OBSERVING = ("--observe", "--executor", "none")
 
 
 def _damage(file: Path, kept: int = 60) -> None:
-    """Overwrite the pages of a database behind the first ones, which say what its tables are."""
+    """Overwrite the pages of a database after the first ones, which describe its tables."""
     page = 4096
     content = bytearray(file.read_bytes())
     assert len(content) > 2 * kept * page
@@ -499,7 +499,7 @@ def test_damaged_database_is_refused_with_a_restore_hint(
     for left in tmp_path.glob("data/*-*"):
         left.unlink()
 
-    # A reader that goes over all of it, and the first page of all.
+    # A reader of all pages, and the first page of all.
     assert main(["backup", str(tmp_path / "data"), str(tmp_path / "copy.db")]) == 1
     captured = capsys.readouterr().err
     assert f"{file}: is damaged" in captured

@@ -1,4 +1,4 @@
-"""The live service over HTTP: submit, look, revise, cancel, ask, operate, follow."""
+"""The live service over HTTP: submissions, queries, revisions, cancellations, quotes, streams."""
 
 import gc
 import http.client
@@ -279,7 +279,7 @@ def test_concurrent_price_requests_share_one_computation(
     live.client.post("/v1/jobs", json=job("prices moved")).raise_for_status()
     with ThreadPoolExecutor(8) as clients:
         first, *others = clients.map(slots, [9] + [5] * 7)
-    # After the submission, after its start, and for 5 and for 9 slots: not once a client.
+    # After the submission, after its start, and for 5 and for 9 slots, not once a client.
     assert 1 <= len(computed) <= 4
     assert all(other == first[:5] for other in others)
 
@@ -751,7 +751,7 @@ def test_second_server_is_drained_after_a_restart(tmp_path: Path) -> None:
             assert live.client.post("/v1/jobs", json=request).status_code == 200
         drain(live, "g-0")
     with run_service(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
-        drain(live, "g-1")  # what the policy knows of it belongs to the books of before
+        drain(live, "g-1")  # the policy's knowledge of it belongs to the earlier state
 
 
 def test_jobs_without_gpu_type_are_admitted_beside_typed_jobs(tmp_path: Path) -> None:
@@ -859,7 +859,7 @@ def test_names_that_are_no_url_path_segment_are_refused(live: RunningService, na
         [error] = response.json()["errors"]
         assert error["location"] == place
         assert reason in error["message"]
-    # As no client asks, which resolves the steps.
+    # As no client requests it, which resolves the steps.
     connection = http.client.HTTPConnection(live.address.removeprefix("http://"))
     body = json.dumps({"share": {"gpu": 1}})
     headers = {"Content-Type": "application/json", **dict(live.client.headers)}
@@ -885,7 +885,7 @@ def test_frozen_objects_stay_frozen_after_a_service(tmp_path: Path) -> None:
     gc.freeze()
     with run_service(tmp_path) as live:
         assert live.client.get("/v1/jobs").status_code == 200
-    assert gc.get_freeze_count() > 100_000  # all that was imported
+    assert gc.get_freeze_count() > 100_000  # everything that was imported
 
 
 def test_metrics_respond_while_the_policy_decides(tmp_path: Path) -> None:

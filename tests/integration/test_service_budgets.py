@@ -1,4 +1,4 @@
-"""Budgets and statements over the API of a service that listens."""
+"""Budgets and statements over the API of a running service."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_omitted_fields_of_a_tenant_are_kept(live: RunningService) -> None:
     assert put("/v1/tenants/audio", json={"budget": None}).json()["budget"] is None
     assert [entry["kind"] for entry in _statement(live, "audio")["entries"]] == ["expiry", "grant"]
     assert live.client.delete("/v1/tenants/audio").status_code == 204
-    assert len(_statement(live, "audio")["entries"]) == 2  # what was, was
+    assert len(_statement(live, "audio")["entries"]) == 2  # the past stays
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_repeatedly_killed_service_loses_nothing(tmp_path: Path, policy: str) ->
 
 @pytest.mark.extended
 def test_service_killed_at_any_position_of_an_hour_loses_nothing() -> None:
-    # In a process of its own: it forks at each.
+    # In a process of its own, because it forks at each crash point.
     words = ["-m", "tests.support.crash_points", "--policy=oasis", "--jobs=1", "--every=260"]
     done = subprocess.run(
         [sys.executable, *words],
@@ -93,7 +93,7 @@ def test_full_disk_refuses_requests_and_loses_nothing(tmp_path: Path) -> None:
 def test_occasional_policy_errors_lose_no_job(
     tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients ask again, executors tell again; nothing runs for ever, and nothing runs twice."""
+    """Clients and executors repeat messages; nothing runs for ever, and nothing runs twice."""
     hour = SimulatedHour(tmp_path, policy, seed=5, jobs=20, budgets=True)
     raised: list[str] = []
 
@@ -187,14 +187,14 @@ def test_suspended_service_catches_up_on_every_slot(
     hour.before_slot = suspend
     run_hour(hour)
     assert began == sorted(set(began))
-    # While anything runs or is planned, no slot is left out.
+    # While anything runs or is planned, no slot is skipped.
     assert {10, 11, 12, 13, 14, 15, 16, 17} <= set(began)
 
 
 def test_suspended_service_polls_once_for_all_missed_slots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are caught up batch by batch; what was heard before the first counts in all."""
+    """Slots are caught up batch by batch; reports from before the first count in all of them."""
     hour = SimulatedHour(tmp_path, "fifo", seed=10, jobs=10)
     listened: list[int] = []
     begin = Driver._start_collecting

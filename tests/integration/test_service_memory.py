@@ -102,7 +102,7 @@ def test_open_jobs_and_bytes_of_a_tenant_are_limited(tmp_path: Path) -> None:
         # The operator isn't limited, and may submit for a tenant.
         assert service.client.post("/v1/jobs", json=runs("e", tenant="vision")).is_success
     with serving(tmp_path, *LIMITS) as service, as_tenant(service, "vision") as vision:
-        refusal(vision.post("/v1/jobs", json=runs("f")))  # what is open counts after a restart
+        refusal(vision.post("/v1/jobs", json=runs("f")))  # open jobs count after a restart
 
 
 def test_a_tenant_at_its_limit_can_repeat_and_revise(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_concurrent_large_bodies_are_limited(tmp_path: Path) -> None:
         live.as_(live.token("vision")) as vision,
         ExitStack() as stack,
     ):
-        # Four requests whose bodies came but for their last byte: a fifth one is too much.
+        # Four requests whose bodies lack their last byte: a fifth one is too much.
         url = urlsplit(live.address)
         head = (
             f"POST /v1/quote HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES}\r\n"
@@ -207,7 +207,7 @@ def test_connection_limit_is_per_tenant() -> None:
     usage = Usage()
     with ExitStack() as stack:
         assert begin_requests(usage, stack, "greedy", 10_000) == MAX_TENANT_REQUESTS
-        # Many accounts together leave some to a tenant that comes later.
+        # Many accounts together leave some to a later tenant.
         numbers = [begin_requests(usage, stack, f"greedy-{n}", 1_000) for n in range(40)]
         assert sum(numbers) + MAX_TENANT_REQUESTS < 1_000 - 1_000 // 8 + 40
         assert begin_requests(usage, stack, "honest", 1_000) >= 1

@@ -1,4 +1,4 @@
-"""The live service on a real PostgreSQL: the same answers, failing over, and a server that dies."""
+"""The live service on a real PostgreSQL: the same responses, failover, and a server that dies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 
 
 def _databases(server: Server) -> Iterator[str]:
-    """Make a database that is empty, again and again."""
+    """Return a function that creates empty databases."""
     engine = create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     while True:
         name = f"whole_{uuid4().hex}"
@@ -78,7 +78,7 @@ def test_standby_takes_over_from_the_writer(database: str, tmp_path: Path) -> No
             assert refused.status_code == 503
             assert refused.json()["code"] == "standby"
             assert first.client.get("/v1/jobs/kept").status_code == 200
-            # As when the process is gone: its connection, and the lock with it, ends.
+            # As when the process is gone: its connection ends, and the lock with it.
             first.service.store._writer.connection.driver_connection.close()
             wait_until(lambda: standby.client.get("/readyz").status_code == 200)
             after = standby.client.get("/v1/jobs/kept").json()
@@ -210,7 +210,7 @@ class Between:
                 target.sendall(piece)
 
     def lose(self) -> None:
-        """Lose the clients without closing their connections to the server."""
+        """Disconnect the clients without closing their connections to the server."""
         for client in self._clients:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
@@ -220,7 +220,7 @@ class Between:
         self._listener.close()
         for connection in (*self._clients, *self._servers):
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # who reads of it ends
+                connection.shutdown(socket.SHUT_RDWR)  # the thread that reads it ends
             connection.close()
 
 

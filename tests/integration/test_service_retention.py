@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 
 
 class Aging(SimulatedHour):
-    """An hour whose jobs are old in the end, but for one."""
+    """An hour after which all jobs but one are old."""
 
     async def live(self) -> None:
         await self.run()
@@ -106,7 +106,7 @@ def test_purge_removes_old_data_only(tmp_path: Path, kind: int) -> None:
             hour.fault = hour.store.fault = lambda _: None
             hour.end()
             await hour.open()
-            # What is kept outside is known here: a name that is gone keeps nothing.
+            # Kept names are known here: a name that is gone keeps nothing.
             assert world.kept <= hour.rows
             assert "young" in hour.rows & world.kept
             hour.end()

@@ -1,4 +1,4 @@
-"""Any order of calls, over restarts and as time goes on, against a small model of what is true.
+"""Random calls, with restarts and passing time, against a small model of the state.
 
 ``make test SUITE=fuzz-api`` runs it, with ``API_EXAMPLES`` examples.
 """

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 
 
 class Logging(RecordingExecutor):
-    """Has a log that goes on for ever."""
+    """Has a log that never ends."""
 
     async def logs(
         self,

@@ -232,8 +232,8 @@ def test_drawn_calls_find_a_broken_service(name: str, monkeypatch: pytest.Monkey
     broken, _ = FAULTS[name]
     broken(monkeypatch)
     chosen = settings(
-        # What is drawn changes with any number of the project's source, which may need many; the
-        # first that sees the fault ends it.
+        # The drawn calls change with any number in the project's source, and may need many
+        # services. The first that sees the fault ends it.
         max_examples=max(300, EXAMPLES),
         stateful_step_count=12,
         phases=(Phase.generate,),

@@ -154,7 +154,7 @@ def test_token_is_revoked_although_the_store_is_unreadable(live: RunningService)
     with live.as_(body["token"]) as vision:
         assert vision.get("/v1/service").status_code == 200
         readers, service._readers = service._readers, ThreadPoolExecutor(1)
-        service._readers.shutdown()  # whoever asks it to read meets an error
+        service._readers.shutdown()  # reading it is an error for every user
         try:
             live.client.delete(f"/v1/tokens/{body['id']}")
             assert vision.get("/v1/service").status_code == 401
@@ -177,7 +177,7 @@ def test_account_of_another_tenant_is_not_found(live: RunningService) -> None:
         assert theirs.status_code == missing.status_code == 404
         same = theirs.json()["detail"].replace("vision", "nobody")
         assert missing.json()["detail"] == same
-        for query in ("?back=0", "?since=x", "?kind=debit"):  # nor does a wrong question tell
+        for query in ("?back=0", "?since=x", "?kind=debit"):  # nor does a wrong request show it
             assert client.get(f"/v1/tenants/vision/statement{query}").status_code == 404
         response = client.post("/v1/tenants/speech/grants", json={"points": 5})
         assert response.status_code == 403
@@ -196,7 +196,7 @@ def test_job_of_another_tenant_is_not_found(
         for method, path in own:
             answer = _ask(client, method, path)
             if path.endswith("/progress") and method == "post":
-                assert answer.status_code == 401  # a job's own token it takes, and no other
+                assert answer.status_code == 401  # it accepts the job's own token only
                 continue
             assert answer.status_code == 404, (method, path, answer.text)
             missing = client.request(

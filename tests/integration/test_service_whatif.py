@@ -198,7 +198,7 @@ def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
 
         async def simulate(jobs: Path, cluster: dict, *more: Any) -> dict:
             simulated.append([server["name"] for server in cluster["servers"]])
-            if len(simulated) == 1:  # what is submitted meanwhile is no part of the question
+            if len(simulated) == 1:  # later submissions are no part of the question
                 await asyncio.to_thread(live.client.post, "/v1/jobs", json=job("late"))
             return await original(jobs, cluster, *more)
 

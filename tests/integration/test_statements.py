@@ -1,4 +1,4 @@
-"""Statements: the books of a run, kept from its files."""
+"""Statements of accounts, from a run's files."""
 
 from __future__ import annotations
 

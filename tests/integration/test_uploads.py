@@ -243,7 +243,7 @@ def test_a_job_refers_to_uploads_of_its_own_tenant_only(live: RunningService) ->
             assert client.get(f"/v1/uploads/{digest}").status_code == 404
         assert speech.get(f"/v1/uploads/{digest}?tenant=vision").status_code == 403
         assert put(speech, content, params={"tenant": "vision"}).status_code == 403
-        # An equal upload of another tenant is as new as any other: nothing says that it exists.
+        # An equal upload of another tenant is treated as new: no response shows that it exists.
         second = put(speech, content)
         assert second.status_code == 201
         assert {**second.json(), "used": 0, "tenant": 0} == {**first.json(), "used": 0, "tenant": 0}

@@ -47,7 +47,7 @@ def _watching(patch: pytest.MonkeyPatch, fault: Switch) -> None:
 
     async def failing(self: LocalExecutor) -> AsyncIterator[Report]:
         async for report in watch(self):
-            fault()  # what was taken off the executor's queue is told by nobody now
+            fault()  # an event that left the executor's queue is lost
             yield report
 
     patch.setattr(LocalExecutor, "watch", failing)

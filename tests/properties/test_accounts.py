@@ -1,4 +1,4 @@
-"""Accounts of points under anything that may happen to them, beside a book kept the naive way."""
+"""Accounts of points under random operations, beside a naive account."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def run_a_slot(self, data: st.DataObject) -> None:
-        """Use points of a job, as a slot, a payment to a lender or an end under way does."""
+        """Use points of a job, as a slot, a payment to a lender or an end within a slot does."""
         name = data.draw(st.sampled_from(sorted(self.open)))
         unused, at = self.open[name]
         used = data.draw(st.integers(0, unused))
@@ -177,7 +177,7 @@ class Lives(RuleBasedStateMachine):
 
 
 def _one_by_one(account: Account, period: int) -> int:
-    """What is held when every period begins by itself."""
+    """The reserved points if every period begins by itself."""
     budget, balance = account.budget, account.balance
     most = MAX_BALANCE if budget.carry is None else budget.carry
     for _ in range(period - account.period):
@@ -198,7 +198,7 @@ TestLives.settings = settings(max_examples=example_count(60), stateful_step_coun
 def test_a_late_refund_is_kept_as_far_as_it_would_have_been(
     carry: int, spent: int, back: int, lowered: int
 ) -> None:
-    """Paying early and taking back late keeps no more than not paying at all, also in debt."""
+    """Paying early and returning points late keeps no more than not paying at all, also in debt."""
     budget = Budget(100, 100, 0, carry)
     back = min(back, spent)
     late, _ = accounts.open_account("a", budget, 0)
@@ -234,7 +234,7 @@ def test_a_lowered_budget_is_paid_off_by_refunds_and_the_next_period() -> None:
     next_period, _ = accounts.start_period(lowered, 100 * SECOND)
     assert (next_period.balance, next_period.reserved, next_period.spent) == (20, 50, 0)
     ended, _ = accounts.refund(next_period, 50, "job", 0)
-    assert ended.balance == 50  # 20 points would have been left over, and nothing is carried over
+    assert ended.balance == 50  # 20 points would have been left, and none are carried over
 
 
 def test_a_refund_above_the_maximum_balance_expires_in_the_ledger() -> None:

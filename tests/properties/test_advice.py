@@ -1,4 +1,4 @@
-"""Advice is true: with it in the job file, running again admits the job; with 1 % less, not."""
+"""Advice is true: with the change, a new run admits the job; with 1 % less, it doesn't."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def case_of(policy: str, settings: Mapping[str, Any], seed: int) -> Case:
 
 
 def hold(case: Case, most: int = 2, positions: Sequence[int] | None = None) -> list[Advice]:
-    """Check all advice on the first refused jobs of a case, or on those named; return it."""
+    """Check all advice on the first refused jobs of a case, or on the named jobs; return it."""
     given: list[Advice] = []
     if positions is None:
         positions = refused_positions(case.run(), case.entries)[:most]
@@ -90,7 +90,7 @@ def test_without_refused_jobs_there_is_no_advice() -> None:
 
 @pytest.mark.parametrize("seed", [1066, 1107])
 def test_what_is_said_to_be_in_vain_is_so_when_it_moves_the_constants(seed: int) -> None:
-    """Refused with the least of everything at the prices of the run, admitted with less of one."""
+    """Refused with the minimum of everything at the run's prices, admitted with less of one."""
     hold(case_of("oasis", {"prices": "offline"}, seed))
 
 
@@ -124,7 +124,7 @@ def test_advice_on_several_jobs_at_once_is_that_on_each(
 
 
 def shared_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
-    """Return a job that takes places, of one of two tenants."""
+    """Return a job that takes units of servers, of one of two tenants."""
     value = float(np.round(10 ** rng.uniform(0, 2), 2))
     return {
         "name": name,
@@ -157,7 +157,7 @@ def test_advice_where_places_are_shared(policy: str, seed: int) -> None:
 
 
 def tight_case(policy: str, seed: int) -> Case:
-    """Return jobs that empty servers carry only just, or not together with their servers."""
+    """Return jobs that almost fill empty servers, or don't fit together."""
     rng = np.random.default_rng(seed)
     on = random_tight_servers(rng)
     drawn = [random_tight_entry(rng, f"job-{index}") for index in range(8)]
@@ -170,7 +170,7 @@ def tight_case(policy: str, seed: int) -> Case:
 
 
 def awkward_case(policy: str, seed: int) -> Case:
-    """Return jobs of two tenants of whom some ask for gangs that no places make."""
+    """Return jobs of two tenants, some of which request gangs that no server holds."""
     rng = np.random.default_rng(seed)
     on = shared_cluster(3, TENANTS, horizon=8)
     entries = []
@@ -178,7 +178,7 @@ def awkward_case(policy: str, seed: int) -> Case:
         one = shared_entry(rng, f"job-{index}")
         kind = int(rng.integers(4))
         if kind < 2:
-            one["worker"]["worker"] = 2  # a worker takes one place
+            one["worker"]["worker"] = 2  # a worker takes one unit
         entries.append(one)
     entries = [entry for entry in entries if never_fits(resolve_jobs(on, [entry])[0], on) is None]
     return Case(policy, {}, on, entries, until=20 if policy in TENANTS_PRICED else None)
@@ -210,14 +210,14 @@ def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(poli
 
 @pytest.mark.extended
 def test_a_job_that_runs_in_what_is_left_and_is_given_up_was_not_admitted() -> None:
-    """``rolling`` places jobs that it promises nothing, and may let go of them later."""
+    """``rolling`` runs jobs without a promise, and may abandon them later."""
     given_up = held = 0
     for seed in sample(range(8)):
         case = case_of("rolling", {}, seed)
         engine = case.run()
         dropped = positions_by_status(engine, case.entries, Status.DROPPED)[:1]
         given_up += len(dropped)
-        # Advice is for whom it gave up as well; and what it advises others ends in no such way.
+        # Abandoned jobs get advice too, and no advised job is abandoned.
         held += len(hold(case, positions=[*dropped, *refused_positions(engine, case.entries)[:1]]))
         if given_up and held >= 6:
             return
@@ -255,7 +255,7 @@ def test_advice_on_bags(prices: str, seed: int) -> None:
 
 
 def crowded(policy: str, settings: Mapping[str, Any] | None = None) -> Case:
-    """Return two jobs that both want all of one server, the second for less."""
+    """Return two jobs that each need all of one server, the second for less."""
     on = random_servers(np.random.default_rng(3), horizon=6)
     wide = {
         "epochs": 20,
@@ -288,7 +288,7 @@ def test_the_optimum_is_solved_again_for_every_change() -> None:
 
 
 def test_a_later_arrival_is_reported_though_the_last_slot_would_not_do() -> None:
-    """Where every change is run, a way is not given up because its largest change is refused."""
+    """If every change is run, a kind of change is tried although its largest change is refused."""
     case = crowded("rolling")
     at_the_end = [
         {**entry, "name": f"late-{index}", "arrival": "3 slots"}
@@ -315,14 +315,14 @@ def test_nothing_is_tried_that_comes_too_late_for_any_server() -> None:
 def test_a_later_deadline_and_a_later_arrival_are_reported_in_slots() -> None:
     case = crowded("oasis", {"prices": "online"})
     position = len(case.entries) - 1
-    # Worth more than the price that the first jobs teach, 22.5.
+    # Worth more than 22.5, the price that the first jobs teach.
     case.entries[position] = {
         **case.entries[position],
         "utility": {"kind": "deadline", "by": "0 slots", "value": 30},
     }
     assert refused_positions(case.run(), case.entries) == [position]
     found = {advice.key: advice for advice in case.advise(position).advice}
-    # One slot at full width beside it; three slots are taken by the first ones.
+    # One slot at full width beside it; the first jobs use three slots.
     assert found["arrival"].before == "0 slots"
     assert found["arrival"].verified == "quoted"
     assert found["utility.by"].completion == int(found["utility.by"].after.split()[0])

@@ -1,4 +1,4 @@
-"""The search behind advice: a step that is admitted right behind one that is refused."""
+"""The search behind advice: an admitted step right behind a refused one."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: li
         assert result.step == 1 or delays.outcomes[result.step - 1] is None
     else:
         assert not any(admitted[step - 1] for step in spread)
-    # Up to 100 slots none is missed.
+    # Up to 100 slots, none is missed.
     assert list(spread)[:100] == list(range(1, min(last, 100) + 1))

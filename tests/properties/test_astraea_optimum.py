@@ -109,8 +109,8 @@ def test_a_round_is_at_most_the_optimum_and_totals_bound_it(seed: int) -> None:
 
 
 def test_a_refused_job_beside_idle_places_is_not_pareto_efficient() -> None:
-    # Theorem 5 claims Pareto efficiency; a posted price above what a job is worth leaves places
-    # idle that would have helped its tenant and hurt nobody.
+    # Theorem 5 claims Pareto efficiency. A posted price above a job's value leaves units idle that
+    # would have helped its tenant and harmed no other.
     batch = random_batch(2, jobs=4, slots=4, servers=3)
 
     def earned(theta: float) -> dict[int, float]:

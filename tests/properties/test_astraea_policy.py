@@ -1,4 +1,4 @@
-"""Astraea and BatchSche through the engine, on random workloads and under misfortune."""
+"""Astraea and BatchSche through the engine, on random workloads with lost servers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_same_inputs_give_the_same_books() -> None:
     rounds=st.integers(1, 2),
 )
 def test_the_end_of_the_timespan_only_cuts_rounds_off(seed: int, policy: str, rounds: int) -> None:
-    # Algorithm 1, line 7: what a batch leaves unscheduled joins the next one.
+    # Algorithm 1, line 7: jobs that a batch leaves unscheduled join the next one.
     jobs = random_jobs(CLUSTER, 30, seed)
     end = next(turn.end for turn in RoundCalendar(rounds, 16) if turn.end >= 40)
     results = []
@@ -246,7 +246,7 @@ def test_refusals_name_the_reason() -> None:
     assert refusal_of(engine, "vain")[0] is RefusalReason.NO_VALUE
     assert refusal_of(engine, "greedy")[0] is RefusalReason.POLICY
     assert engine.jobs["fine"].status is Status.FINISHED
-    # With a horizon that holds a round so long, the job runs.
+    # With a horizon that holds such a long round, the job runs.
     wider = shared_cluster(4, TENANTS, horizon=64)
     again = simulate(wider, [shared_job(wider, "long", "a", chunks=2, epochs=40)], "astraea")
     assert again.jobs["long"].status is Status.FINISHED
@@ -405,7 +405,7 @@ def test_refused_and_cancelled_jobs_leave_theta_as_it_was(
 
 
 def test_longer_batches_do_not_stall_the_simulation() -> None:
-    # Rounds stop growing at the horizon: a job that comes late waits for lambda of them.
+    # Rounds stop growing at the horizon: a late job waits for lambda of them.
     jobs = [
         shared_job(CLUSTER, "first", "a"),
         shared_job(CLUSTER, "late", "b", 70, epochs=5),

@@ -1,4 +1,4 @@
-"""An event that fails leaves no trace, in the engine or in any policy; and clusters may change."""
+"""A failed event changes nothing in the engine or in any policy; and clusters may change."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.support.policy_cases import (
 
 
 class Fused:
-    """A policy that raises after so many decisions on an event."""
+    """A policy that raises after a number of decisions on an event."""
 
     def __init__(self, policy: Policy) -> None:
         self.wrapped_policy = policy
@@ -77,9 +77,9 @@ class Fused:
 
 
 def describe_engine(engine: Engine) -> tuple[Any, ...]:
-    """Return all that can be seen of an engine, the order of entries included.
+    """Return all visible state of an engine, including the order of entries.
 
-    The policy's memory is left out, because pickling a restored policy gives other bytes (strings
+    The policy's state is left out, because pickling a restored policy gives other bytes (strings
     are shared differently). Its later decisions are compared instead.
     """
     record = snapshot(engine)
@@ -98,7 +98,7 @@ def describe_engine(engine: Engine) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> None:
-    """Every event fails once, at a random decision; then all goes on as if nothing had been."""
+    """Every event fails once, at a random decision; then all continues as if it hadn't."""
     seed = 4
     on, jobs, events, commands = record_run(policy, seed)
     rng = np.random.default_rng(seed)
@@ -111,7 +111,7 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
         try:
             untouched = clone(engine)
             engine.handle(event)
-            # The policy was not asked: the event is taken back to be sent again.
+            # The policy wasn't called: the event is rolled back to be sent again.
             engine = untouched
             fused = Fused(engine.policy)
             engine.session.policy = fused
@@ -129,7 +129,7 @@ class _RollbackError(Exception):
 
 @contextmanager
 def rolled_back(engine: Engine) -> Iterator[None]:
-    """Roll back everything that is handled in the block."""
+    """Roll back every event of the block."""
     with suppress(_RollbackError), engine.atomic():
         yield
         raise _RollbackError
@@ -292,7 +292,7 @@ def test_events_that_are_wrong_are_refused_and_leave_no_trace(policy: str) -> No
 
 
 class Invariants(Observer):
-    """Looks at the books in every slot, and now and then restores them from a snapshot."""
+    """Checks the ledger in every slot, and sometimes restores it from a snapshot."""
 
     def __init__(self, policy: str, cluster: Cluster, jobs: list[Any]) -> None:
         self.policy, self.on, self.jobs = policy, cluster, jobs
@@ -341,7 +341,7 @@ def test_policies_follow_servers_that_change(policy: str) -> None:
 
 
 def revised(job: Job, rng: np.random.Generator) -> Job:
-    """Return a job with more or less work, slower or faster, worth more or less."""
+    """Return a job with more or less work, another speed, or another value."""
     kind = int(rng.integers(4))
     if kind == 0:
         return replace(job, epochs=3 * job.epochs, required=3 * job.required)
@@ -382,7 +382,7 @@ def test_policies_follow_jobs_that_are_revised(policy: str) -> None:
 
 
 class Stubborn:
-    """A policy that cannot take over what it did not decide."""
+    """A policy that can't resume from decisions of others."""
 
     def __init__(self, policy: Policy) -> None:
         self._decide = policy.decide

@@ -1,4 +1,4 @@
-"""Bags and training jobs together: nothing overbooked, lost or left behind, whatever happens."""
+"""Bags and training jobs together: no server is overbooked, and no job is lost or forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans with their restarts counted, beside every schedule there is in small markets."""
+"""Plans that count restarts, beside all schedules of small markets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.oracles.oasis import Side, schedule_cost
 from tests.support.oasis_cases import Market, random_case
 
 MOST = 60
-"""Placements of a slot, beyond which going through all schedules takes too long."""
+"""Limit of placements of a slot, beyond which enumerating all schedules takes too long."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a quote reads of a view."""
+    """The parts of a view that a quote reads."""
 
     slot: int
     end: int
@@ -36,14 +36,14 @@ class Window:
 
 
 def dealt(total: int, rooms: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield every way to put so many on servers with so much room."""
+    """Yield every distribution of a number of workers over servers with free capacity."""
     for counts in itertools.product(*(range(min(total, room) + 1) for room in rooms)):
         if sum(counts) == total:
             yield counts
 
 
 def placements(job: Job, slot: int, workers: Side, servers: Side) -> list[tuple[Placement, float]]:
-    """Return every placement that a slot has room for, and what it costs."""
+    """Return every feasible placement in a slot, with its cost."""
     requested = job.worker.tolist()
     asked_ps = [] if job.ps is None else job.ps.tolist()
     rooms = [workers.room(slot, index, requested) for index in range(len(workers.servers))]
@@ -65,9 +65,9 @@ def placements(job: Job, slot: int, workers: Side, servers: Side) -> list[tuple[
 def largest_payoff(
     job: Job, offered: list[list[tuple[Placement, float]]], now: int, remaining: int, *, begun: bool
 ) -> float:
-    """Return the most that a schedule pays which completes the work, restarts counted."""
+    """Return the maximum payoff of a schedule that completes the work, with restarts counted."""
     best = -math.inf
-    # By where it stands, and whether it ever ran: what was done, and the least that it cost.
+    # By placement, and whether it ever ran: the progress, and its minimum cost.
     known: dict[tuple[Placement | None, bool], dict[int, float]] = {(None, begun): {0: 0.0}}
     for slot, choices in enumerate(offered, now):
         coming: dict[tuple[Placement | None, bool], dict[int, float]] = {}
@@ -99,7 +99,7 @@ def done_by(job: Job, plan: Schedule, *, begun: bool) -> int:
 
 
 def cases(seeds: range) -> Iterator[tuple[Market, Job, int, list[Any], bool]]:
-    """Yield small markets with a job that loses by moving, and all that each slot offers."""
+    """Yield small markets with a job that loses by moving, and the placements of each slot."""
     for seed in seeds:
         market, job, remaining = random_case(seed, horizon=4)
         rng = np.random.default_rng(seed)
@@ -144,15 +144,15 @@ def test_offers_complete_the_work_and_lie_between_what_can_be_had_and_its_bound(
         before = plain.best()
         assert before is not None
         longer += done_by(job, plain.schedule(before), begun=begun) < remaining
-    # The search looks at a slot at a time. Of 600 draws, in which restarts take a quarter of a slot
-    # to all of it, 90 % of what is possible was found, and 79 % of that was the best there is.
+    # The search looks at one slot at a time. In 600 draws, in which restarts take a quarter of a
+    # slot to all of it, it found 90 % of the possible plans, and 79 % of these were optimal.
     assert found >= 0.8 * possible
     assert largest >= 0.6 * found
     assert longer >= 10, "restarts took nothing from any plan"
 
 
 def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
-    """Algorithm 2 as it is printed: more than all of a job's chunks, where restarts take some."""
+    """Algorithm 2 as printed: more than all of a job's chunks, if restarts take some."""
     longer = 0
     for market, job, remaining, _, begun in cases(range(150)):
         now, end = market.ledger.start, market.ledger.end
@@ -172,7 +172,7 @@ def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
 
 
 def test_a_plan_that_is_not_longer_than_before_is_no_offer() -> None:
-    """Whatever a planner answers that is asked for more work, nothing too short is promised."""
+    """Whatever a planner answers to a request for more work, it promises nothing too short."""
 
     class Deaf(OasisPricedJob):
         def best(self, factor: float = 1.0, *, more: int = 0) -> Any:

@@ -111,7 +111,7 @@ def test_copies_do_not_grow_with_the_deadline(
         return
     second = solved(tasks, room, deadline * later, epsilon)
     assert second is not None
-    # Each task's own number may shift to another; what is spent may not rise.
+    # Copies may shift from one task to another; the total may not rise.
     assert second.continuous_cost <= first.continuous_cost * (1 + 1e-7)
     assert second.expected_cost <= first.expected_cost * (1 + 1e-9)
     if len(tasks) == 1:

@@ -1,4 +1,4 @@
-"""Jobs that are over leave the engine for the results, and nothing tells the difference."""
+"""Closed jobs leave the engine for the results, and no output shows a difference."""
 
 import pytest
 
@@ -18,7 +18,7 @@ class Keeping(Recorder):
 
 def recorded(kind: type[Recorder], policy: str, seed: int) -> tuple[Recorder, Engine]:
     cluster, jobs, incidents = policy_cases.build_world(policy, seed)
-    # Word of the first job comes when it is long over.
+    # The report on the first job comes long after its end.
     late = [JobCancelled(30, jobs[0].name)]
     made = policy_cases.build_policy(policy, cluster, jobs, seed)
     recorder = kind(cluster, jobs, made)

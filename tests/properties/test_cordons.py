@@ -1,4 +1,4 @@
-"""Cordoned servers under every policy: what runs there stays, and nothing starts there."""
+"""Cordoned servers under every policy: running jobs stay, and none starts there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLOTS = 30
 class CordonedWorld:
     """An engine whose servers are cordoned, drained, lost and opened at random.
 
-    Its timespan ends and goes on at random, too.
+    Its timespan ends and continues at random too.
     """
 
     def __init__(self, policy: str, seed: int, *, acknowledges: bool) -> None:
@@ -103,7 +103,7 @@ class CordonedWorld:
         self.staying.pop(name, None)
 
     def change_timespan(self, slot: int) -> None:
-        """End the timespan, so that all jobs stop, or let it go on a few slots later."""
+        """End the timespan, so that all jobs stop, or extend it by a few slots."""
         if self.rng.random() < (0.95 if self.engine.until is None else 0.5):
             return
         until = slot if self.engine.until is None else None
@@ -122,7 +122,7 @@ class CordonedWorld:
             self.leave(name)
 
     def leave(self, job: str) -> None:
-        """Expect a job no longer to stay on cordoned servers."""
+        """Stop expecting a job on cordoned servers."""
         for jobs in self.staying.values():
             jobs.pop(job, None)
 

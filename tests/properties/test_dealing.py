@@ -1,4 +1,4 @@
-"""Chunks and shares of steps: every mini-batch of every epoch counts once, whoever dies when."""
+"""Assignment of chunks and shares of steps: every mini-batch counts once, whoever dies when."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ events = st.lists(
     ),
     max_size=120,
 )
-"""What happens, and to which worker; a crash goes back to what was saved last."""
+"""Kind of event, and its worker; a crash returns to the last saved state."""
 
 
 WORKERS, HOSTS, MOST_CHUNKS = 4, 4, 6
 
 
 class Cluster(NamedTuple):
-    """Where chunks and workers are, by number; the host `HOSTS` is none of the storage.
+    """Locations of chunks and workers, by number; the host `HOSTS` isn't part of the storage.
 
     A rack of 0 isn't known. The blocks of a chunk of unknown location are None.
     """
@@ -57,12 +57,12 @@ class Cluster(NamedTuple):
         return known
 
     def replica(self, host: int) -> Replica:
-        """Return what the storage says of a host."""
+        """Return the storage's record of a host."""
         rack = f"/rack-{self.racks[host]}" if self.racks[host] else ""
         return Replica(f"Node-{host}.Example.org", f"10.0.0.{host}", rack)
 
     def distance(self, worker: int, chunk: int) -> int:
-        """Work the distance out from the definition."""
+        """Compute the distance from the definition."""
         blocks = self.chunks[chunk]
         if blocks is None:
             return 2
@@ -95,7 +95,7 @@ clusters = st.builds(cluster_of, st.randoms(use_true_random=True))
 
 
 class World:
-    """Workers that do what they are dealt, die, wake up late, and say things twice."""
+    """Workers that compute their chunks, die, wake up late, and repeat messages."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class World:
             if worker in self.with_worker:
                 self.old[worker] = self.with_worker.pop(worker)
             self.ledger.release_worker(worker)
-        elif event == "late" and worker in self.old:  # it was taken for dead, and commits now
+        elif event == "late" and worker in self.old:  # it was considered dead, and commits now
             work, index = self.old[worker]
             assert self.ledger.commit(worker, work.token, index) is None
         elif event == "again" and worker in self.with_worker:
@@ -141,7 +141,7 @@ class World:
         if worker not in self.with_worker:
             work = self.ledger.assign(worker, 4)
             if work is None:
-                assert self.ledger.finished or self.with_worker  # nobody waits for nothing
+                assert self.ledger.finished or self.with_worker  # no worker waits without a reason
                 return
             held = [one.chunk for one, _ in self.with_worker.values()]
             assert work.chunk not in held  # no two workers on one chunk
@@ -193,7 +193,7 @@ def test_every_mini_batch_of_every_epoch_counts_once(
 
 
 class Naive:
-    """What is dealt to whom, worked out from all chunks of all epochs each time."""
+    """The assignment, computed from all chunks of all epochs each time."""
 
     def __init__(self, chunks: int, epochs: int, order: Any, distance: Any) -> None:
         self.open: list[set[int]] = []
@@ -292,7 +292,7 @@ def test_distances_are_those_of_the_definition(cluster: Cluster) -> None:
         assert known.is_known(chunk) == (blocks is not None)
         for worker in range(WORKERS):
             assert known.distance(worker, chunk) == cluster.distance(worker, chunk)
-    assert known.distance(WORKERS, 0) == Distance.REMOTE  # a worker that has said nothing
+    assert known.distance(WORKERS, 0) == Distance.REMOTE  # a worker that has sent nothing
 
 
 def test_a_host_is_known_by_its_name_and_by_its_address() -> None:
@@ -381,7 +381,7 @@ def test_every_part_of_every_step_counts_once_and_steps_come_in_order(
             assert work.chunk == len(applied)
             whole = rounds.commit(worker, work.token, work.first)
             assert whole is not None
-            assert rounds.commit(worker, work.token, work.first) is None  # said twice
+            assert rounds.commit(worker, work.token, work.first) is None  # sent twice
             if whole:
                 taken = [dealt[key] for key in whole]
                 assert [entry.first for entry in taken] == [

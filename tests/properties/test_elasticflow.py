@@ -1,4 +1,4 @@
-"""ElasticFlow against its slow twin, and what it promises."""
+"""ElasticFlow against its slow twin, and its guarantees."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def workload(seed: int, places: int) -> tuple[list[Job], list[Elastic], dict[str, int]]:
-    """Return jobs of measured curves, some without a deadline, as both sides read them."""
+    """Return jobs with measured curves, some without a deadline, for both implementations."""
     rng = np.random.default_rng(seed)
     on = gpu_pool(places)
     jobs, requested = [], []
@@ -83,7 +83,7 @@ def test_elasticflow_matches_its_reference(seed: int, places: int) -> None:
     wanted, refused = run(requests, places, cancels)
     assert ran == wanted
     assert {n for n, r in engine.jobs.items() if r.status is Status.REFUSED} == refused
-    # Who is admitted with a deadline keeps it in all of these (in general nearly always).
+    # Jobs that are admitted with a deadline keep it in all of these (in general nearly always).
     for job in jobs:
         record = engine.jobs[job.name]
         if isinstance(job.utility, Deadline) and record.status is Status.FINISHED:

@@ -1,7 +1,7 @@
-"""Whatever order orders come in, and wherever it is cut off, no generation is run twice.
+"""Whatever order commands come in, and wherever power fails, no generation runs twice.
 
-The store and the claim are driven as the executor and its supervisors do, with a cut before or
-after any write that reaches the disk: what was told before the cut has to be true after it.
+The test drives the store and the claim as the executor and its supervisors do, with a power cut
+before or after any write that reaches the disk. Reports from before the cut must hold after it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.support.examples import example_count
 JOBS = ("job", "../job")
 PLAN = {"processes": [], "bell": ""}
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where syncing costs nothing: what counts here is the order of writes."""
+"""A directory where syncing is free: only the order of writes counts here."""
 
 
 class PowerCutError(BaseException):
-    """The machine went off."""
+    """The machine lost power."""
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def cut_after(writes: int) -> Iterator[None]:
 
 
 class Fencing(RuleBasedStateMachine):
-    """An executor's memory under orders of every kind, in every order, cut off anywhere."""
+    """An executor's state under random commands, interrupted anywhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Fencing(RuleBasedStateMachine):
         self.launched: Counter[tuple[str, int]] = Counter()
         self.running: dict[tuple[str, int], disk.FileLock] = {}
         self.named: Counter[str] = Counter()
-        """The newest generation of a job that an order was answered for."""
+        """The newest generation of a job whose command was acknowledged."""
         self.unsettled: dict[str, int] = {}
         self.barred: set[tuple[str, int]] = set()
 
@@ -78,12 +78,12 @@ class Fencing(RuleBasedStateMachine):
 
     jobs = st.sampled_from(JOBS)
     numbers = st.sampled_from((0, 0, 0, 1, 1, -1, 2))
-    """A generation, counted from the newest: orders come late, early, again."""
+    """A generation, counted from the newest: commands come late, early, or again."""
     cuts = st.one_of(st.none(), st.none(), st.integers(1, 14))
 
     @contextmanager
     def power(self, cut: int | None) -> Iterator[None]:
-        """Run with a power cut; after it, everything that ran is gone, and the service begins."""
+        """Run with a power cut. After it, everything that ran is gone, and the service restarts."""
         if cut is None:
             yield
             return
@@ -136,7 +136,7 @@ class Fencing(RuleBasedStateMachine):
 
     @rule(job=jobs, number=numbers, cut=cuts)
     def claim(self, job: str, number: int, cut: int | None) -> None:
-        """A supervisor, the first or one too many, comes to launch a generation."""
+        """A supervisor, the first or one too many, starts to launch a generation."""
         number = self.absolute(job, number)
         generation = self.store.generation(job, number)
         if not generation.path.exists():
@@ -144,7 +144,7 @@ class Fencing(RuleBasedStateMachine):
         with self.power(cut):
             lock = generation.claim({"supervisor": 1})
             if lock is not None:
-                # The processes begin now.
+                # The processes start now.
                 event("launched")
                 self.launched[job, number] += 1
                 assert job not in self.unsettled
@@ -173,7 +173,7 @@ class Fencing(RuleBasedStateMachine):
 
     @rule(job=jobs, number=numbers)
     def lose_supervisor(self, job: str, number: int) -> None:
-        """It dies, its processes may be there, and nobody has looked yet."""
+        """It dies; its processes may live, and no process has noticed yet."""
         number = self.absolute(job, number)
         lock = self.running.pop((job, number), None)
         if lock is not None:
@@ -258,7 +258,8 @@ def test_a_record_is_the_new_one_or_the_old_one_wherever_a_write_is_torn(
         start = next((index for index in range(2048) if data[index] != written[index]), 0)
         cut = start + torn
         content = written[:cut] + data[cut:]
-        if flipped and start < cut:  # what was being written when the power went may be anything
+        # a file that was being written during the power cut may hold anything
+        if flipped and start < cut:
             content = content[: cut - 1] + bytes([content[cut - 1] ^ 1]) + content[cut:]
         path.write_bytes(content)
         assert record.read() in (before, after)

@@ -58,9 +58,9 @@ def case(**changes: object) -> Instance:
 
 
 def test_lemma_2_fails_for_line_8_as_printed() -> None:
-    # Three workers on servers of one worker each; two stand elsewhere and need two parameter
-    # servers. The first server has only one: line 8 cuts its need down to one, line 10 prefers
-    # it for that, and (3i) is broken.
+    # Three workers on servers of one worker each; two are elsewhere and need two parameter servers.
+    # The first server has only one: line 8 cuts its need down to one, line 10 prefers it for that,
+    # and (3i) is broken.
     instance = case(
         free_workers=[[1, 1, 1]] * 2,
         free_ps=[[1, 2, 0]] * 2,
@@ -76,7 +76,7 @@ def test_lemma_2_fails_for_line_8_as_printed() -> None:
 
 
 def test_lemma_2_fails_for_line_8_s_limit_as_printed() -> None:
-    # The tenant has workers left but no parameter server; line 8 asks only for workers.
+    # The tenant has workers left but no parameter server; line 8 checks only workers.
     instance = case(free_workers=[[1, 1]] * 2, counts=[2], ps_limit=[0, 0])
     literal = algorithm_3(instance, literal=True)
     assert literal is not None
@@ -86,8 +86,8 @@ def test_lemma_2_fails_for_line_8_s_limit_as_printed() -> None:
 
 
 def test_lemma_2_fails_for_algorithm_5_s_price_as_printed() -> None:
-    # Two slots of work on the one server; the start slot's price for both says 3 + 3 > 5, the
-    # slots' own prices 3 + 0.
+    # Two slots of work on the one server. With the start slot's price for both, 3 + 3 > 5; with the
+    # slots' own prices, 3 + 0.
     instance = case(
         free_workers=[[1]] * 2,
         free_ps=[[1]] * 2,

@@ -52,7 +52,7 @@ def test_equal_to_the_table(instance):
 def test_payoff_never_falls_when_costs_fall(instance, data):
     cost, gain, required, utility = instance
     factor = data.draw(st.lists(st.floats(0, 1), min_size=cost.size, max_size=cost.size))
-    finite = np.where(np.isfinite(cost), cost, 1e3)  # what was infeasible becomes dear
+    finite = np.where(np.isfinite(cost), cost, 1e3)  # an infeasible slot becomes expensive
     cheaper = finite * np.reshape(factor, cost.shape)
     before = best_schedule(cost, gain, required, utility).payoff
     after = best_schedule(np.minimum(cheaper, cost), gain, required, utility).payoff
@@ -91,7 +91,7 @@ def test_within_a_gap_of_the_table_and_the_bound_proves_it(instance, gap):
     if not answer.feasible:
         return
     error = 1e-9 * 60.0
-    assert (answer.payoff > error) >= (largest > error)  # whether it pays is never left open
+    assert (answer.payoff > error) >= (largest > error)  # it always decides whether a plan pays
     if largest > error:
         assert answer.payoff >= (1.0 - gap) * largest - error
         assert largest - error <= answer.bound

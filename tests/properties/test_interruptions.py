@@ -83,7 +83,7 @@ class InterruptedWorld:
         for _ in range(SLOTS):
             self.send_random_events()
             if not self.send(SlotBegan(self.engine.slot)):
-                return  # the policy can't decide: no fault of the engine
+                return  # the policy can't decide, which is no fault of the engine
             self.send_random_events()
             if not self.send(self.slot_end()):
                 return

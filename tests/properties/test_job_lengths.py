@@ -1,4 +1,4 @@
-"""Hidden job lengths: jobs end when they truly do, and no decision depends on the future."""
+"""Hidden job lengths: jobs end after their true length, and no decision depends on the future."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The live service in random worlds, under every policy: all that is admitted ends, and is kept.
+"""The live service in random worlds, under every policy: each admitted job ends, and stays
+recorded.
 
 Jobs take 1 to 50 % longer or shorter than they state, start late, run on servers of unlike speed
 that are lost, drained and return, with and without checkpoints and reports, while the service is
-stopped and killed. Time is virtual. `SHADOWPRICE_TEST_WORLDS=10000` plays so many worlds.
+stopped and killed. Time is virtual. `SHADOWPRICE_TEST_WORLDS=10000` sets the number of worlds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.support.virtual_worlds import (
 )
 
 WORLDS: Final = int(os.environ.get("SHADOWPRICE_TEST_WORLDS", (20 if RUN_ALL else 3) * len(LIVE)))
-"""Worlds in all; each is played under one policy."""
+"""Number of worlds, each under one policy."""
 
 
 @pytest.mark.parametrize("policy", LIVE)

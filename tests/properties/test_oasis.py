@@ -1,4 +1,4 @@
-"""What must hold of OASiS in any market: monotone payoffs, one ledger, sound constants."""
+"""Invariants of OASiS in any market: monotone payoffs, one ledger, sound constants."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_payoff_never_falls_when_capacity_is_added(seed: int, draw: int) -> None
     rng = np.random.default_rng(draw)
     on = market.on
     larger = on.capacity.copy()
-    # Servers for both are split within each kind of equals: to change one would change the split.
+    # Servers of both roles are split within each kind of equal servers; changing one would change
+    # the split.
     single = [index for index, role in enumerate(on.roles) if role.value != "any"]
     row, column = int(rng.choice(single)), int(rng.integers(len(on.resources)))
     if 0 < larger[row, column] < 2**62:
@@ -85,7 +86,7 @@ def test_payoff_never_falls_when_a_server_is_added(seed: int, draw: int) -> None
     case = random_case(seed)
     market = case[0]
     on = market.on
-    # Servers for both are split by their number: add one that carries a single kind.
+    # Servers of both roles are split by their number; add one that carries a single role.
     twin = draw % sum(role.value != "any" for role in on.roles)
     on_larger = Cluster(
         on.slot_seconds,
@@ -113,7 +114,7 @@ def test_payoff_never_falls_when_a_reservation_is_given_back(seed: int) -> None:
 
 
 class Auditor(Observer):
-    """After every event, prices what the policy sees anew and compares."""
+    """After every event, computes the view's prices again and compares."""
 
     def __init__(self, policy: OasisPolicy) -> None:
         self.policy = policy
@@ -156,7 +157,7 @@ def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) ->
 
 
 class RandomLedger:
-    """A ledger under random operations, beside two pools' boards that follow it."""
+    """A ledger under random operations, and two pools' boards that follow it."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -165,7 +166,7 @@ class RandomLedger:
         self.change_cluster(int(self.rng.integers(1, 5)), int(self.rng.integers(0, 60)), None)
 
     def change_cluster(self, large: int, small: int, ledger: Ledger | None) -> None:
-        """Begin with a cluster, or go over to it with servers that keep nothing."""
+        """Begin with a cluster, or switch to it with servers that keep nothing."""
         self.on = make_cluster(large, small, both=3, gpus=6, horizon=self.horizon)
         if ledger is None:
             self.ledger = Ledger(self.on, self.horizon)
@@ -270,7 +271,7 @@ def test_boards_show_every_server_after_any_operations(seed: int) -> None:
 
 
 class Ear:
-    """A policy that remembers what another one decided."""
+    """A policy that resumes from another one's decisions."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

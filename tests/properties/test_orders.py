@@ -1,4 +1,4 @@
-"""Orders obeyed in any order that `after` allows never put more on a server than it has."""
+"""Commands executed in any order that `after` allows never overbook a server."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 class Obedient:
-    """Runs what it is told to, from the commands alone, whenever it comes to it.
+    """Executes commands, each at any time that is allowed.
 
-    A generation begins once the ends of all orders in its `after` were seen, and the generations of
-    its job before it are over; everything else it may do at any time.
+    A generation starts once the ends of all commands in its `after` were reported, and earlier
+    generations of its job are over. Everything else may happen at any time.
     """
 
     def __init__(self, cluster: Cluster, jobs: Mapping[str, Job], rng: np.random.Generator) -> None:
@@ -47,7 +47,7 @@ class Obedient:
         self._seen: set[int] = set()
 
     def receive(self, commands: Iterable[Command]) -> None:
-        """Take orders; none is carried out yet."""
+        """Receive commands; none is executed yet."""
         for order in commands:
             if isinstance(order, Stop | Resize):
                 self._ends[order.id] = order
@@ -55,7 +55,7 @@ class Obedient:
                 self._starts[order.id] = order
 
     def work(self, steps: int) -> tuple[int, ...]:
-        """Carry some orders out; return those whose end was seen."""
+        """Execute some commands; return those whose end was reported."""
         before = set(self._seen)
         for _ in range(steps):
             ready = [
@@ -79,7 +79,7 @@ class Obedient:
         return order.id not in self._ends and (running is None or running[0] >= order.generation)
 
     def _begin(self, order: Start | Resize) -> None:
-        if order.generation > self._newest.get(order.job, 0):  # none that was overtaken
+        if order.generation > self._newest.get(order.job, 0):  # none that was superseded
             self._newest[order.job] = order.generation
             self._runs[order.job] = order.generation, order
         self._seen.add(order.id)
@@ -90,14 +90,14 @@ class Obedient:
         running = self._runs.get(order.job)
         if running is not None and running[0] <= last:
             del self._runs[order.job]
-        self._seen.add(order.id)  # of a resize as well: what it replaces is over
+        self._seen.add(order.id)  # of a resize as well: the generation that it replaces is over
 
     def running(self, name: str, generation: int) -> bool:
         """Whether this generation of a job runs."""
         return name in self._runs and self._runs[name][0] == generation
 
     def check(self) -> None:
-        """Count what runs on each server against what it has."""
+        """Compare what runs on each server with its capacity."""
         used = np.zeros_like(self._on.capacity)
         for name, (_, order) in self._runs.items():
             one = self._jobs[name]

@@ -1,4 +1,4 @@
-"""What comes back of a price is what was paid for the very slots that were not used."""
+"""Refunds of a price are what was paid for the very slots that weren't used."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
     schedule, costs, price = plan
     result = split_price_by_slot(price, schedule, costs)
     assert price_of_unused(result) == price
-    if not sum(costs):  # nothing tells its slots apart
+    if not sum(costs):  # its slots are equal
         workers, ps, _ = schedule.totals()
         assert result == ((ANY_SLOT, int(workers.sum() + ps.sum()), price),)
         return

@@ -1,4 +1,4 @@
-"""A run that goes on from a pause does what the same run does from its beginning."""
+"""A run that continues from a pause equals the same run from its beginning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.policy_cases import EventRecorder, build_policy, build_world,
 
 
 def bag(cluster: Cluster, name: str, arrival: int) -> Job:
-    """Return a bag of tasks whose copies are at work when others come."""
+    """Return a bag of tasks whose copies run when others arrive."""
     spec = {
         "name": name,
         "arrival": f"{arrival} slots",
@@ -40,7 +40,7 @@ def bag(cluster: Cluster, name: str, arrival: int) -> Job:
 
 
 def rushes(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
-    """Return a world of two rushes, with more than a horizon between them in which little comes."""
+    """Return a world of two rushes; in between is more than a horizon with few arrivals."""
     cluster, jobs, incidents = build_world(policy, seed)
     gap = 3 * cluster.horizon
     late = [replace(job, name=f"{job.name}-late", arrival=job.arrival + gap) for job in jobs[::2]]
@@ -51,7 +51,7 @@ def rushes(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
 
 
 class Drawn:
-    """A world of two rushes, of which runs are begun with its jobs changed."""
+    """A world of two rushes, whose runs start with changed jobs."""
 
     def __init__(self, policy: str, seed: int) -> None:
         self.policy, self.seed = policy, seed
@@ -66,7 +66,7 @@ class Drawn:
 
 
 def unforeseeing() -> list[str]:
-    """Return the policies that know a job from its arrival on."""
+    """Return the policies that know a job only from its arrival on."""
     results = []
     for policy in policy_names():
         cluster, jobs, _ = build_world(policy, 1)
@@ -96,7 +96,7 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
         drawn.simulation([entry for entry in drawn.jobs if entry is not job])
     )
     last = max(job.arrival for job in drawn.jobs) + 2 * drawn.on.horizon
-    # Pauses within rushes, in the silence between them, and behind all; in any order, some twice.
+    # Pauses within rushes, between them, and after all; in any order, some twice.
     slots = [job.arrival, last, *rng.integers(job.arrival, last, 5).tolist(), job.arrival]
     for slot in rng.permutation(slots).tolist():
         simulation = drawn.simulation(drawn.changed(replace(job, arrival=slot), at))
@@ -126,7 +126,7 @@ def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyP
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", sample(range(6)))
 def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is cancelled and servers are lost: at any arrival, wanting more or less."""
+    """Also with cancellations and lost servers: at any arrival, with larger or smaller jobs."""
     drawn = Drawn("rolling", seed)
     at = seed % len(drawn.jobs)
     job = drawn.jobs[at]
@@ -153,5 +153,5 @@ def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.Mo
             assert seed % 2 == 0 or fate is None or delay < 4
             fates.add(fate)
     assert len(fates) > 1
-    # All that is before the job was gone through once.
+    # Everything before the job was simulated once.
     assert shared.arrivals < alone.arrivals

@@ -1,4 +1,4 @@
-"""Live jobs that save nothing can't move. Policies that place the next slot plan around them."""
+"""Live jobs without checkpoints can't move. Policies that place the next slot plan around them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GANGS: Final = {"gandiva_fair", "hived"}
 
 
 def build_world(policy: str, rng: np.random.Generator) -> tuple[Cluster, list[Job], list[int]]:
-    """Return servers, jobs that save nothing, and the workers that each server has room for."""
+    """Return servers, jobs without checkpoints, and the workers that fit on each server."""
     sizes = rng.integers(1, 5, int(rng.integers(2, 5))).tolist()
     resource = "worker" if policy in GANGS else "gpu"
     servers = [{"name": f"s{row}", "capacity": {resource: n}} for row, n in enumerate(sizes)]

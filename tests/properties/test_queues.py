@@ -40,7 +40,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def gang(cluster: Cluster, requests: Asked, **changes: Any) -> Job:
-    """Return a job that runs with its whole width or not at all, for so many slots."""
+    """Return a job that runs at its full width or not at all, for a number of slots."""
     made = make_job(
         cluster,
         requests.name,
@@ -60,7 +60,7 @@ def gang(cluster: Cluster, requests: Asked, **changes: Any) -> Job:
 
 
 def random_requests(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
-    """Return jobs that come faster than they can run, and which of them are withdrawn when."""
+    """Return jobs that arrive faster than they can run, and the times of cancellations."""
     rng = np.random.default_rng(seed)
     requests = []
     for number in range(int(rng.integers(1, 16))):
@@ -87,7 +87,7 @@ def random_requests(seed: int, places: int) -> tuple[list[Asked], dict[str, int]
 def run(
     name: str, places: int, requests: list[Asked], cancels: dict[str, int], **settings_: Any
 ) -> tuple[Timeline, Engine]:
-    """Return who ran in each slot under a policy."""
+    """Return the jobs that ran in each slot under a policy."""
     on = gpu_pool(places)
     jobs = [gang(on, entry) for entry in requests]
     ran: Timeline = {}
@@ -159,7 +159,7 @@ def test_backfill_matches_its_reference(seed: int, places: int, mode: str, rule:
         if rule == "arrival":
             return -came[one.name]
         if rule == "shortest":
-            # Ties go to the first that came; lengths are whole numbers.
+            # Ties go to the first arrival; lengths are whole numbers.
             return -(one.length + came[one.name] / 1000)
         age = min((slot - one.arrival) / (5 if small else 1008), 1.0)
         if small:
@@ -257,8 +257,8 @@ def test_reservations_take_no_memory_for_every_server() -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(seed=SEEDS, places=st.integers(1, 8))
 def test_conservative_backfilling_keeps_the_first_promise(seed: int, places: int) -> None:
-    # By arrival and with true estimates nobody starts later than it could have been told when it
-    # came, and EASY does not always keep that.
+    # By arrival and with true estimates, no job starts later than the time that its arrival could
+    # have been promised. EASY doesn't always keep that.
     requests, _ = random_requests(seed, places)
     for one in requests:
         one.walltime = None

@@ -79,7 +79,7 @@ class CommandRecorder(Observer):
 
 @dataclass
 class Result:
-    """Everything that a run leaves."""
+    """All results of a run."""
 
     seen: CommandRecorder
     recorder: Recorder
@@ -143,7 +143,7 @@ class World:
         return Simulation(self.cluster, self.jobs, built, incidents=self.incidents, **self.options)
 
     def run(self, policy: str, *, takes_quiet_slots: bool) -> Result:
-        """Run the world under a policy; note the state in every hundredth slot."""
+        """Run the world under a policy; record the state in every hundredth slot."""
         simulation = self.simulation(policy)
         recorder = Recorder(self.cluster, self.jobs, simulation.policy)
         seen = CommandRecorder(takes_quiet_slots=takes_quiet_slots)
@@ -193,7 +193,7 @@ def test_passing_quiet_slots_at_once_changes_nothing(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["rolling", "oasis"])
 def test_a_fork_ends_as_the_run_that_it_continues(policy: str) -> None:
     """Also before a slot whose jobs arrived while the slot before ran."""
-    for seed in (4, *sample(range(5, 20))):  # in the first world a job arrives so
+    for seed in (4, *sample(range(5, 20))):  # in the first world a job arrives like this
         world = World.draw(seed)
         whole = world.simulation(policy).run()
         simulation = world.simulation(policy)
@@ -208,7 +208,7 @@ def test_a_fork_ends_as_the_run_that_it_continues(policy: str) -> None:
 
 
 def _recorded(recorder: Recorder) -> list[object]:
-    """Return what results are built from, as values that are equal bit for bit."""
+    """Return the inputs of results, as values that are equal bit for bit."""
     segments = recorder.segments()
     return [
         recorder.next_slot,

@@ -1,4 +1,4 @@
-"""A quote is what is then decided, and asking changes nothing that is decided later."""
+"""A quote is the later decision, and quotes change no later decision."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ PLACES: Sequence[tuple[str, Mapping[str, Any]]] = (
 
 
 class Asker(Observer):
-    """Asks about the next job before every arrival, and about others, and keeps the answers.
+    """Requests quotes for the next job before every arrival, and for others, and keeps the answers.
 
     Parameters
     ----------
     seed : int
-        Of the draws.
+        Seed of the draws.
     together : bool
-        Whether the policy weighs the arrivals of a slot together, the densest first.
+        Whether the policy considers the arrivals of a slot together, the densest first.
     """
 
     def __init__(self, seed: int, *, together: bool) -> None:
@@ -101,14 +101,14 @@ class Asker(Observer):
                 engine.quote(other, explained=bool(self.rng.integers(2)))
             explained = bool(self.rng.integers(2))
             quote = engine.quote(job, explained=explained)
-            # Those behind it are decided at other prices; where the arrivals of a slot are weighed
-            # together, so is every one that does not come alone.
+            # Later ones are decided at other prices. If the arrivals of a slot are considered
+            # together, so is every one that doesn't come alone.
             if job is event.jobs[0] and not (self.together and len(event.jobs) > 1):
                 self.quotes[job.name] = quote
 
 
 class Words(Observer):
-    """Keeps every decision in order, and the first word on every job."""
+    """Keeps every decision in order, and the first one on every job."""
 
     def __init__(self) -> None:
         self.all: list[tuple[int, Decision]] = []
@@ -131,7 +131,7 @@ def compare(
     incidents: Sequence[Incident],
     seed: int,
 ) -> None:
-    """Run with and without questions, and hold every quote against what was decided."""
+    """Run with and without quotes, and compare every quote with the decision."""
     outcomes = []
     for asker in (None, Asker(seed, together=name == "rolling")):
         policy = make_policy(name, PolicyContext(cluster, jobs, None, seed), settings)

@@ -1,4 +1,4 @@
-"""Relative values: what a tenant multiplies all its values by changes no decision."""
+"""Relative values: a factor of all of a tenant's values changes no decision."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def decide(
     *,
     relative: bool,
 ) -> tuple[list[str], dict[str, float]]:
-    """Return everything that was commanded, and what jobs earned."""
+    """Return all commands, and what jobs earned."""
     built = make_policy(policy, PolicyContext(cluster), {})
     seen = EventRecorder()
     Simulation(cluster, jobs, built, incidents=incidents, relative_values=relative).run([seen])

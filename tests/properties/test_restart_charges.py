@@ -1,4 +1,4 @@
-"""Planners and restarts: counted, promises hold; ignored, plans fall short and are made anew."""
+"""Planners and restarts: counted, promises hold; ignored, plans fall short and are replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.examples import sample
 from tests.support.policy_cases import build_world, policy_names
 
 CHOOSE = ("oasis", "pdors")
-"""Policies of papers that count restarts unless they are told to ignore them."""
+"""Policies of papers that count restarts by default."""
 
 
 class Books(Observer):
@@ -77,7 +77,7 @@ def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
         assert engine.jobs.keys() == {entry.name for entry in lossy}
         for record in engine.jobs.values():
             assert (record.status is Status.FINISHED) == (record.progress >= record.job.required)
-            # Nothing waits for ever: what cannot be kept is dropped, and says why.
+            # Nothing waits for ever: a job that can't complete is dropped with a reason.
             assert record.status is not Status.ADMITTED
             if record.status in {Status.REFUSED, Status.DROPPED}:
                 assert record.refusal is not None
@@ -85,13 +85,13 @@ def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
         again += len(watch.again)
         if not engine.open_jobs:
             assert not engine.ledger.used.any()
-    # Gangs of Astraea's rounds stay where they begin: they have nothing to restart for.
+    # Gangs of Astraea's rounds stay where they start, so they never restart.
     assert again or policy in {"astraea", "batchsche"}
     assert ended
 
 
 class Ends(Observer):
-    """Holds a run to so many slots."""
+    """Ends a run after a number of slots."""
 
     def on_slot(self, engine: Engine, slot: int) -> None:
         assert slot < 2000, {name: job.remaining for name, job in engine.open_jobs.items()}
@@ -101,7 +101,7 @@ class Ends(Observer):
 @pytest.mark.parametrize("restart_first", [False, True])
 @pytest.mark.parametrize("policy", CHOOSE)
 def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_first: bool) -> None:
-    """Nothing is planned twice where no server is lost, and all is done by its promised slot."""
+    """Nothing is planned twice if no server is lost, and all is done by its promised slot."""
     admitted = refused = again = 0
     for seed in sample(range(1, 25)):
         cluster, jobs, _ = build_world(policy, seed)
@@ -126,7 +126,7 @@ def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_fir
                 admitted += record.status is Status.FINISHED
                 refused += record.status is Status.REFUSED
     assert admitted > refused
-    assert again  # what is ignored falls short
+    assert again  # plans that ignore them fall short
 
 
 @pytest.mark.parametrize("policy", ["astraea", "batchsche"])
@@ -153,7 +153,7 @@ def test_gangs_are_planned_with_a_first_start_that_costs(policy: str) -> None:
 def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(
     policy: str, *, restart_first: bool
 ) -> None:
-    """A plan that is just long enough, and moves in every slot, could be made anew for ever."""
+    """A plan that is just long enough, and moves in every slot, could be replaced for ever."""
     for seed in sample(range(1, 13)):
         cluster, jobs, incidents = build_world(policy, seed)
         cluster = replace(cluster, restart_first=restart_first)

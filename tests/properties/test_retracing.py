@@ -1,4 +1,4 @@
-"""Going through arrivals without an engine decides as a run with one, whatever is remembered."""
+"""Deciding arrivals without an engine equals a run with one, whatever is cached."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class _Decisions(Observer):
 
 
 def describe_decision(decision: Decision) -> object:
-    """Return all of a decision that matters: reasons are left out where nobody asked for them."""
+    """Return the parts of a decision that matter:
+
+    reasons are left out if they weren't requested.
+    """
     if isinstance(decision, Commit):
         parts = decision.schedule
         return parts.rows(), decision.utility, decision.cost
@@ -132,7 +135,7 @@ def test_arrivals_alone_are_decided_as_in_a_run(
     known = DecisionCache(scenario)
     rng = np.random.default_rng(seed)
     for at in rng.permutation(len(entries))[:3].tolist():
-        # Changes of all sizes move constants by a little and by a lot; one memory serves them all.
+        # Changes of all sizes move constants by a little and by a lot; one cache serves them all.
         for factor in (0.9, 1.01, 1.02, 30.0, 0.01):
             twin = dict(entries[at])
             key = "value" if "value" in twin["utility"] else "scale"
@@ -204,7 +207,7 @@ def test_a_refusal_proves_nothing_where_it_cannot() -> None:
 
 
 def test_most_refusals_are_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it is for: the second run of the same kind asks the policy little."""
+    """The purpose: the second run of the same kind calls the policy rarely."""
     weighed = 0
     original = PricedAdmission.weigh
 

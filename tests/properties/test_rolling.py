@@ -1,4 +1,4 @@
-"""What must hold of `rolling` whatever arrives: promises are kept, or told where they cannot."""
+"""Invariants of `rolling` for any arrivals: promises are kept, or their breach is reported."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(SEEDS, st.sampled_from([1, 2, 4]), st.booleans(), st.booleans())
 def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bool) -> None:
-    """However plans were packed: who keeps its place leaves other room than was counted on."""
+    """However plans were packed:
+
+    a job that keeps its servers leaves other capacity than planned.
+    """
     rng = np.random.default_rng(seed)
     cluster = make_cluster(*(int(rng.integers(*span)) for span in ((1, 5), (1, 3), (0, 4))))
     parts = rng.integers(4 - kinds, 4, cluster.servers) + 1
@@ -142,7 +145,7 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
         for name, record in engine.open_jobs.items():
             row = policy._state.jobs.rows[name]
             if name in engine.running or policy._state.jobs.promise[row] >= 0:
-                continue  # who is promised a later slot may have to wait for it
+                continue  # a job with a later promise may have to wait for it
             one = record.job
             worker, count = one.worker, int(one.worker_counts[0])
             ps, count_ps = (worker * 0, 0) if one.ps is None else (one.ps, int(one.ps_counts[0]))
@@ -183,7 +186,7 @@ def test_without_faults_every_promise_is_kept(
     for _, promise in promises:
         assert promise.completion is not None
         assert done[promise.job] <= promise.completion
-    # A promise is given once, and never has to be changed.
+    # A promise is given once, and never changes.
     assert len({promise.job for _, promise in promises}) == len(promises)
 
 
@@ -227,7 +230,7 @@ def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -
 
 
 def live(cluster: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, float]:
-    """Let jobs arrive while slots run, as they do live; return how many moved, and what is earned.
+    """Let jobs arrive within slots, as they do live; return the number of moves, and the earnings.
 
     Jobs progress as declared.
     """
@@ -256,7 +259,7 @@ def live(cluster: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, floa
 
 @pytest.mark.extended
 def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
-    """What runs stays as it is planned, unless somebody needs the room."""
+    """Running jobs stay as planned, unless another job needs the capacity."""
     moved, earned = {False: 0, True: 0}, {False: 0.0, True: 0.0}
     rng = np.random.default_rng(1)
     cluster = make_cluster(workers=4, ps=0, both=0, gpus=8, horizon=120)
@@ -302,7 +305,7 @@ def test_with_faults_the_last_promise_is_kept(seed: int, together: bool) -> None
     cancelled = {event.job for event in recorder.incidents if isinstance(event, JobCancelled)}
     last: dict[str, tuple[int, Promise]] = {}
     for slot, promise in promises:
-        if promise.job in last:  # told at once: while the job could not know better
+        if promise.job in last:  # reported at once, when the job could not know better
             before = last[promise.job][1].completion
             assert before is None or slot <= before + 1
         last[promise.job] = (slot, promise)
@@ -319,7 +322,7 @@ class Slower(ExecutionModel):
     """Jobs run at half the speed they stated."""
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
-        """Return half of what the job model says."""
+        """Return half of the job model's progress."""
         return -(-ExactExecution().progress(job, placement, slot, moved=moved) // 2)
 
 
@@ -341,7 +344,9 @@ def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_nothing_that_a_waiting_job_could_use_stays_idle(seed: int) -> None:
-    """With workers of one shape, room in a slot is a number, and none is left while a job waits."""
+    """With workers of one shape, capacity of a slot is a number, and none is free while a job
+    waits.
+    """
     rng = np.random.default_rng(seed)
     cluster = make_cluster(int(rng.integers(1, 4)), 0, gpus=int(rng.integers(1, 5)))
     jobs = [

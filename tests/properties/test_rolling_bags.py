@@ -1,4 +1,4 @@
-"""Bags of tasks under `rolling`: what is promised beside them, what they are promised, restarts."""
+"""Bags of tasks under `rolling`: promises beside them, their own promises, and restarts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.booleans())
 def test_promises_to_training_jobs_are_kept_beside_bags(seed: int, revision: bool) -> None:
-    """However long tasks last: a bag's places are what its plan says, or fewer."""
+    """However long tasks last, a bag uses at most the units of its plan."""
     cluster, jobs, _ = random_bag_world(seed)
     jobs = add_training_jobs(cluster, jobs, seed)
     policy = rolling(cluster, revision=revision)
@@ -114,9 +114,9 @@ def test_copies_start_once_stay_where_they_are_and_only_end(seed: int) -> None:
 
 
 def test_a_bags_promise_is_broken_no_more_often_than_it_may() -> None:
-    """Of 240 bags that may break their promises one time in five, no more than 72 do.
+    """Of 240 bags that may break their promises one time in five, at most 72 do.
 
-    With a probability of 0.2 each, so many or more do once in 10,000 times.
+    With a probability of 0.2 each, as many or more do once in 10,000 times.
     """
     kept = broken = 0
     for seed in range(8):
@@ -148,7 +148,7 @@ def test_a_bags_promise_is_broken_no_more_often_than_it_may() -> None:
 
 
 def drawn(seed: int) -> tuple[Cluster, list[Job], list[DriverEvent], list[list[object]]]:
-    """Return a world of bags and training jobs, and what was sent and ordered in it."""
+    """Return a world of bags and training jobs, with its events and commands."""
     on, jobs, incidents = eventful(seed)
     seen = EventRecorder()
     Simulation(on, jobs, rolling(on), incidents=incidents, seed=seed).run([seen])
@@ -225,7 +225,7 @@ def test_journals_give_the_same_state_without_the_policy(seed: int) -> None:
 
 
 def drive(engine: Engine, slots: int, rng: np.random.Generator) -> None:
-    """Drive an engine on: training jobs yield what they declare, tasks end as they are drawn."""
+    """Drive an engine on: training jobs yield what they declare, tasks end as drawn."""
     running = engine.slot_running
     for slot in range(engine.slot if running is None else running, engine.slot + slots):
         if engine.slot_running is None:
@@ -246,7 +246,7 @@ def drive(engine: Engine, slots: int, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("seed", EVENTFUL)
 def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
-    """It begins anew in the middle of whatever comes; copies that run keep their places."""
+    """It restarts at any moment; running copies keep their servers."""
     on, _, events, _ = drawn(seed)
     for cut in range(1, len(events), 4):
         engine = Engine(on, rolling(on), keeps_memory=False)

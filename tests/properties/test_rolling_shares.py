@@ -36,7 +36,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def shared(shares: Sequence[int], unowned: int, each: int = 1, horizon: int = 20) -> Cluster:
-    """Return servers of so many GPUs, divided among tenants a, b, ..."""
+    """Return servers with a number of GPUs, divided among tenants a, b, ..."""
     places = sum(shares) + unowned
     rows = [(f"gpu-{index}", Role.WORKER, {"gpu": each * 1000}) for index in range(places // each)]
     tenants = [Tenant(chr(97 + index), {"gpu": own * 1000}) for index, own in enumerate(shares)]
@@ -219,7 +219,7 @@ def test_a_job_that_is_faster_on_one_server_could_use_more_servers_too() -> None
 
 
 def test_bags_within_a_share_reduce_no_debt() -> None:
-    """A job that wants one of 8 GPUs, and is kept from it, beside a bag of its tenant."""
+    """A job that requests one of 8 GPUs and doesn't get it, beside a bag of its tenant."""
     on = replace(place_cluster(4, 4), tenants=tuple(Tenant(name, {"gpu": 8000}) for name in "ab"))
     bag = build_bag(on, exponential(2, 8.0, 6.0), deadline=40.0)
     poor = unpromised(gpu_job(on, "poor", "a", 1, minibatches=1), 1.0)
@@ -239,7 +239,7 @@ def test_bags_within_a_share_reduce_no_debt() -> None:
         policy,
         incidents=[JobCancelled(4, "poor")],
     ).run([SlotObserver(watch)])
-    # Three GPUs of the eight are wanted and two are used, until the job leaves.
+    # Three GPUs of the eight are requested and two are used, until the job leaves.
     assert owed == [[each, 0.0] for each in (0.125, 0.25, 0.375, 0.5, 0.5, 0.5)]
 
 
@@ -316,7 +316,7 @@ def owed_by_counting(
 def answers(
     cluster: Cluster, before: Sequence[Job], last: Sequence[Job]
 ) -> dict[str, tuple[object, ...]]:
-    """Return what jobs of the last slot are told, after the others have run until then."""
+    """Return the outcomes of the jobs in the last slot, after the others have run until then."""
     policy = make_policy("rolling", PolicyContext(cluster), {})
     jobs = [*before, *last]
     recorder = Recorder(cluster, jobs, policy)
@@ -339,7 +339,7 @@ def answers(
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: int) -> None:
-    """Whatever others brought before: promises are those of a cluster of the share alone."""
+    """Whatever was promised to others: promises are those of a cluster of the share alone."""
     rng = np.random.default_rng(seed)
     share, others = int(rng.integers(1, 5)), int(rng.integers(1, 5))
     on, alone = shared([share, others], 0), shared([share], 0)

@@ -1,4 +1,4 @@
-"""What must hold of `rolling` where restarts cost and jobs are planned to stay where they stand."""
+"""Invariants of `rolling` if restarts cost and jobs are planned to keep their servers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,10 @@ def test_without_faults_every_promise_is_kept(
 def test_jobs_are_planned_to_stay_and_others_run_beside_them(
     steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worlds of these tests show what they are about: plans that stay, promises beside them."""
+    """The worlds of these tests have what they test:
+
+    plans that keep servers, promises beside them.
+    """
     staying = beside = promised = offered = 0
     plan_pinned = Planner.plan_pinned
 
@@ -150,7 +153,7 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(
                 entries = zip(
                     plan.servers.tolist(), plan.workers.tolist(), plan.ps.tolist(), strict=True
                 )
-                for server, workers, ps in entries:  # it holds what it is planned to, or more
+                for server, workers, ps in entries:  # it has the planned workers, or more
                     assert here[server][0] >= workers
                     assert here[server][1] >= ps
                 assert plan.end <= jobs.promise[row], slot
@@ -165,7 +168,7 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(
 def test_promises_are_kept_where_a_timeline_has_too_few_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planner, "_MAX_GROUPS", 3)  # as many as there are kinds of servers
+    monkeypatch.setattr(planner, "_MAX_GROUPS", 3)  # one for each kind of server
     narrow = 0
 
     def seen(*expected: object) -> None:
@@ -337,7 +340,7 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", [3, 7, 11])
 def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
-    """Between slots it knows from where jobs stand, and what they were promised, that they stay."""
+    """Between slots the policy knows from placements and promises that jobs stay."""
     on, jobs, _ = lasting(seed)
     taken_up = 0
     seen = EventRecorder()

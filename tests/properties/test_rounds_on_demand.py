@@ -1,4 +1,4 @@
-"""Rounds on demand against plain loops with books of their own, on random instances."""
+"""Rounds on demand against plain loops with a state of their own, on random instances."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Case:
             internal_bandwidth=None, chunks=chunks, epochs=int(draw.integers(1, 7)), minibatches=1,
         )  # fmt: skip
         value = float(draw.choice([0.5, 5.0, 60.0, 1000.0]))
-        # Nothing says that it saves, so it keeps its place when it overruns.
+        # It has no checkpoints, so it keeps its servers when it overruns.
         return replace(made, arrival=slot, utility=Constant(value), resumable=None)
 
     def arrive(self, slot: int) -> None:

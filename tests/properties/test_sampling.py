@@ -1,4 +1,4 @@
-"""Which samples belong to which step: every one once an epoch, however a job is resized."""
+"""Samples of each step: every one once an epoch, however a job is resized."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
             assert all(len(share) >= 1 and len(part.samples) for share in shares for part in share)
             most = max(len([part for part in share if part.weight]) for share in shares)
             assert most == -(-len(parts) // workers)
-        step += max(0, steps - lost)  # what was done after the newest checkpoint is done again
+        step += max(0, steps - lost)  # steps after the newest checkpoint are repeated
     for epoch in range(step // order.steps):
         steps_of = range(epoch * order.steps, (epoch + 1) * order.steps)
         once = sum((seen[entry] for entry in steps_of), Counter())

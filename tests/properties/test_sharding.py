@@ -1,4 +1,4 @@
-"""How a model is divided over servers: evenly, with nothing left out and nothing twice."""
+"""Division of a model over servers: even, complete, and nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Gandiva_fair and HiveD promise, through the engine."""
+"""Guarantees of Gandiva_fair and HiveD, through the engine."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_every_job_runs_to_its_end(seed: int, policy: str, troubled: bool) -> No
 def test_gandiva_fair_s_long_run_shares_are_the_tickets(
     tickets: tuple[int, int, int], widths: list[int]
 ) -> None:
-    # Three tenants with more work than there is; the share of each is its tickets' to within
-    # what the widest gang and the last slots can shift.
+    # Three tenants with too much work. Each one's share is that of its tickets, up to the effect of
+    # the widest gang and the last slots.
     total = sum(tickets)
     shares = {name: {"worker": n} for name, n in zip("abc", tickets, strict=True)}
     on = shared_cluster(1, shares, worker=total, ps=0)
@@ -135,8 +135,8 @@ def test_gandiva_fair_trades_tickets_at_the_given_speeds() -> None:
 def test_hived_starts_a_job_within_its_tenant_s_cells_at_once(
     seed: int, data: st.DataObject
 ) -> None:
-    # Whatever runs opportunistically: a job that its tenant's idle cells can hold starts in the
-    # slot in which it arrives, and keeps its places.
+    # Even beside opportunistic jobs, a job that fits its tenant's idle cells starts in the slot of
+    # its arrival, and keeps its units.
     rng = np.random.default_rng(seed)
     shares = {"a": {"worker": 7}, "b": {"worker": 6}, "c": {"worker": 3}}
     on = shared_cluster(2, shares, worker=8, ps=0)
@@ -197,5 +197,5 @@ def test_dealt_servers_are_the_shares() -> None:
     assert (ps.sum(axis=2) == tenancy.ps_shares).all()
     assert (workers.sum(axis=1) <= tenancy.workers).all()
     assert (ps.sum(axis=1) <= tenancy.ps).all()
-    # Whole servers where the share has them: a holds one of two places and a single one.
+    # Whole servers if the share has them: a has one of two units and a single one.
     assert sorted(workers[0, 0].tolist()) == [0, 0, 1, 2]

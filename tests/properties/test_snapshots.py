@@ -1,4 +1,4 @@
-"""An engine that is restored, or cloned, decides on as the original: with every policy."""
+"""An engine that is restored or cloned decides as the original, with every policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEDS = (1, 4)
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_restarts_at_every_event_change_nothing(policy: str) -> None:
-    """A new engine after each event, through JSON, and a policy that was just built."""
+    """A new engine after each event, through JSON, and a new policy."""
     seed = SEEDS[0]
     on, jobs, events, commands = record_run(policy, seed)
     engine = Engine(on, build_policy(policy, on, jobs, seed))
@@ -49,7 +49,7 @@ def test_restarts_at_every_event_change_nothing(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_a_clone_goes_its_own_way(policy: str) -> None:
-    """What a clone decides is what the original decides next, and leaves no trace in it."""
+    """A clone decides as the original does next, and leaves no trace in it."""
     for seed in SEEDS:
         on, jobs, events, commands = record_run(policy, seed)
         engine = Engine(on, build_policy(policy, on, jobs, seed), keeps_memory=False)
@@ -71,7 +71,10 @@ def test_a_clone_goes_its_own_way(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_a_state_is_written_out_as_it_was_while_the_engine_goes_on(policy: str) -> None:
-    """A piece after every event, whatever the pieces' size: the state of when it was taken."""
+    """One part after every event, for any size of parts:
+
+    together they are the state when it began.
+    """
     on, jobs, events, _ = record_run(policy, SEEDS[1])
     engine = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), keeps_memory=False)
     half = len(events) // 2
@@ -97,7 +100,7 @@ def test_a_state_is_written_out_as_it_was_while_the_engine_goes_on(policy: str) 
 
 
 def _go_on(order: tuple[str, int, str]) -> tuple[list[list[str]], str]:
-    """Restore a snapshot in this process, and take in the rest of what the driver sent."""
+    """Restore a snapshot in this process, and handle the remaining events."""
     policy, seed, text = order
     on, jobs, events, _ = record_run(policy, seed)
     engine = restore(json.loads(text), build_policy(policy, on, jobs, seed))
@@ -131,7 +134,10 @@ def test_another_process_decides_on_as_this_one_would() -> None:
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_recovery_applies_what_was_decided(policy: str) -> None:
-    """A snapshot, the journal's tail, and the memory kept with the last event: as if unbroken."""
+    """A snapshot, the journal's tail, and the policy state of the last event:
+
+    as if uninterrupted.
+    """
     seed = SEEDS[1]
     on, jobs, events, commands = record_run(policy, seed)
     engine = Engine(on, build_policy(policy, on, jobs, seed))
@@ -165,7 +171,7 @@ def drive_on(engine: Engine, coming: list[DriverEvent], slots: int) -> None:
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) -> None:
-    """The policy begins anew on what it sees, in the middle of the event that comes next."""
+    """The policy resyncs with its view, in the middle of the next event."""
     for seed in SEEDS:
         on, jobs, events, _ = record_run(policy, seed)
         engine = Engine(on, build_policy(policy, on, jobs, seed))
@@ -246,7 +252,7 @@ class _OfAnotherShape:
 
 
 def test_a_memory_holds_no_strange_classes() -> None:
-    """Reading a memory back builds what policies are made of, and runs nothing else."""
+    """Loading a policy state creates only parts of policies, and runs nothing else."""
     on, jobs, _, _ = record_run("fifo", 1)
     engine = Engine(on, build_policy("fifo", on, jobs, 1))
     hostile = b"cos\nsystem\n(S'true'\ntR."

@@ -80,7 +80,7 @@ def test_what_nobody_claims_goes_to_whoever_wants_it() -> None:
 
 
 def test_trading_follows_the_second_price() -> None:
-    # Tenant 0 gains 1.2 from a fast place, tenant 2 gains 5; tenant 1's 3 sets the price.
+    # Tenant 0 gains 1.2 from a fast unit, tenant 2 gains 5; tenant 1's 3 sets the price.
     shares = np.array([[0.0, 2.0], [4.0, 0.0], [9.0, 0.0]])
     speeds = np.array([[1.0, 1.2], [1.0, 3.0], [1.0, 5.0]])
     assert trade_tickets(shares, speeds).tolist() == [[6.0, 0.0], [4.0, 0.0], [3.0, 2.0]]

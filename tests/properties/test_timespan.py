@@ -81,7 +81,7 @@ def test_nothing_runs_past_an_end_that_is_set_moved_and_removed(policy: str, see
     engine = engine_of(policy, cluster)
     lines = drive(engine, jobs, {3: 9, 5: 6, 12: None})
     left = list(engine.open_jobs.values())
-    # Jobs that waited for the end to be moved have gone on since.
+    # Jobs that waited for a later end have run since.
     assert not [record for record in left if record.status is not Status.QUEUED]
     again = engine_of(policy, cluster)
     for line in lines:
@@ -102,7 +102,7 @@ def test_a_clone_knows_the_end(policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", sample(range(3)))
 def test_an_end_that_is_set_at_once_is_one_that_was_known(policy: str, seed: int) -> None:
-    """Set before the first job, it changes what an end from the beginning changes."""
+    """Set before the first job, it has the same effect as an end from the beginning."""
     cluster, jobs, _ = build_world(policy, seed)
     known, changed = engine_of(policy, cluster, 8), engine_of(policy, cluster)
     first = drive(known, jobs, {})

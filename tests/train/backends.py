@@ -1,7 +1,7 @@
-"""What tensors travel by in tests: gloo, a wire of gloo beside it, NCCL where there are GPUs.
+"""Transports of tensors in tests: gloo, a wrapper of gloo, and NCCL if there are GPUs.
 
-Whether there are is asked of the driver's library: processes are forked from one that has imported
-this, and none of them could use a GPU if that had.
+The driver's library tells whether there are GPUs. Processes are forked from one that has imported
+this module, and couldn't use a GPU if that process had.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ BACKENDS = ("gloo", "wired", pytest.param("nccl", marks=ON_GPUS))
 
 
 class Connecting:
-    """A group of gloo that connects as NCCL does: a way when it is first used, by both ends."""
+    """A gloo group that connects as NCCL does:
+
+    both ends open a connection when they first use it.
+    """
 
     def __init__(self, store: Any, rank: int) -> None:
         self._group = dist.ProcessGroupGloo(store, rank, 2, dist.default_pg_timeout)
         self._store, self._rank, self._ways = store, rank, {"out", "in"}
 
     def send(self, tensors: list[Any], other: int, tag: int) -> Any:
-        """Send, the first time once the other receives."""
+        """Send; the first time, once the other end receives."""
         if "out" in self._ways:
             self._store.wait([f"way-{self._rank}"], timedelta(seconds=60))
             self._ways.remove("out")
@@ -45,12 +48,12 @@ class Connecting:
         return self._group.recv(tensors, other, tag)
 
     def abort(self) -> None:
-        """End what is under way."""
+        """Stop pending operations."""
         self._group.abort()
 
 
 def wired(store: Any, rank: int) -> TensorTransport:
-    """Return a wire of gloo: all of one but the GPU."""
+    """Return a transport of gloo that is like NCCL's except for the GPU."""
     return TensorTransport(Connecting(store, rank), rank, torch.device("cpu"))
 
 
@@ -58,9 +61,9 @@ TRANSPORTS["wired"] = wired
 
 
 def share_gpus(rank: int) -> None:
-    """Let processes meet by NCCL that compute on one GPU, which it refuses on one machine.
+    """Let processes on one GPU form an NCCL group, which NCCL refuses on one machine.
 
-    So each says that it is on a machine of its own, and they talk by sockets.
+    So each process pretends to be on a machine of its own, and they use sockets.
     """
     if nccl_here():
         assert not torch.cuda._is_in_bad_fork(), "forked from a process that has used a GPU"

@@ -1,6 +1,6 @@
-"""Generations of a script for tests: really started, really killed, told what an executor tells.
+"""Real generations of a script for tests, with the environment that an executor sets.
 
-Processes are forked from one that has torch in memory, so that a generation takes a moment.
+Processes are forked from one that has loaded torch, so that a generation starts at once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.train.forking import CONTEXT, preload
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PATIENCE = 280.0
-"""Seconds that anything may take on a busy machine."""
+"""Timeout of every wait on a busy machine, in seconds."""
 
 preload("shadowprice.training.allreduce.run", __name__, "pytest")
 
 
 def _run(environment: dict[str, str], script: str, words: Sequence[str], log: str) -> None:
-    """Be one process of a job."""
+    """Run as one process of a job."""
     os.setsid()
     for name in list(os.environ):
         if name.startswith("SHADOWPRICE_"):
@@ -47,8 +47,8 @@ def _run(environment: dict[str, str], script: str, words: Sequence[str], log: st
     os.dup2(descriptor, 2)
     warnings.simplefilter("default")
     faulthandler.enable()
-    # As many processes as a test begins share few processors: threads of each would only wait for
-    # those of others, whole minutes of a test.
+    # A test starts as many processes as share few processors. With several threads each, they would
+    # wait for each other for minutes.
     torch.set_num_threads(1)
     sys.argv = [script, *words]
     runpy.run_path(script, run_name="__main__")
@@ -76,7 +76,7 @@ class Generation:
         return [self.log(rank) for rank in range(len(self.processes))]
 
     def signal(self, number: int, *ranks: int) -> None:
-        """Send a signal to some processes and what they began, or to all."""
+        """Send a signal to some processes and their children, or to all."""
         for rank in ranks or range(len(self.processes)):
             leader = self.processes[rank].pid
             try:
@@ -86,12 +86,12 @@ class Generation:
                     os.kill(leader, number)
 
     def ended(self) -> list[int]:
-        """Wait until all have ended, and return how: as a shell says it."""
+        """Wait until all have ended, and return their statuses as a shell does."""
         until = time.monotonic() + PATIENCE
         for rank, process in enumerate(self.processes):
             process.join(max(0.1, until - time.monotonic()))
             if process.exitcode is None:
-                os.kill(process.pid, signal.SIGABRT)  # it tells where it is
+                os.kill(process.pid, signal.SIGABRT)  # the dump shows where it hangs
                 process.join(10.0)
                 raise AssertionError(f"worker {rank} hangs:\n{self.log(rank)}")
         return [
@@ -102,7 +102,7 @@ class Generation:
 
 @dataclass
 class Job:
-    """A job of a script whose generations are begun and ended by hand."""
+    """A job of a script whose generations are started and stopped by the test."""
 
     folder: Path
     script: str = "small.py"
@@ -115,7 +115,7 @@ class Job:
         return self.folder / "checkpoints"
 
     def start(self, workers: int, *words: str) -> Generation:
-        """Begin the next generation."""
+        """Start the next generation."""
         self.generation += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         spec = GenerationSpec(
@@ -145,7 +145,7 @@ class Job:
         return generation
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds; fail if the newest generation ends before."""
+        """Wait until a condition holds; fail if the newest generation ends before."""
         until = time.monotonic() + PATIENCE
         generation = self.began[-1]
         while not condition():
@@ -157,7 +157,7 @@ class Job:
             time.sleep(0.01)
 
     def run(self, workers: int, *words: str) -> None:
-        """Run a generation to its end, which has to be a good one."""
+        """Run a generation to its end, which must be successful."""
         generation = self.start(workers, *words)
         codes = generation.ended()
         assert codes == [0] * workers, generation.logs()

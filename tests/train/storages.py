@@ -1,4 +1,4 @@
-"""A server that speaks S3, as a process of its own: objects over HTTP, and signed requests."""
+"""An S3 server as a process of its own: objects over HTTP, and signed requests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 PATIENCE = 120.0
 
 ARROW = "SHADOWPRICE_TEST_ARROW"
-"""Set where HDFS is to be spoken to by pyarrow, though hdfs-native is installed."""
+"""Set if pyarrow should read HDFS although hdfs-native is installed."""
 
 
 def by_arrow() -> None:
-    """Let fsspec read HDFS by pyarrow, as it does where hdfs-native is not installed."""
+    """Let fsspec read HDFS by pyarrow, as it does without hdfs-native."""
     if ARROW in os.environ:
         fsspec = pytest.importorskip("fsspec")
         arrow = "fsspec.implementations.arrow.HadoopFileSystem"
@@ -29,12 +29,12 @@ def by_arrow() -> None:
 
 
 class ObjectStore:
-    """moto's server of S3's API on loopback, with one bucket.
+    """moto's S3 server on loopback, with one bucket.
 
     Attributes
     ----------
     environment : mapping
-        What a process has to be told to reach it, as users of S3 are.
+        Environment variables that a client needs, as users of S3 know them.
     """
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class ObjectStore:
         raise AssertionError(self.said())
 
     def said(self) -> str:
-        """Return what it wrote: a line a request."""
-        # By its name: it writes at the place where this descriptor is.
+        """Return its log: a line a request."""
+        # By its name, because this descriptor's position is where the process writes.
         with open(f"/proc/self/fd/{self._log.fileno()}") as stream:  # noqa: PTH123
             return stream.read()
 
     def signal(self, number: int) -> None:
-        """Send it a signal: SIGSTOP has it answer nobody."""
+        """Send it a signal; SIGSTOP makes it unresponsive."""
         self._process.send_signal(number)
 
     def folder(self) -> str:
-        """Return where a data set may be written, which no other has."""
+        """Return a new location for a data set."""
         return f"s3://bucket/{uuid.uuid4().hex}"
 
     def end(self) -> None:
@@ -85,7 +85,7 @@ class ObjectStore:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
-    """A server of S3's API, which this process is told of."""
+    """An S3 server that this process's environment points to."""
     for name in ("moto", "s3fs"):
         pytest.importorskip(name)
     import s3fs

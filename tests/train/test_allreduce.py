@@ -1,4 +1,4 @@
-"""Training that is resized, told to stop and killed ends as if it had been left alone."""
+"""Training that is resized, stopped and killed gives the same result as without interruption."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def job(tmp_path: Path) -> Iterator[Make]:
 
 
 def losses(job: Job) -> dict[int, float]:
-    """The loss after each step; of what was done twice, the one that counted."""
+    """The loss after each step; of a repeated step, the one that counted."""
     path = job.checkpoints / "losses"
     lines = path.read_text().splitlines() if path.exists() else []
     return {line["step"]: line["loss"] for line in map(json.loads, lines)}
@@ -62,7 +62,8 @@ def resized(job: Job, history: list[tuple[int, str]], by: int = 8) -> None:
         generation = job.start(workers)
         wait_for(job, done(job) + by)
         if ending == "killed":
-            generation.signal(signal.SIGSTOP)  # none may see another die, and leave on its own
+            # no worker may see another one die, and leave by itself
+            generation.signal(signal.SIGSTOP)
             generation.signal(signal.SIGKILL)
             assert generation.ended() == [137] * workers
             continue
@@ -98,7 +99,7 @@ def test_resized_at_every_slot_it_ends_with_the_loss_curve_of_a_fixed_run(job: M
 
 
 def twin(epochs: int) -> tuple[list[float], list[float]]:
-    """Losses and model of the same training, written down plainly: part after part, on copies."""
+    """Losses and model of the same training as a plain loop: part after part, on copies."""
     data, order = small.Noisy(100, torch.float64), Order(100, 24, parts=6)
     seed_all(order.part_seed(0, 0, 3))
     device = own_device()
@@ -177,7 +178,7 @@ def test_mixed_precision_and_the_scale_of_its_gradients_go_through_moves(job: Ma
     assert final(moved)["scale"] == final(fixed)["scale"] == 2.0 ** (8 + 8 * 5 // 5)
     apart = [abs(losses(moved)[step] - loss) for step, loss in losses(fixed).items()]
     assert len(apart) == 8 * 5
-    assert sum(apart) / len(apart) < 0.02  # of what begins at 0.7: numbers of a few digits round
+    assert sum(apart) / len(apart) < 0.02  # what begins at 0.7: numbers with few digits are rounded
 
 
 def test_more_workers_than_parts_change_nothing(job: Make) -> None:
@@ -195,7 +196,7 @@ def test_processes_that_load_data_outlive_the_signal_and_load_the_same(job: Make
     fixed.run(1)
     generation = moved.start(2, "--pace", "0.05")
     wait_for(moved, 4)
-    generation.signal(signal.SIGTERM)  # the whole group of each: what loads data too
+    generation.signal(signal.SIGTERM)  # the whole group of each, data loaders too
     assert generation.ended() == [143, 143], "\n".join(generation.logs())
     moved.run(1)
     assert losses(moved) == pytest.approx(losses(fixed), rel=1e-9)
@@ -253,7 +254,7 @@ def test_a_change_is_measured_and_reported(job: Make) -> None:
     moved = job(words=("--epochs", "40", "--pace", "0.02"))
     resized(moved, [(2, "told")])
     generation = moved.start(1)
-    wait_for(moved, done(moved) + 30)  # it went on after what was told last
+    wait_for(moved, done(moved) + 30)  # it continued after the last report
     document = json.loads((moved.folder / "progress.json").read_bytes())["metrics"]
     generation.signal(signal.SIGTERM)
     generation.ended()

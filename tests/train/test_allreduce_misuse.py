@@ -1,4 +1,4 @@
-"""What a script may get wrong is told at once: none of it ends in a training that is not right."""
+"""Errors of scripts are reported at once, and none ends in a wrong training."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_mask_of_infinity_stays_what_it_is() -> None:
 
 
 class Observer(torch.nn.Linear):
-    """Keeps the lowest input, from infinity, as quantisation does, and a complex mean of inputs."""
+    """Keeps the minimum input, from infinity, as quantisation does, and a complex mean."""
 
     def __init__(self) -> None:
         super().__init__(3, 1)

@@ -1,7 +1,7 @@
-"""How tensors travel follows from what a process computes on.
+"""The transport of tensors depends on the device of a process.
 
-NCCL needs GPUs: here it is shown what is chosen and asked of torch. Where there is one, all tests
-of training go by NCCL.
+NCCL needs GPUs. Without one, these tests check the choice and the calls of torch. With one, all
+tests of training use NCCL.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, *, nccl: bool = True) -> None:
 
 @pytest.fixture
 def process_variables(monkeypatch: pytest.MonkeyPatch) -> generation.Generation:
-    """What the second of two processes is told."""
+    """The environment of the second of two processes."""
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # put back, for joining sets it
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # restored, because joining sets it
     return generation.current()
 
 
@@ -105,7 +105,7 @@ def test_gpus_differ_by_machine_and_place(monkeypatch: pytest.MonkeyPatch) -> No
     assert generation._own_gpu() == f"{machine} 0:7:1"
     del place.pci_domain_id  # as in older versions of torch
     assert generation._own_gpu() == f"{machine} GPU-1"
-    monkeypatch.setenv("NCCL_HOSTID", "elsewhere")  # which NCCL goes by
+    monkeypatch.setenv("NCCL_HOSTID", "elsewhere")  # which NCCL uses
     assert generation._own_gpu() == "elsewhere GPU-1"
 
 
@@ -116,7 +116,7 @@ def test_gpus_differ_by_machine_and_place(monkeypatch: pytest.MonkeyPatch) -> No
 def test_each_of_torchruns_processes_has_a_gpu_of_its_own(
     monkeypatch: pytest.MonkeyPatch, local: str | None, number: int
 ) -> None:
-    """An executor shows a process its own alone; torchrun shows all of them to all."""
+    """An executor shows a process only its own GPUs; torchrun shows all of them to all."""
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if local is not None:
         monkeypatch.setenv("LOCAL_RANK", local)
@@ -138,7 +138,7 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_requested(
 
     made: list[Any] = []
     for name in wires._NCCL_ENVIRONMENT:
-        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.setenv(name, "")  # so that it is restored
         monkeypatch.delenv(name)
     with_gpus(monkeypatch)
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
@@ -147,7 +147,7 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_requested(
     assert made == [(1, 2)]  # a group of two, of which this is the second
     assert wire.device == wires.transport_device("nccl") == torch.device("cuda", 0)
     assert wires.transport_device("gloo") == torch.device("cpu")
-    # A worker's death ends no server: torch's own thread would.
+    # A worker's death ends no server, as torch's own thread would.
     assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == "1"
 
 

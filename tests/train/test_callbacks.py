@@ -1,4 +1,4 @@
-"""Trainings that Hugging Face's Trainer and Lightning lead, moved and left alone."""
+"""Trainings that Hugging Face's Trainer and Lightning lead, moved and uninterrupted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_sealed_checkpoint_is_whole_until_a_byte_of_it_changes(tmp_path: Path)
         (folder / "a").write_bytes(b"a" * step)
         (folder / "parts" / "b").write_bytes(b"b")
         seals.seal(folder)
-    (tmp_path / "checkpoint-11").mkdir()  # cut off while it was written
+    (tmp_path / "checkpoint-11").mkdir()  # interrupted while it was written
     assert seals.latest_complete(tmp_path, "checkpoint-") == (10, tmp_path / "checkpoint-10")
     (tmp_path / "checkpoint-10" / "parts" / "b").write_bytes(b"c")
     assert seals.latest_complete(tmp_path, "checkpoint-") == (2, tmp_path / "checkpoint-2")
@@ -141,7 +141,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
     fixed = Job(tmp_path / "fixed", script, words)
     moved = Job(tmp_path / "moved", script, words)
     before, after = ("checkpoint-", "") if library == "transformers" else ("lightning-", ".ckpt")
-    # Two checkpoints were cut off when a generation was killed.
+    # Two checkpoints were interrupted when a generation was killed.
     cut_off = [moved.checkpoints / f"{before}{step}{after}" for step in (90, 91)]
     for path in cut_off:
         path.mkdir(parents=True)
@@ -149,7 +149,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
         left = fixed.start(1)
         done = 0
         for workers, goal in ((1, 7), (2, 13)):
-            if library == "lightning":  # in the middle of an epoch, on a busy machine too
+            if library == "lightning":  # in the middle of an epoch, even on a busy machine
                 generation = moved.start(workers, "--stop-after", str(goal - done))
             else:
                 generation = moved.start(workers, "--pace", "0.05")
@@ -173,7 +173,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
     expected, got = final(fixed), final(moved)
     assert got["final"] == pytest.approx(expected["final"], rel=1e-3, abs=1e-4)
     assert got.get("steps") == expected.get("steps")
-    if "losses" in expected:  # it tells four digits
+    if "losses" in expected:  # the metric has four digits
         assert got["losses"] == pytest.approx(expected["losses"], abs=2e-3)
     document = json.loads((moved.folder / "progress.json").read_bytes())
     assert document["minibatches"] == 25

@@ -1,4 +1,4 @@
-"""Checkpoints of torch objects: whole or not at all, alone or in pieces."""
+"""Checkpoints of torch objects: complete or absent, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_pieces_make_one_checkpoint_and_one_damaged_piece_undoes_it(tmp_path: Pa
 def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> None:
     save_in_pieces(tmp_path, 1, [0.5, 1.5])
     save_in_pieces(tmp_path, 2, [2.5, 3.5])
-    # The next one is cut off after its pieces, and another goes on from step 2: the same number,
-    # other content.
+    # The next one is interrupted after its shards, and another process continues from step 2: the
+    # same number, other content.
     checkpoints.save_shard(3, 0, {"part": torch.tensor([9.0])}, tmp_path)
     result = checkpoints.load(tmp_path)
     assert result is not None

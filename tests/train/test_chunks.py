@@ -1,4 +1,4 @@
-"""Data sets in chunks: whole or refused, whatever the storage does, and there ahead of need."""
+"""Data sets in chunks: complete or refused, whatever the storage does, and read ahead of need."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_storage_that_is_not_hdfs_says_nothing_of_where_chunks_are(url: str) -
 
 
 class Faulty:
-    """A storage that fails, or gives too little, so many times before it answers."""
+    """A storage that fails, or returns too little, a few times before it works."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: list[str]) -> None:
         self.reads = 0
@@ -171,7 +171,7 @@ def test_what_others_put_into_an_object_store_is_not_trained_on(
         chunks.read("s3://nobucket/set")
 
 
-# hdfs-native takes the place of pyarrow wherever it is installed.
+# hdfs-native replaces pyarrow wherever it is installed.
 NO_HDFS = (
     ("pyarrow", "no installed package supports it: pyarrow and local java")
     if importlib.util.find_spec("hdfs_native") is None
@@ -198,7 +198,7 @@ def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_tak
     monkeypatch: pytest.MonkeyPatch, url: str, missing: str, says: str
 ) -> None:
     if missing:
-        monkeypatch.setitem(sys.modules, missing, None)  # as where it is not installed
+        monkeypatch.setitem(sys.modules, missing, None)  # as without it
     # A class that was found before; as an attribute of fsspec, the module is hidden by a mapping.
     registered = importlib.import_module("fsspec.registry")._registry
     for kind in ("s3", "hdfs"):
@@ -279,7 +279,7 @@ def test_a_chunk_has_the_arrays_and_nothing_else(
     savez = np.savez
 
     def as_in_numpy_2_0(file: Any, /, **arrays: Any) -> None:
-        # It stores every keyword as an array, `allow_pickle` too, which its names are here.
+        # It stores every keyword as an array, also `allow_pickle`, which is a name here.
         savez(file, names=np.array(list(arrays)), **arrays)
 
     monkeypatch.setattr(np, "savez", as_in_numpy_2_0)
@@ -306,7 +306,7 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     assert fetcher._futures[5].done()
     assert fetcher.fetch(5)["x"] == 5
     fetcher.fetch(6)
-    fetcher.fetch(7)  # 5 is let go
+    fetcher.fetch(7)  # 5 is released
     fetcher.fetch(7)
     assert requested == [5, 6, 7]
     fetcher.fetch(5)

@@ -1,4 +1,4 @@
-"""Where there are real GPUs: what the local executor deals out, and what workers make of it."""
+"""With real GPUs: the devices that the local executor assigns, and how workers use them."""
 
 from __future__ import annotations
 

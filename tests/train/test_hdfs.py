@@ -1,7 +1,7 @@
-"""Data sets on a real HDFS: one that is begun here, where ``make hdfs`` fetched it.
+"""Data sets on a real HDFS that the tests start, if ``make hdfs`` fetched it.
 
-`SHADOWPRICE_TEST_HDFS` names others: one or more folders that fsspec reaches, with blanks between
-them, such as ``webhdfs://namenode:9870/tmp/tests hdfs://namenode:8020/tmp/tests``.
+`SHADOWPRICE_TEST_HDFS` names others: one or more folders that fsspec reaches, separated by spaces,
+such as ``webhdfs://namenode:9870/tmp/tests hdfs://namenode:8020/tmp/tests``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ARRAYS = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7)}
 
 
 SPEAKS = {"webhdfs": "requests", "hdfs": "hdfs_native"}
-"""What reads and writes each kind of address."""
+"""Libraries for each kind of address."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Hdfs]:
 
 @pytest.fixture(params=FOLDERS or list(SPEAKS))
 def folder(request: pytest.FixtureRequest) -> str:
-    """A folder that no other test has."""
+    """A new folder."""
     kind = request.param.partition(":")[0]
     if kind in SPEAKS and importlib.util.find_spec(SPEAKS[kind]) is None:
         pytest.skip(f"{SPEAKS[kind]} is not installed")
@@ -98,7 +98,7 @@ def test_what_others_put_there_is_not_trained_on(
 
 
 def test_every_sample_counts_once_an_epoch_though_workers_die(folder: str, tmp_path: Path) -> None:
-    """As from a directory and S3; who runs is forked, and asks HDFS from there."""
+    """As from a directory and S3; processes are forked, and read HDFS there."""
     data = scripts.written(folder)
 
     def progress() -> int:
@@ -182,7 +182,7 @@ def test_the_share_of_local_reads_is_measured(
 
 
 def test_pyarrow_does_the_same_by_hadoops_library(own: hdfs.Hdfs) -> None:
-    """These tests again in a process of their own: with pyarrow a Java machine comes into it."""
+    """These tests again in a process of their own, because pyarrow loads a Java machine."""
     pytest.importorskip("pyarrow")
     if why := hdfs.library_missing():
         pytest.skip(why)
@@ -216,7 +216,7 @@ time.sleep(300)
 
 
 def test_who_reads_from_hdfs_saves_before_it_leaves(folder: str) -> None:
-    """Java answers SIGTERM too: by ending the process, with the status of one that has saved."""
+    """Java handles SIGTERM too: it ends the process with the status of one that has saved."""
     words = [sys.executable, "-c", SAVING, folder, str(Path(__file__).parents[2])]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

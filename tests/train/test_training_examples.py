@@ -1,4 +1,4 @@
-"""The examples train for real, for a few steps."""
+"""The examples really train, for a few steps."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def test_a_loop_in_ray_trains_form_goes_on_with_another_number_of_workers(tmp_pa
         assert result is not None
         assert result.step == 60
         learnt.append(torch.load(io.BytesIO(result.data), weights_only=True)["model"])
-    # 32 samples are not shared evenly by 3, whose means weigh alike: the last steps set that right.
+    # 3 workers can't share 32 samples evenly, and their means have equal weights. The last steps
+    # correct that.
     for name, value in learnt[1].items():
         torch.testing.assert_close(learnt[0][name], value, rtol=0.01, atol=0.02)

@@ -1,4 +1,4 @@
-"""Loads the libraries that lead trainings, so that no process of a test has to."""
+"""Loads the training libraries once, so that no process of a test has to."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""The loop in Ray Train's form, as its example has it, at a pace at which it can be stopped."""
+"""The loop of Ray Train's example, slow enough to be stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOP = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "ray" / "loop
 
 
 class Paced(LOOP["Scheduled"]):  # type: ignore[misc, name-defined]  # it is read from a file
-    """What surrounds it under the scheduler."""
+    """The context that Ray Train would provide."""
 
     def report(self, *given: Any) -> None:
         """Report, and take some time."""

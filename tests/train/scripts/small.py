@@ -1,4 +1,4 @@
-"""A small network with everything that depends on more than a sample, on any number of workers.
+"""A small network whose parts depend on more than one sample, on any number of workers.
 
 Worker 0 writes the loss of every step, over its whole mini-batch, into ``losses`` beside the
 checkpoints.
@@ -22,7 +22,7 @@ from shadowprice import training
 
 
 class Noisy(Dataset[Any]):
-    """Samples that are changed by chance whenever they are read."""
+    """Samples that are augmented at random whenever they are read."""
 
     def __init__(self, count: int, kind: torch.dtype) -> None:
         draw = torch.Generator().manual_seed(5)
@@ -78,7 +78,7 @@ def main() -> None:
     lower = torch.autocast(on, torch.float16 if on == "cuda" else torch.bfloat16, chosen.mixed)
     scaler = torch.amp.GradScaler(on, 2.0**8, growth_interval=5, enabled=chosen.mixed)
     run.register(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
-    if chosen.file_limit:  # NCCL has met the others by files
+    if chosen.file_limit:  # NCCL processes have met by files
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (chosen.file_limit, chosen.file_limit))
 

@@ -25,7 +25,7 @@ from shadowprice.training.generation import nccl_here  # noqa: E402
 
 
 class Model(pl.LightningModule):
-    """Learns with one optimizer, whose rate falls by what is validated, or with two by hand."""
+    """Learns with one optimizer, whose rate follows the validation loss, or with two by hand."""
 
     def __init__(self, chosen: argparse.Namespace, path: Path) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Model(pl.LightningModule):
         if self.chosen.two:
             return [torch.optim.Adam(self.layers[at].parameters(), lr=0.05) for at in (0, 2)]
         optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
-        # Never content: the rate falls with every epoch.
+        # Never satisfied: the rate falls with every epoch.
         falls = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1.0)
         return {
             "optimizer": optimizer,

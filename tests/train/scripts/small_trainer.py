@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
-    """Data that nobody knows the length of."""
+    """A data set of unknown length."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -46,7 +46,7 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
 
 class Slow(TrainerCallback):
-    """Takes its time, and tells how far it is."""
+    """Takes some time, and reports progress."""
 
     def __init__(self, pace: float, path: Path) -> None:
         self.pace, self.path = pace, path
@@ -72,7 +72,7 @@ def main() -> None:
         num_train_epochs=5, max_steps=25, learning_rate=0.05, logging_steps=1, report_to=[],
         use_cpu=not nccl_here(), disable_tqdm=True, seed=3, eval_strategy="steps", eval_steps=1,
         **arguments(batch=12, largest=4),
-        # The worst is kept, which is the first: nothing is saved that is not asked for.
+        # The worst one is kept, which is the first: only requested checkpoints are saved.
         save_strategy="best", metric_for_best_model="loss", greater_is_better=True,
     )  # fmt: skip
     model = Model()

@@ -1,6 +1,6 @@
-"""Lets libraries import a torchvision that was built for GPUs beside a torch that was not.
+"""Lets libraries import a torchvision that was built for GPUs beside a torch that wasn't.
 
-Nothing here uses it: they only look whether it is there, and stumble over operators it lacks then.
+Nothing here uses it: libraries only check whether it is there, and fail on operators it lacks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import torch
 
 LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
-"""Kept, since what it defines goes with it."""
+"""Kept, because its definitions go with it."""
 
 
 def prepare() -> None:

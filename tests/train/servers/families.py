@@ -1,4 +1,4 @@
-"""Runs of the families' example in real processes, left alone or resized."""
+"""Runs of the families' example in real processes, at a fixed size or resized."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ WAYS = {
     "resized, in step": (RESIZED, ("--in-step",)),
 }
 
-# What processes are forked from loads the models, once.
+# The process that others are forked from loads the models once.
 _example = runpy.run_path(str(EXAMPLE))
 _example["models"]()
 preload(__name__)
 
 
 def learn(words: Sequence[str]) -> None:
-    """Be one process of a job."""
+    """Run as one process of a job."""
     sys.argv = [str(EXAMPLE), *words]
     runpy.run_path(str(EXAMPLE), run_name="__main__")
 
@@ -58,16 +58,16 @@ def run(
     Parameters
     ----------
     folder : Path
-        A new one, of the job.
+        A new folder for the job.
     family, way : str
         One of `FAMILIES`, and of `WAYS`.
     seed, epochs, divide : int
-        What the example is told.
+        Options of the example.
 
     Returns
     -------
     list of float, float
-        The loss of every mini-batch, and the share of new images that is told right.
+        The loss of every mini-batch, and the share of new images that are classified correctly.
     """
     folder.mkdir(parents=True)
     plans, more = WAYS[way]
@@ -93,12 +93,12 @@ def run(
 
 
 class Runs:
-    """Runs that are made once: cut off, whoever asks for them again goes on from there.
+    """Runs that are stored, so that interrupted tests continue with them.
 
     Parameters
     ----------
     file : Path or None
-        Where they are kept; those of other sources, or of another torch, are begun anew.
+        Their file; runs of other sources, or of another torch, are repeated.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -126,7 +126,7 @@ class Runs:
 
 
 def _digest() -> str:
-    """Return what runs follow from: torch, the example, the runtime and how it is driven here."""
+    """Return what runs depend on: torch, the example, the runtime and this module."""
     package = ROOT / "src" / "shadowprice"
     files = [EXAMPLE, Path(__file__), Path(__file__).with_name("generations.py")]
     files += [*(package / "jobs").rglob("*.py"), *(package / "training").rglob("*.py")]
@@ -137,11 +137,11 @@ def _digest() -> str:
 
 
 def _counted(losses: Path) -> int:
-    """Return how many mini-batches count, from the losses that are written."""
+    """Return the number of mini-batches that count, from the written losses."""
     return losses.read_text().count("\n") if losses.exists() else 0
 
 
 def _listens(process: generations.Process) -> bool:
-    """Whether a process takes SIGTERM itself: one that only begins would end by it, and unsaved."""
+    """Whether a process handles SIGTERM: one that is starting would end without saving."""
     result = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())
     return bool(result and int(result[1], 16) >> (signal.SIGTERM - 1) & 1)

@@ -1,4 +1,4 @@
-"""Generations of real processes, begun quickly: forked from one that has torch loaded already."""
+"""Generations of real processes that start fast, forked from one that has loaded torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.train.backends import share_gpus
 from tests.train.forking import CONTEXT, preload
 
 PATIENCE = 240.0
-"""Seconds that anything may take on a busy machine."""
+"""Timeout of every wait on a busy machine, in seconds."""
 
 Process = multiprocessing.context.ForkServerProcess
 preload("tests.train.servers.scripts")
@@ -48,34 +48,34 @@ def _begin(
     except BaseException:
         traceback.print_exc()
         status = 1
-    # As a script ends that was begun by itself: the interpreter is taken down. A process that
-    # multiprocessing ends takes nothing down, and threads that still hang then do no harm.
+    # A script that was started directly ends with its interpreter's shutdown. A process that
+    # multiprocessing ends skips it, so threads that still hang do no harm.
     ctypes.pythonapi.Py_Exit(status)
 
 
 class Generation:
-    """The processes of one generation, told what an executor tells them.
+    """The processes of one generation, with the environment that an executor sets.
 
     Parameters
     ----------
     folder : Path
-        Of the job: checkpoints, what it reports, logs.
+        Folder of the job: checkpoints, reports, logs.
     script : callable
-        What every process runs.
+        Script of every process.
     workers, ps : int
-        How many there are.
+        Number of each.
     number : int
-        Which generation it is.
+        Number of the generation.
     address : str
-        Where they meet.
+        Address where the processes meet.
     variables : mapping
         Additional environment variables.
     own_told : mapping
-        What single processes are told besides, by name.
+        Additional environment variables of single processes, by name.
     absent : tuple of str
-        Processes that never come.
+        Processes that never start.
     **given
-        What the script is called with.
+        Arguments of the script.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Generation:
             self.processes[f"{role}-{own}"] = process
 
     def signal(self, number: int, *names: str) -> None:
-        """Send a signal to processes, to all where none is named."""
+        """Send a signal to processes, to all if none is named."""
         for name in names or tuple(self.processes):
             process = self.processes[name]
             if process.is_alive():
@@ -134,7 +134,7 @@ class Generation:
         self.signal(signal.SIGKILL, *names)
 
     def ended(self) -> dict[str, int]:
-        """Wait until all have ended; return how, by name."""
+        """Wait until all have ended; return their exit statuses by name."""
         until = time.monotonic() + PATIENCE
         for name, process in self.processes.items():
             process.join(max(0.0, until - time.monotonic()))
@@ -144,12 +144,12 @@ class Generation:
         return {name: process.exitcode for name, process in self.processes.items()}
 
     def stop(self) -> dict[str, int]:
-        """Tell all to end, as an executor does, and wait until they have."""
+        """Stop all processes, as an executor does, and wait until they have ended."""
         self.signal(signal.SIGTERM)
         return self.ended()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         until = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < until, self.said()

@@ -1,4 +1,4 @@
-"""What the processes of these tests run."""
+"""Scripts of the processes of these tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLES, FEATURES, CLASSES = 150, 5, 3
 
 
 def written(folder: Path | str, samples: int = SAMPLES, chunk: int = 17) -> str:
-    """Write samples of some classes, with their numbers; return where."""
+    """Write numbered samples of some classes; return their folder."""
     where = f"{folder}/data"
     draw = np.random.default_rng(3)
     points = draw.normal(size=(samples, FEATURES))
@@ -136,7 +136,7 @@ def train(
 
 
 def count(data: str, epochs: int, pace: float, result: str, settings: Mapping[str, Any]) -> None:
-    """Count how often samples are applied; worker that leads, or is left, writes it down."""
+    """Count how often samples are applied; the worker that leads, or remains, writes the counts."""
     torch.set_num_threads(1)
     outcome = run(counted(data, epochs, pace), Settings(**settings))
     if outcome is not None:
@@ -144,11 +144,10 @@ def count(data: str, epochs: int, pace: float, result: str, settings: Mapping[st
 
 
 def count_lingering(**given: Any) -> None:
-    """Count, where the thread that follows the leader is slower to end than the main thread.
+    """Count, with a thread of the leader's connection that ends after the main thread.
 
-    That is so on a busy machine at times. An interpreter that goes while such a thread takes its
-    line to another process down is aborted, which is a matter of a millisecond: what is tried is
-    that no thread is left.
+    That happens on a busy machine. An interpreter that shuts down while such a thread closes its
+    connection is aborted within a millisecond. So the test checks that no thread is left.
     """
     returned = threading.Event()
     follow = ParameterServer.follow
@@ -165,11 +164,11 @@ def count_lingering(**given: Any) -> None:
 
 
 SAY_ONLY = -1.0
-"""Tells a peer to say that a tensor is under way that never comes."""
+"""Announces a tensor to a peer, and never sends it."""
 
 
 class Silent:
-    """A group that takes what it is to send, and sends nothing."""
+    """A group that accepts what it should send, and sends nothing."""
 
     def send(self, *_: Any) -> Silent:
         """Send nothing."""
@@ -179,11 +178,11 @@ class Silent:
         """Return at once."""
 
     def abort(self) -> None:
-        """Have nothing to end."""
+        """Do nothing."""
 
 
 def peer(port: int, backend: str) -> None:
-    """Answer what comes over a link with the same, until it is killed."""
+    """Send back everything that comes over a link, until it is killed."""
     share_gpus(0)
     store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
     link = connect_pair(store, "link", 0, timedelta(seconds=60), backend)

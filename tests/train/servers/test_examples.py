@@ -1,4 +1,4 @@
-"""The examples do what they say: here by hand, and on the local executor with a worker killed."""
+"""The examples work as described: by hand, and on the local executor with a killed worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCES = str(Path(__file__).parents[3] / "src")
 
 
 def worker(job: str, rank: int) -> int | None:
-    """Return the process of a worker, once it is there."""
+    """Return the process of a worker, once it exists."""
     wanted = {f"SHADOWPRICE_JOB={job}", "SHADOWPRICE_ROLE=worker", f"SHADOWPRICE_RANK={rank}"}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -63,7 +63,7 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
         assert "worker-1 ended by SIGKILL" in ended.reason
         error = re.search(r"error ([\d.]+) on ratings held out", "\n".join(ended.tail))
         assert error is not None
-        assert float(error[1]) < 0.4  # the noise is 0.3; what is not learnt, 1.0
+        assert float(error[1]) < 0.4  # the noise is 0.3; an untrained model has 1.0
         last = reports.matching(Progressed, job)[-1]
         assert last.progress == 8 * 180 * 10**6
         assert {"minibatch_time", "gradient_bytes", "worker_bandwidth"} <= last.metrics.keys()
@@ -72,7 +72,7 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
 
 
 def test_a_family_of_the_testbed_takes_a_step_by_hand(tmp_path: Path) -> None:
-    # The smallest, whole; the others are tried beside what they learn.
+    # The smallest one completely; the others are tested where they train.
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     words = [sys.executable, str(EXAMPLES / "families.py"), "--family", "inception-bn"]

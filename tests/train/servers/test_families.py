@@ -25,12 +25,15 @@ from tests.train.servers.families import FAMILIES, STEPS, Runs, learn, run
 pytestmark = pytest.mark.train
 
 KEPT = os.environ.get("SHADOWPRICE_TEST_FAMILIES", "")
-"""A file in which runs of all families are kept."""
+"""A file that stores runs of all families."""
 
 ALL = bool(KEPT)
 SEEDS = range(3)
 OFF = 0.05
-"""What may lie between means over seeds, if seeds themselves differ less: five images of 100."""
+"""Maximum difference between means over seeds, if seeds themselves differ less:
+
+five images of 100.
+"""
 
 
 @pytest.mark.extended

@@ -1,4 +1,4 @@
-"""Real processes that are killed at any moment, stopped, and begun anew in other numbers."""
+"""Real processes that are killed at any moment, stopped, and restarted in other numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def progress(folder: Path) -> float:
 
 
 def own_name() -> str:
-    """Return this machine's name, where it leads back here; tests stay on loopback."""
+    """Return this machine's name if it resolves to loopback; tests stay there."""
     name = socket.gethostname()
     try:
         return name if socket.gethostbyname(name).startswith("127.") else "127.0.0.1"
@@ -140,11 +140,11 @@ def test_servers_that_wait_for_a_worker_end_when_stopped_and_when_the_leader_is_
         "result": "",
         "settings": {"report_every": 0.05},
     }
-    # Nobody comes to them.
+    # No other process joins them.
     first = Generation(tmp_path, scripts.count, 1, 3, 1, absent=("worker-0",), **given)
     first.until((tmp_path / "progress.json").exists)
     assert set(first.stop().values()) == {jobs.STOPPED}, first.said()
-    # Somebody came, and says no more: they hang in gloo.
+    # One joined, and sends nothing more: they hang in gloo.
     second = Generation(tmp_path, scripts.count, 1, 3, 2, **given)
     second.until(lambda: progress(tmp_path) > 1)
     second.signal(signal.SIGSTOP, "worker-0")
@@ -189,8 +189,8 @@ def test_every_sample_counts_once_an_epoch_through_kills_and_resizes(
     assert set(first.stop().values()) == {jobs.STOPPED}
     saved = jobs.load(tmp_path / "checkpoints")
     assert saved is not None
-    assert saved.step == progress(tmp_path) > 20  # what counted was saved, to the last mini-batch
-    # A worker is killed, and after a while everything is.
+    assert saved.step == progress(tmp_path) > 20  # its progress was saved, to the last mini-batch
+    # A worker is killed, and after a while all processes.
     second = Generation(tmp_path, scripts.count, 3, 2, 2, **given)
     second.until(lambda: progress(tmp_path) > saved.step + 5)
     second.kill(f"worker-{draw.randrange(3)}")
@@ -230,7 +230,7 @@ def moved_in_step(
         **dict.fromkeys(first.processes, jobs.STOPPED),
         "worker-2": KILLED,
     }
-    # By a name, worker 0 keeps the place where they meet, as it does on several machines.
+    # By name, worker 0 keeps the meeting point, as it does on several machines.
     second = Generation(folder, scripts.train, 2, 3, 2, address=own_name(), **given)
     assert set(second.ended().values()) == {0}
     return dict(json.loads(line) for line in Path(losses).read_text().splitlines())
@@ -260,14 +260,14 @@ def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     data = scripts.written(tmp_path)
-    # Batch normalisation and dropout see the same parts, and draw the same, whoever computes them.
+    # Batch normalisation and dropout see and draw the same, whichever worker computes a part.
     recipe: dict[str, Any] = {"epochs": 3, "minibatch": 12, "moody": True, "adam": True}
     monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "fixed"))
     curve, model = left_alone(data, IN_STEP, **recipe)
     folder = tmp_path / "resized"
     moved = moved_in_step(folder, data, {**IN_STEP, "backend": backend}, **recipe)
     metrics = json.loads((folder / "progress.json").read_text())["metrics"]
-    # What the change from the first to the second cost.
+    # The cost of the change from the first to the second.
     assert metrics["change_checkpoint"] > 0
     assert {"change_away", "change_start", "change_first_step"} <= metrics.keys()
     assert np.allclose([moved[step] for step in range(len(curve))], curve, rtol=1e-6)

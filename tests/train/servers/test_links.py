@@ -1,4 +1,4 @@
-"""Links between processes: the same comes out, by wire and by memory; who dies is noticed."""
+"""Links between processes, by socket and by shared memory; a dead peer is noticed."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
         torch.empty(0),
         torch.arange(3, dtype=torch.int64),
         torch.randn(5000, dtype=torch.float64),
-        torch.randn(CAPACITY // 4),  # as much as the memory takes
-        torch.randn(CAPACITY // 4 + 1),  # one more: by wire
+        torch.randn(CAPACITY // 4),  # as much as the shared memory takes
+        torch.randn(CAPACITY // 4 + 1),  # one more: by socket
         torch.randn(2000).bfloat16(),
         torch.arange(8000, dtype=torch.uint8),
     ]
@@ -87,7 +87,7 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
     assert link.traffic.bytes == 2 * sum(
         payload.nbytes for payload in payloads if payload is not None and payload.numel()
     )
-    # It is killed while we wait: nothing but its end tells us.
+    # It is killed while we wait: only its end shows that.
     threading.Timer(0.3, process.kill).start()
     with pytest.raises(PeerLostError):
         link.receive()
@@ -99,7 +99,7 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
 def test_what_came_stays_until_the_next_of_its_kind(
     store: tuple[Any, int], capacity: int, backend: str
 ) -> None:
-    # As a gradient does while it waits for its commit, which may bring as many bytes.
+    # As a gradient that waits for its commit, which may bring as many bytes.
     ends: dict[int, PairLink] = {}
 
     def meet(rank: int) -> None:
@@ -148,12 +148,12 @@ def test_who_dies_while_a_tensor_is_under_way_is_noticed(
     link, process = begun(store, 0, backend)
     payload = torch.zeros(1 << 20, device=link.device)
     if dies == "who receives":
-        os.kill(process.pid, signal.SIGSTOP)  # it takes nothing, and dies before it could
+        os.kill(process.pid, signal.SIGSTOP)  # it receives nothing, and dies before it could
         threading.Timer(0.5, process.kill).start()
         with pytest.raises(PeerLostError):
             link.send(Message(MessageKind.PUSH, payload=payload))
     else:
-        # It says that something is under way, and sends nothing.
+        # It announces a tensor, and sends nothing.
         link.send(Message(MessageKind.NEXT, numbers=(scripts.SAY_ONLY,)))
         threading.Timer(0.5, process.kill).start()
         with pytest.raises(PeerLostError):

@@ -1,4 +1,4 @@
-"""What servers keep: divided over any number of them, it is what one plain optimiser keeps."""
+"""State of servers: divided over any number of them, it equals that of one plain optimizer."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_parameters_are_grouped_by_name_though_a_server_has_none_of_a_group(
 
 
 class Plain(torch.optim.Optimizer):
-    """Counts on a gradient of all that it is given, as one of somebody's own may."""
+    """Counts on the whole gradient, as a custom optimizer may."""
 
     def __init__(self, parameters: object) -> None:
         super().__init__(parameters, {"lr": 0.1})  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_an_optimiser_steps_over_what_has_a_gradient_alone(tmp_path: Path) -> No
 
 
 class Spread(torch.optim.Optimizer):
-    """Keeps one row for every parameter: it cannot be divided by elements."""
+    """Keeps one row for every parameter, so it can't be divided by elements."""
 
     def __init__(self, parameters: object) -> None:
         super().__init__(parameters, {"lr": 0.1})  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) ->
 
 
 class Odd(torch.optim.SGD):
-    """Keeps one of numpy's numbers."""
+    """Keeps a numpy number."""
 
     def step(self, closure: Any = None) -> None:
         super().step(closure)

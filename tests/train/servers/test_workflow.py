@@ -1,4 +1,4 @@
-"""What is learnt with servers, against plain loops; every sample once an epoch, whoever dies."""
+"""Results with servers, against plain loops; every sample once an epoch, whichever process dies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def checkpoints_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def minibatches_in_step(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """Yield what each step sees, worked out from the whole data set at once."""
+    """Yield the input of each step, computed from the whole data set at once."""
     parts = [recipe.data.fetch(number) for number in range(len(recipe.data.chunks))]
     order = recipe.order()
     for epoch in range(recipe.epochs):
@@ -63,7 +63,7 @@ def minibatches_in_step(recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 
 def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """Yield what one worker alone sees."""
+    """Yield the input of a single worker."""
     order = recipe.order()
     for epoch in range(recipe.epochs):
         for chunk in order.chunks(epoch):
@@ -75,7 +75,7 @@ def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 
 def plain(recipe: Recipe, minibatches: Iterator[dict[str, Any]]) -> tuple[Any, list[float]]:
-    """Train as a script does that knows nothing of servers."""
+    """Train as a script that knows nothing of servers."""
     model = build_seeded_model(recipe).to(own_device())
     optimizer = recipe.optimizer(trainable_parameters(model))
     rate = optimizer.param_groups[0]["lr"]
@@ -114,7 +114,7 @@ def test_a_storage_that_does_not_say_where_chunks_are_is_trained_on_all_the_same
     pytest.importorskip("requests")
     monkeypatch.setattr(chunks, "_BACKOFF_SECONDS", (0.0,))
     recipe = scripts.counted(scripts.written(tmp_path), 2)
-    with socket.create_server(("127.0.0.1", 0)) as nobody:  # closed again: nothing listens there
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # closed again: no process listens there
         port = nobody.getsockname()[1]
     recipe = replace(recipe, data=replace(recipe.data, namenode=f"webhdfs://127.0.0.1:{port}"))
     threads = Threads(recipe, Settings(), 2, 1)
@@ -131,7 +131,7 @@ def test_a_storage_that_does_not_say_where_chunks_are_is_trained_on_all_the_same
 
 
 class NameNode(http.server.BaseHTTPRequestHandler):
-    """Says, in the words of HDFS 2.7.3, that every third chunk is on node-0, others on node-1."""
+    """Reports, as HDFS 2.7.3 does, that every third chunk is on node-0, others on node-1."""
 
     def do_GET(self) -> None:
         url = urllib.parse.urlsplit(self.path)
@@ -252,7 +252,7 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
         slow, compute = threads.workers[0], threads.workers[0]._compute_gradient
 
         def slowly(*given: Any) -> Any:
-            time.sleep(0.08)  # so long that the others get far ahead on a busy machine, too
+            time.sleep(0.08)  # so long that the others get far ahead even on a busy machine
             return compute(*given)
 
         slow._compute_gradient = slowly  # type: ignore[method-assign]
@@ -288,7 +288,7 @@ def test_a_silent_worker_loses_its_chunk_and_comes_back(tmp_path: Path) -> None:
         return compute(*given)
 
     threads.workers[0]._compute_gradient = asleep  # type: ignore[method-assign]
-    # The other has a long last chunk, so that the sleeper wakes before the end.
+    # The other one has a long last chunk, so that the sleeping one wakes before the end.
     other = threads.workers[1]._compute_gradient
 
     def steadily(*given: Any) -> Any:
@@ -340,7 +340,7 @@ def test_a_stop_that_cannot_be_saved_fails_a_process_with_both_roles(
 
 
 class Constant(torch.nn.Module):
-    """Keeps what no mini-batch changes, and float64 does not hold, or not without care."""
+    """Keeps values that no mini-batch changes, and that float64 can't hold, or only with care."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -370,7 +370,7 @@ def test_buffers_that_nothing_changes_stay_what_they_are(
 
 
 class Observer(Constant):
-    """Keeps the lowest input, from infinity, as observers of quantisation do."""
+    """Keeps the minimum input, from infinity, as observers of quantisation do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -440,7 +440,7 @@ def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_p
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"of-{workers}"))
             threads = Threads(replace(recipe, loss=noisy), settings, workers, 1)
-            for worker in threads.workers:  # they share what numpy draws from: one at a time
+            for worker in threads.workers:  # they share numpy's generator: one at a time
                 worker._compute_gradient = partial(in_turn, worker._compute_gradient)  # type: ignore[method-assign]
             assert threads.run() == "done"
         curves.append(losses)
@@ -461,7 +461,7 @@ class TooOftenError(Exception):
 
 
 def slow(recipe: Recipe, seconds: float, most: int) -> tuple[Recipe, list[int]]:
-    """Return a recipe whose mini-batches, or parts, take long, and a list with one for each."""
+    """Return a recipe with slow mini-batches, or parts, and a list with an entry for each."""
     computed: list[int] = []
 
     def loss(model: Any, batch: Any) -> Any:
@@ -548,7 +548,7 @@ def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError, match="no such column"):
         run(replace(recipe, loss=broken))
-    wait_until(lambda: threading.active_count() <= before)  # no thread goes on to save
+    wait_until(lambda: threading.active_count() <= before)  # no thread is left that could save
 
     def careless(parameters: Any) -> Any:
         optimizer = torch.optim.SGD(parameters, lr=0.1)

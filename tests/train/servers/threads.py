@@ -1,4 +1,4 @@
-"""All processes of a generation as threads of this one: quick, and without a network."""
+"""All processes of a generation as threads of this one: fast, and without a network."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Threads:
     recipe, settings
         What is learnt, and how.
     workers, servers : int
-        How many there are.
+        Number of each.
     dies : mapping of int to int
-        Workers that go away, each after it sent so many messages to the leader.
+        Workers that die, each after a number of messages to the leader.
     stop : list, optional
-        No longer empty once they are told to stop.
+        Becomes non-empty when they are to stop.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Threads:
             worker.work()
         except (PeerLostError, SystemExit):
             pass
-        finally:  # whatever else it raises, the leader is not to wait for it
+        finally:  # whatever else it raises, the leader must not wait for it
             for link in worker._links:
                 link.close()
 
     def run(self) -> str:
-        """Run it to its end; return how that was."""
+        """Run it to its end; return the result."""
         for thread in self.threads:
             thread.start()
         try:
@@ -88,7 +88,7 @@ class Threads:
 
 
 class Frail:
-    """The line to the leader of a worker that dies; then all its lines end."""
+    """The connection to the leader of a worker that dies; then all its connections end."""
 
     def __init__(self, links: list[Any], sends: int) -> None:
         self._own, self._all, self._sends = links[0], list(links), sends
