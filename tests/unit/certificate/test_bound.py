@@ -310,7 +310,7 @@ def test_every_placement_respects_every_limit(seed: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_the_best_schedule_is_valid(seed: int) -> None:
-    """Capacities, progress, roles and earnings are counted anew from the schedules alone."""
+    """Capacities, progress, roles and earnings are computed again from the schedules alone."""
     rng = np.random.default_rng(seed)
     cluster = make_cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
     jobs = some_jobs(cluster, rng, 6)

@@ -1,4 +1,4 @@
-"""The least mean completion time: below every schedule, and below every policy's runs."""
+"""The lower bound of mean completion time: below every schedule, and below every policy's runs."""
 
 from __future__ import annotations
 

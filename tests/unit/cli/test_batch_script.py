@@ -1,4 +1,4 @@
-"""Headers of batch scripts, and the words that run a script."""
+"""Headers of batch scripts, and the arguments that run a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shells offer: asked as a shell asks, by the installed command's own protocol."""
+"""Completion in shells, requested as a shell does, by the installed command's protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzzer of the command line leaves no command and no option out."""
+"""The fuzzer of the command line draws every command and every option."""
 
 from __future__ import annotations
 

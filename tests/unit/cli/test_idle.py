@@ -1,4 +1,4 @@
-"""Options that would do nothing are refused, and rules name options that there are."""
+"""Options that would have no effect are refused, and rules name existing options."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_rules_name_commands_and_options_that_there_are() -> None:
     for name, rules in RULES.items():
         for rule in rules:
             assert set(rule.options) <= known[name], name
-    # Whoever sizes a cluster to a trace says of what else these are.
+    # If a cluster is sized to a trace, these options describe its servers.
     assert {field.name for field in fields(Workload)} <= set(RULES["whatif"][0].options)
     sized = {name for name, options in known.items() if {"slot", "load", "trace"} <= options}
     assert sized <= RULES.keys()

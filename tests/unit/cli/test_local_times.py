@@ -1,4 +1,4 @@
-"""Times of the service's texts, in the local time of a command's user."""
+"""Times in the service's texts, in the local time of a command's user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last lines of a log, where a job's story is told."""
+"""The last lines of a log, in a job's history."""
 
 from __future__ import annotations
 

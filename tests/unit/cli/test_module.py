@@ -1,4 +1,4 @@
-"""``python -m shadowprice`` is the console script by another name."""
+"""``python -m shadowprice`` equals the console script."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_module_does_what_the_script_does(words: list[str], status: int) -> 
 
 
 def test_ctrl_c_during_the_start_leaves_no_traceback(tmp_path: Path) -> None:
-    # In the working directory, this module takes the place of a library.
+    # In the working directory, this module hides a library's.
     (tmp_path / "typer.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     done = subprocess.run(
         [sys.executable, "-m", "shadowprice", "policies"],

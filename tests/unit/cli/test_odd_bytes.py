@@ -1,4 +1,4 @@
-"""Words of the command line that are no text: bytes that are not UTF-8, as Python holds them."""
+"""Arguments that aren't UTF-8, as Python represents their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command prints JSON if asked to, and its progress without a terminal."""
+"""Every command prints JSON on request, and its progress without a terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield all commands below a group, with their words."""
+    """Yield all commands below a group, with their names."""
     if hasattr(command, "list_commands"):
         context = typer.Context(command)
         for name in command.list_commands(context):
@@ -66,7 +66,7 @@ def test_commands_that_write_files_name_them_as_json(
 
 
 class Clock:
-    """A monotonic clock of one second a look."""
+    """A monotonic clock that advances a second at each call."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ticks = count()

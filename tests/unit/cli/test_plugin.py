@@ -1,4 +1,4 @@
-"""``kubectl shadowprice``: what its command line says."""
+"""``kubectl shadowprice``: its command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUN = "from shadowprice.cli.plugin import run; run()"
 
 @pytest.fixture
 def fake_kubectl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return the path of a shell script that is called instead of kubectl."""
+    """Return the path of a shell script that replaces kubectl."""
     path = tmp_path / "kubectl"
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
@@ -138,7 +138,7 @@ def test_manifests_are_read_from_stdin(fake_kubectl: Path) -> None:
 def test_a_forwarded_port_stays_open_after_many_connections(
     fake_kubectl: Path, tmp_path: Path
 ) -> None:
-    """kubectl writes a line for each connection; a pipe that nobody reads would block it."""
+    """kubectl writes a line for each connection; a pipe without a reader would block it."""
     fake_kubectl.write_text(
         "#!/bin/sh\n"
         "echo 'Forwarding from 127.0.0.1:4321 -> 8642'\n"

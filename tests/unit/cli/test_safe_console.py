@@ -1,4 +1,4 @@
-"""What a console shows of names and messages that look like markup."""
+"""Output of a console for names and messages that look like markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that are lengths of time: what is wrong with one is said with its name."""
+"""Options that are durations: an error names its option."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which service is meant, and who gets to see which token."""
+"""Which service is addressed, and which token it gets."""
 
 import os
 import stat
@@ -69,7 +69,7 @@ def _environment(server: str | None, token: str | None = None) -> dict[str, str]
 
 @pytest.mark.parametrize(
     ("named", "environment", "meant"),
-    [  # what is named, SERVER and TOKEN of the environment, what is meant
+    [  # what is given, SERVER and TOKEN of the environment, the expected service
         (None, {}, ("https://lab", "t-lab")),
         (None, _environment(None, "mine"), ("https://lab", "mine")),
         ("other", {}, ("https://other:9", "t-other")),
@@ -77,7 +77,7 @@ def _environment(server: str | None, token: str | None = None) -> dict[str, str]
         ("https://new:9", {}, ("https://new:9", None)),
         (None, _environment("other"), ("https://other:9", "t-other")),
         (None, _environment("https://new:9", "mine"), ("https://new:9", "mine")),
-        # The environment's token belongs to the environment's server, and is shown to no other.
+        # The environment's token belongs to the environment's server, and goes to no other.
         ("other", _environment("https://new:9", "mine"), ("https://other:9", "t-other")),
         ("https://evil", _environment("lab", "mine"), ("https://evil", None)),
         ("https://evil", _environment(None, "mine"), ("https://evil", None)),
@@ -124,7 +124,7 @@ def test_a_port_alone_needs_no_scheme() -> None:
 
 
 def test_who_has_no_home_names_the_service_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in containers that run as a number: no HOME, and no name that has one."""
+    """As in containers that run as a number: no HOME, and no user name."""
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)

@@ -1,4 +1,4 @@
-"""The event stream, however it is cut, tells the same; what was not finished is not told."""
+"""The event stream gives the same events however it is cut, without incomplete ones."""
 
 import json
 

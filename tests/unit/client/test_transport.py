@@ -1,4 +1,4 @@
-"""What is asked again, and for how long; what answers may be no service at all."""
+"""Retries and their limits; the response may come from something else than a service."""
 
 import ssl
 from collections.abc import Iterator

@@ -50,7 +50,7 @@ def test_inverse_survival_inverts(name: str) -> None:
     probability = np.array([0.999, 0.7, 0.31, 0.02, 1e-4])
     time = distribution.inverse_survival(probability)
     if isinstance(distribution, Empirical):
-        # A step function: the time is the first at which no more than the probability is left.
+        # A step function: the time is the first at which at most the probability is left.
         assert np.all(distribution.survival(time) <= probability * (1 + 1e-12))
         assert np.all(distribution.survival(time * (1 - 1e-9)) >= probability * (1 - 1e-9))
     else:

@@ -9,7 +9,7 @@ from shadowprice.cloning.montecarlo import clopper_pearson
 from shadowprice.core.errors import InputError
 from tests.support.distributions import DISTRIBUTIONS
 
-# Only if the variance with two copies is finite does the standard error mean something.
+# The standard error is meaningful only if the variance with two copies is finite.
 STEADY = [name for name in DISTRIBUTIONS if name != "pareto, order 1.1"]
 
 

@@ -170,7 +170,7 @@ def test_kkt_conditions_hold(problem: CloningProblem, constraint: DeadlineConstr
 
 @pytest.mark.parametrize("relaxed", [True, False])
 def test_the_response_to_prices_does_not_depend_on_the_start_of_the_search(relaxed: bool) -> None:
-    """Against bisection; also from where g' + l is 0, which the equation's logarithm punishes."""
+    """Against bisection; also from points with g' + l = 0, where the logarithm is large."""
     problem = mixed(machines=200, deadline=15.0)
     a = problem.arrays
     for j in range(len(a.tasks)):
@@ -222,7 +222,7 @@ def test_machine_limit_and_single_copies_are_active_as_expected() -> None:
     # Order below 2: two copies cost less than one, so the optimum leaves r = 1 by itself.
     cheap = CloningProblem([TaskGroup(3, Pareto.of_mean(1.25, 5.0))], 30, 5000.0, 0.5)
     np.testing.assert_allclose(solve(cheap).continuous, 1.6, rtol=1e-9)
-    # Falling cost: only the machines bound the copies.
+    # Falling cost: only the machines limit the copies.
     free = CloningProblem([TaskGroup(4, Weibull(0.5, 5.0))], 22, 50.0, 0.2)
     solution = solve(free)
     np.testing.assert_allclose(solution.continuous, 5.5, rtol=1e-9)
@@ -454,13 +454,14 @@ def test_a_distribution_that_meets_no_condition_is_refused() -> None:
 
 
 def test_an_infeasible_deadline_is_refused_with_a_feasible_one() -> None:
-    # That a task outlasts a minute rounds to certain: the normal tail 13.6 deviations off.
+    # The probability that a task outlasts a minute rounds to 1: the normal tail 13.6 deviations
+    # off.
     groups = [TaskGroup(4, LogNormal(0.3, 3600.0))]
     with pytest.raises(InputError, match="no number of copies helps") as caught:
         solve(CloningProblem(groups, 200, 60.0, 0.05))
     deadline = min_feasible_deadline(CloningProblem(groups, 200, 60.0, 0.05))
     assert f"{deadline:.8g}s" in str(caught.value)
-    # Fifty copies of each task, whose least ends by then.
+    # Fifty copies of each task, whose minimum ends by then.
     outlasts = 0.5 * math.erfc(math.log(deadline / 3600.0) / 0.3 / math.sqrt(2.0))
     assert (1.0 - outlasts**50) ** 4 == pytest.approx(0.95, rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""Bags of tasks in job files: what they say, and every way to say it wrong."""
+"""Bags of tasks in job files: valid entries, and every kind of error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds are kept before anything is allocated, and the documentation states them."""
+"""Limits are checked before anything is allocated, and the documentation states them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_window_that_moves_beyond_its_end_holds_only_present_reservations() ->
     assert near.start == far.start == 22
     assert (near.used == far.used).all()
     assert (near.versions == far.versions).all()
-    far.advance(10**12)  # at once, however far
+    far.advance(10**12)  # at once, at any distance
     assert far.start == 10**12
 
 
@@ -164,7 +164,7 @@ def test_nothing_that_a_terminal_obeys_is_shown() -> None:
 
 def test_the_search_for_alike_names_is_bounded() -> None:
     assert closest_match("orsis", ["oasis", "fifo"]) == "oasis"
-    # A part of one name is that name; of several, or of a few letters, it says nothing.
+    # A part of one name identifies it; a part of several, or of a few letters, doesn't.
     assert closest_match("lost", ["slot", "server_lost", "server_back"]) == "server_lost"
     assert closest_match("serv", ["slot", "server_lost", "server_back"]) is None
     assert closest_match("ack", ["slot", "server_back"]) is None

@@ -1,4 +1,4 @@
-"""What is written on the clock is kept on the clock, whatever the slots."""
+"""Times on the clock in a file stay the same for any length of slots."""
 
 from fractions import Fraction
 
@@ -94,7 +94,7 @@ def test_a_bag_s_deadline_on_the_clock_runs_from_its_submission() -> None:
         "arrival": "25min",
         "utility": {"kind": "constant", "value": 1},
     }
-    # Submitted 15 minutes before its slot begins: 60 of the 75 are left then.
+    # Submitted 15 minutes before its slot begins, so 60 of the 75 minutes are left then.
     for deadline, left in (("75min", 3.0), ("3 slots", 3.0), ("70min", 2.75)):
         job = resolve("20min", **bag, deadline=deadline)
         assert (job.arrival, job.before_arrival) == (2, 0.75)

@@ -1,4 +1,4 @@
-"""Servers that share an entry are laid out once, as each by itself would be."""
+"""Servers of one entry are built once, and equal servers that were built one by one."""
 
 from __future__ import annotations
 

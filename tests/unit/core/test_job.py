@@ -28,7 +28,7 @@ def test_work_is_counted_in_worker_slots_exactly() -> None:
 
 
 def test_a_boundary_is_not_lost_to_rounding() -> None:
-    # 10 mini-batches of 0.3 slots are exactly 3 worker-slots; floats would ask for a fourth.
+    # 10 mini-batches of 0.3 slots are exactly 3 worker-slots; floats would give 4.
     made = make_job(
         make_cluster(), epochs=1, chunks=1, minibatches=10, speed=StepModel(Fraction(180))
     )

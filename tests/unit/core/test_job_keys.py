@@ -1,4 +1,4 @@
-"""Keys tell all jobs apart, whatever characters their names have."""
+"""Keys of all jobs differ, whatever characters their names have."""
 
 from __future__ import annotations
 

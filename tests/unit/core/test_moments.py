@@ -1,4 +1,4 @@
-"""Moments that lie ahead, as people write them."""
+"""Future times, as people write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners: told by labels, which nobody but the service sets."""
+"""Owners of jobs: identified by labels that only the service sets."""
 
 from __future__ import annotations
 

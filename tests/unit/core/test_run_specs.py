@@ -1,4 +1,4 @@
-"""What a job file may say of what really runs."""
+"""The part of a job file that describes its processes."""
 
 from __future__ import annotations
 

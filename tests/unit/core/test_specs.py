@@ -244,8 +244,8 @@ def test_a_job_that_fits_only_where_local_traffic_is_free_is_read_and_judged_by_
         "servers: [{name: s, capacity: {worker: 4, ps: 1}}]\n"
         "tenants: [{name: a, share: {worker: 4, ps: 1}}]\n"
     )
-    # Four workers of 1 Gbit/s ask for two parameter servers of 2 Gbit/s by (6); on the one server
-    # there is, one serves them all where local traffic costs nothing.
+    # Four workers of 1 Gbit/s need two parameter servers of 2 Gbit/s by (6). On a single server,
+    # one serves them all if local traffic costs nothing.
     (tmp_path / "j.yaml").write_text(
         "jobs:\n  - {name: a, tenant: a, chunks: 4, workers: {min: 4}, minibatch_time: 30min,"
         " gradient: 1GB, worker: {worker: 1, bandwidth: 1Gbps}, ps: {ps: 1, bandwidth: 2Gbps},"

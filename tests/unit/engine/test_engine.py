@@ -1,4 +1,4 @@
-"""What the engine refuses, and the order of what it does."""
+"""Refusals of the engine, and the order of its actions."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_plan_that_falls_short_is_planned_again() -> None:
         made.handle(SlotBegan(slot))
         commands = made.handle(SlotEnded(slot, {"job": gained}))
         seen.append([command.job for command in commands if isinstance(command, Displaced)])
-    # Seen with the first slot that yields too little, not when the plan ends.
+    # Noticed with the first slot that yields too little, not when the plan ends.
     assert seen == [["job"], [], ["job"]]
     assert made.jobs["job"].status is Status.DROPPED
     assert made.jobs["job"].refusal is WHY

@@ -1,4 +1,4 @@
-"""What the engine demands of a bag's plan, and how it counts and gives back."""
+"""The engine's requirements of a bag's plan, and its counting of units."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_finished_tasks_are_counted_by_group_and_their_places_given_back() -> No
     assert record.progress == 3
     assert record.tasks_left == (1, 1)
     assert record.left == [1, 1]
-    # One task in two copies and one in one copy still run: three places at most.
+    # One task in two copies and one in one copy still run: at most three units.
     assert record.plan.rows() == [[0, 0, 4, 0], [0, 1, 3, 0], [1, 0, 3, 0], [2, 0, 2, 0]]
     assert engine.ledger.used[0, :, 0].tolist() == [3000, 0, 0, 0]
     assert engine.ledger.used[1, :, 0].tolist() == [2000, 0, 0, 0]
@@ -202,7 +202,7 @@ def test_a_policy_without_bags_is_not_called() -> None:
 
 
 class Placer:
-    """Places a bag slot by slot as it is told."""
+    """Places a bag slot by slot as the test says."""
 
     capabilities = Capabilities(runs_bags=True, wakes_every_slot=True)
 
@@ -230,7 +230,7 @@ FIRST = stood((0, 4, 0), (1, 3, 0), copies=COPIES)
 
 
 def placed(*steps: list[Decision], done: tuple[tuple[int, ...], ...] = ()) -> Engine:
-    """Place a bag slot by slot; the last slot begins, and ends where ``done`` tells of it."""
+    """Place a bag slot by slot; the last slot begins, and ends if ``done`` is given."""
     on = place_cluster(role=Role.ANY)
     engine = Engine(on, Placer(*steps))
     engine.handle(JobsArrived(0, (two_groups(on),)))

@@ -1,4 +1,4 @@
-"""A journal replays to the same state without the policy, and says where it is damaged."""
+"""A journal replays to the same state without the policy, and reports where it is damaged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.support.straggling_execution import StragglerExecution
 
 
 class Raising:
-    """A policy that must not be asked."""
+    """A policy that must not be called."""
 
     def __init__(self, like: Policy) -> None:
         self.capabilities = like.capabilities
@@ -62,7 +62,7 @@ def policy(seed: int, kind: str) -> Policy:
 
 
 def journal_of(path: Path, seed: int, kind: str = "planner") -> Engine:
-    """Write the journal of a run; return the engine as it ended."""
+    """Write the journal of a run; return the engine at its end."""
     cluster, jobs, incidents, _ = random_world(seed)
     simulation = Simulation(
         cluster,
@@ -95,7 +95,7 @@ def test_a_journal_replays_without_its_policy(
 def test_every_prefix_is_the_state_of_its_time(
     tmp_path_factory: pytest.TempPathFactory, seed: int, kind: str
 ) -> None:
-    """Digests are taken as the run goes on, and each prefix of the journal leads to its own."""
+    """Digests are recorded during the run, and each prefix of the journal leads to its own."""
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     cluster, jobs, incidents, _ = random_world(seed)
     digests: list[str] = []

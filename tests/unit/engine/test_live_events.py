@@ -1,4 +1,4 @@
-"""What happens while a slot runs: arrivals, losses, failures, reports, acknowledgements."""
+"""Events within a slot: arrivals, losses, failures, reports, acknowledgements."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def alone(name: str, **changes: Any) -> Any:
 
 
 class Resuming(EarliestPlanner):
-    """The earliest planner, which keeps no books of its own."""
+    """The earliest planner, which keeps no state of its own."""
 
     def resume(self, view: View) -> None:
-        """Look at the view the next time, as always."""
+        """Read the view the next time, as always."""
 
 
 def engine(*, acknowledges: bool = False) -> Engine:
@@ -102,7 +102,7 @@ def test_a_server_lost_while_a_slot_runs_ends_what_runs_there() -> None:
     assert (stop.job, stop.generation, stop.frees) == ("one", 1, (here,))
     assert Displaced(1, "one", f"{here} was lost") in commands
     assert made.handle(ServerLost(1, here)) == []
-    # What it made before is counted, and it starts again elsewhere.
+    # Its earlier progress counts, and it starts again elsewhere.
     made.handle(SlotEnded(0, {"one": 2, "two": 4}))
     assert made.jobs["one"].progress == 2
     start = next(c for c in made.handle(SlotBegan(1)) if getattr(c, "job", "") == "one")
@@ -236,7 +236,7 @@ def test_measured_progress_never_goes_back() -> None:
         made.handle(ProgressMeasured(1, {"one": (generation, measured)}))
         assert record.progress == progress
     assert record.measured == 39 * MICRO
-    # It is behind its plan of two slots by one worker-slot, and that is seen now.
+    # It is behind its plan of two slots by one worker-slot, and that is noticed now.
     commands = made.handle(SlotEnded(0, {}))
     assert [command.job for command in commands if isinstance(command, Displaced)] == ["one"]
     made.handle(SlotBegan(1))
@@ -255,7 +255,7 @@ def test_what_was_counted_by_time_ends_with_the_first_report() -> None:
     for measured, progress in ((0, 0), (0, 0), (25 * MICRO, 2), (0, 2), (25 * MICRO, 2)):
         made.handle(ProgressMeasured(2, {"one": (record.generation, measured)}))
         assert record.progress == progress
-    # The plan that counted on more is seen to fall short.
+    # The plan that counted on more falls short, which is noticed.
     commands = made.handle(SlotEnded(1, {}))
     assert [command.job for command in commands if isinstance(command, Displaced)] == ["one"]
 
@@ -265,7 +265,7 @@ def test_a_revised_job_keeps_its_share_of_the_work() -> None:
     made.handle(JobsArrived(0, (alone("one", utility=Deadline(5.0, 9.0)),)))
     made.handle(SlotBegan(0))
     made.handle(SlotEnded(0, {"one": 4}))
-    # Half as fast: what was half done is half done, and the plan is no longer enough.
+    # Half as fast: its half of the work is still half, and the plan no longer suffices.
     slow = alone("one", speed=StepModel(Fraction(120)), utility=Constant(3.0))
     commands = made.handle(JobRevised(1, slow))
     record = made.jobs["one"]
@@ -336,7 +336,7 @@ def test_finished_jobs_leave_when_they_are_collected() -> None:
     assert made.state.collect() == []
     assert made.jobs.keys() == {"two"}
     assert made.state_digest() == digest == kept.state_digest()
-    # Late word of it is no error; its name may be used again.
+    # A late report on it is no error; its name may be used again.
     assert made.handle(JobCancelled(0, "one")) == []
     made.handle(JobsArrived(0, (alone("one"),)))
     assert made.jobs.keys() == {"two", "one"}
@@ -425,7 +425,7 @@ def test_a_server_removed_between_two_slots_ends_what_runs_there(acknowledges: b
 def test_a_plan_that_ends_with_the_running_slot_is_not_extended_on_a_server_that_left(
     changed: ServerState | None,
 ) -> None:
-    """The job needs another plan; one on two servers must not shrink to the one that is left."""
+    """The job needs another plan; one on two servers must not shrink to the remaining one."""
     made = Engine(ON, make_policy("oasis", PolicyContext(ON), {"prices": "online"}))
     job = alone("one", worker_range=(8, 8), epochs=1, chunks=8, utility=Constant(1000.0))
     made.handle(JobsArrived(0, (job,)))

@@ -18,11 +18,11 @@ from shadowprice.engine import Engine
 from tests.support.workloads import GBPS, make_cluster, make_job
 
 PLACES = ((0, 3, 1), (1, 1, 0))
-"""(server, workers, parameter servers): one worker stands elsewhere."""
+"""(server, workers, parameter servers): one worker is on another server."""
 
 
 class Fixed:
-    """Puts every job where the test says."""
+    """Places every job as the test says."""
 
     def __init__(
         self, entries: tuple[tuple[int, int, int], ...], *, local_free: bool, ahead: bool
@@ -70,7 +70,7 @@ def test_workers_beside_their_parameter_server_need_no_other(ahead: bool) -> Non
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_each_server_of_parameter_servers_carries_all_workers_elsewhere(ahead: bool) -> None:
-    # Two workers elsewhere are what one parameter server carries, three are too many ...
+    # One parameter server can serve two workers elsewhere; three are too many ...
     assert status(((0, 2, 1), (1, 2, 0)), local_free=True, ahead=ahead) is Status.ADMITTED
     with pytest.raises(PolicyError, match=r"cannot carry 3 workers elsewhere, 2 could"):
         status(((0, 1, 1), (1, 3, 0)), local_free=True, ahead=ahead)

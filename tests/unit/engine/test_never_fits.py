@@ -1,4 +1,4 @@
-"""A job never fits exactly where servers, filled one worker at a time, hold too few of it."""
+"""A job never fits exactly if servers, filled one worker at a time, hold too few of its workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.workloads import make_job
 
 KINDS = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
 AMOUNTS = st.fixed_dictionaries({kind: st.integers(0, 6) for kind in KINDS})
-ENOUGH = 1_000  # of what takes nothing
+ENOUGH = 1_000  # of a resource that it doesn't use
 SERVERS = st.lists(st.tuples(st.sampled_from(Role), AMOUNTS), min_size=1, max_size=4)
 
 

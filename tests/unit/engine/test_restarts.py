@@ -1,4 +1,4 @@
-"""The engine holds plans to the time that restarts cost, and the simulator takes it away."""
+"""The engine counts the cost of restarts in plans, and the simulator charges it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.workloads import make_cluster, make_job
 
 
 class Scripted:
-    """Commits the schedules it is given, one after the other."""
+    """Commits the given schedules, one after the other."""
 
     def __init__(self, *plans: Schedule, charges: bool = True) -> None:
         self.capabilities = Capabilities(plans_ahead=True, elastic=True, charges_restarts=charges)
@@ -59,7 +59,7 @@ ON = make_cluster(2, 0)
 
 
 def hour_job(restart: int) -> Job:
-    """Return a job of six slots on one worker, that loses so many seconds when it moves."""
+    """Return a job of six slots on one worker that loses some seconds when it moves."""
     return make_job(
         ON,
         epochs=1,
@@ -92,7 +92,7 @@ def test_a_plan_that_forgets_its_restarts_is_refused() -> None:
 
 
 def test_what_was_charged_suffices_and_nothing_less() -> None:
-    """The simulator yields to the unit what the engine counted."""
+    """The simulator's progress equals the engine's, to the unit."""
     job = hour_job(60)
     engine = Simulation(ON, [job], Scripted(LONGER)).run()
     record = engine.jobs["job"]
@@ -104,14 +104,14 @@ def test_what_was_charged_suffices_and_nothing_less() -> None:
 
 def test_a_plan_that_does_not_charge_falls_short_and_is_planned_again() -> None:
     job = hour_job(60)
-    # Seen at the end of slot 2, in which it moved.
+    # Noticed at the end of slot 2, in which it moved.
     later = rows(*((slot, 1) for slot in range(3, 7)))
     policy = Scripted(MOVING, later, charges=False)
     engine = Simulation(ON, [job], policy).run()
     record = engine.jobs["job"]
     assert record.plans == 2
     assert record.completion == 6
-    # The second plan goes on where the first one stood: no second restart.
+    # The second plan continues where the first one was: no second restart.
     assert record.progress == (7 * 600 - 60) * 10**6
 
 
@@ -152,7 +152,7 @@ def test_what_a_restart_costs_may_change_while_jobs_run() -> None:
         assert event_from_record(json.loads(json.dumps(event_record(change)))) == change
         engine.handle(change)
         assert (engine.cluster.restart_seconds, engine.cluster.restart_first) == (seconds, first)
-    assert engine.open_jobs["job"].job.restart == 0  # those that are there keep theirs
+    assert engine.open_jobs["job"].job.restart == 0  # existing ones keep theirs
     for wrong in (Fraction(-1), ON.slot_seconds + 1):
         with pytest.raises(EventError, match="negative, or longer than a slot"):
             engine.handle(CapacityChanged(0, restart_seconds=wrong))

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for: they go on, and what fails is told for as long as it does."""
+"""Background tasks: they restart after an error, which is reported until they recover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What executors share: specifications, environments, reports of progress, and their registry."""
+"""Shared parts of executors: specifications, environments, progress reports, and the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of processes, and how they are read piece by piece."""
+"""Logs of processes, read in parts."""
 
 from __future__ import annotations
 

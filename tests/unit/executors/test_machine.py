@@ -1,4 +1,4 @@
-"""Which devices the servers of one machine get."""
+"""Devices of the servers of one machine."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ _VARIABLES = {
         (4, 0, {"cuda": "GPU-a,MIG-b"}, ("GPU-a", "MIG-b")),
         (4, 0, {"hip": "0"}, ("0", "1", "2", "3")),  # the other vendor's
         (4, 0, {"nvidia": "2,3"}, ("2", "3")),
-        (4, 0, {"nvidia": "2,3", "cuda": "1"}, ("3",)),  # a number among those left
+        (4, 0, {"nvidia": "2,3", "cuda": "1"}, ("3",)),  # a number of the selected ones
         (1, 0, {"nvidia": "3"}, ("0",)),  # a container, whose driver lists the selected one
         (4, 0, {"nvidia": "all"}, ("0", "1", "2", "3")),
         (1, 0, {"nvidia": "none"}, ()),

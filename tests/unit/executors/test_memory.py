@@ -1,4 +1,4 @@
-"""Machines that are alike but for some KiB are one kind of server."""
+"""Machines that differ by some KiB are one kind of server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_what_somebody_wrote_counts_as_it_is(written: int) -> None:
 
 
 def memories(machines: int) -> list[int]:
-    """Return the memory of machines of one kind, as kernels leave it: some MiB more or less."""
+    """Return the memory of machines of one kind, as kernels report it: some MiB more or less."""
     draw = random.Random(0)
     return [(263_845_100 + draw.randrange(-4096, 4096)) << 10 for _ in range(machines)]
 
@@ -39,7 +39,7 @@ def test_kubernetes_nodes_of_one_kind_are_one_kind_of_server() -> None:
             "status": {"allocatable": {"cpu": "63770m", "memory": f"{memory >> 10}Ki"}},
         }
         view = node_view(item)
-        assert view.has["memory"] == memory  # what is asked of a node is held against all of it
+        assert view.has["memory"] == memory  # all requests of a node are compared with it
         result = to_server_info(view, {"memory": 441 << 20}, gpu="nvidia.com/gpu", tolerations=[])
         return result.capacity["memory"]
 

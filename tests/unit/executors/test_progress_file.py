@@ -1,4 +1,4 @@
-"""What is made of a job's file of progress."""
+"""Reports from a job's progress file."""
 
 from __future__ import annotations
 

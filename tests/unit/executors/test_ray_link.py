@@ -1,4 +1,4 @@
-"""What the service asks of the process that speaks to Ray."""
+"""Requests of the service to the process that connects to Ray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BridgeClient:
-    """A bridge that answers with what it was asked: there ``is`` is the answer."""
+    """A bridge that responds with its request: ``is`` compares both."""
     begin = asyncio.create_subprocess_exec
 
     async def echo(*_: str, **more: Any) -> asyncio.subprocess.Process:

@@ -1,4 +1,4 @@
-"""How a generation ended on Ray, by its processes; what nodes are; what is asked of Ray."""
+"""Ends of generations on Ray, by their processes; states of nodes; requests to Ray."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
     workers = max(1, len(drawn) - servers)
     names = [f"worker-{n}" for n in range(workers)]
     names += [f"ps-{n}" for n in range(len(drawn) - workers)]
-    # As one supervisor sees it: the first failure tells all others to end, and so does an order.
+    # As one supervisor sees it: the first failure stops all others, and so does a command.
     ends, first = [], min((at for code, at, _, _ in drawn if code), default=99.0)
     for name, (code, at, item, killed) in zip(names, drawn, strict=True):
         was_told = at > first or (ordered and item and at >= first)
@@ -90,7 +90,8 @@ def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
 
 
 def test_clocks_that_differ_blame_no_stopped_process() -> None:
-    # The node of worker 1 is an hour slow: by its clock it ended first, after it was told to.
+    # The clock of worker 1's node is an hour slow. By that clock it ended first, after it was
+    # stopped.
     ends = [
         ProcessExit("worker-0", 9, 5000.0),
         ProcessExit("worker-1", 1, 1400.0, stop_requested=True),

@@ -1,4 +1,4 @@
-"""What a supervisor finds of its generation, and whom it tells to end."""
+"""A supervisor's view of its generation, and the processes that it stops."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
 def test_children_started_by_a_sigterm_trap_get_no_signal(
     leader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell that saves by another program: that came after the look at descendants, and before
-    the one at the cgroup, in which a process's own group is not written."""
-    saving = os.getpid() + 1  # any number: who would be told is written down
+    """A shell that saves by another program, which started after the search for descendants and
+    before the one in the cgroup, which doesn't list a process's own group.
+    """
+    saving = os.getpid() + 1  # any number: the signals are recorded
     groups = {saving: leader.pid, leader.pid: leader.pid}
     received: list[tuple[str, int]] = []
     monkeypatch.setattr(children, "descendants", lambda _: {leader.pid: leader.pid})

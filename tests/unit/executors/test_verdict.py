@@ -1,4 +1,4 @@
-"""How a generation ended, against the table of docs/executors.md read out by hand."""
+"""How a generation ended, against the table of docs/executors.md, typed by hand."""
 
 from __future__ import annotations
 

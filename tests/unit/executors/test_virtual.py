@@ -1,4 +1,4 @@
-"""The virtual executor and its loop: time that jumps, jobs that obey, servers that vanish."""
+"""The virtual executor and its loop: simulated time, obedient jobs, vanishing servers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _job(**more: Any) -> VirtualJob:
 
 
 class _World:
-    """An executor, and every report that it made with the second in which it came."""
+    """An executor, with every report and the second in which it came."""
 
     def __init__(self, clock: VirtualClock, jobs: dict[str, VirtualJob]) -> None:
         self.executor = VirtualExecutor(clock, jobs)

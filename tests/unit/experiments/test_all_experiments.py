@@ -1,4 +1,4 @@
-"""`experiment all`: every figure by one command, which goes on where it was cut off."""
+"""`experiment all`: every figure by one command, which resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ pytest.importorskip("matplotlib")
 
 
 def noted(folder: str, number: int) -> int:
-    """Write down that it ran, and return what tells runs from each other."""
+    """Record that it ran, and return a result that identifies the run."""
     with Path(folder, "ran").open("a") as stream:
         stream.write(f"{number} ")
     return number * number
 
 
 def made(name: str, folder: Path, first: int, error: Exception | None = None) -> Experiment:
-    """Return an experiment of three runs, one cut off where a file says so, then an error."""
+    """Return an experiment of three runs: one is interrupted if a file says so, then an error."""
 
     def label(folder: str, number: int) -> str:
         cut = Path(folder, "cut")
@@ -64,7 +64,7 @@ def test_what_is_cut_off_makes_nothing_again_and_leaves_nothing_behind(
     assert said[at + 1 : at + 3] == [
         "2/2",
         "6",
-    ]  # those that were kept count with the time that they took
+    ]  # those that were kept count with their time
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_one_that_fails_keeps_no_other_from_being_made_and_is_reported(
     assert any(line.startswith("d skipped") and "needs another system" in line for line in lines)
     assert (out / "b" / "b.png").exists()
     assert not (out / "a").exists()
-    # Mended, the same command makes what is missing, and nothing again.
+    # Once it is fixed, the same command makes what is missing, and repeats nothing.
     (tmp_path / "mended").touch()
     assert main(words) == 0
     ran = [int(word) for word in (tmp_path / "ran").read_text().split()]
@@ -124,7 +124,7 @@ def test_what_is_skipped_is_no_failure(
     monkeypatch.setattr(framework, "experiments", lambda: known)
     assert main(["experiment", "all", "--out", str(tmp_path / "figures")]) == 0
     assert "a skipped after" in capsys.readouterr().out
-    # Alone it is asked for, and what it lacks is an error.
+    # Requested alone, what it lacks is an error.
     assert main(["experiment", "a", "--out", str(tmp_path / "alone")]) == 1
 
 

@@ -1,4 +1,4 @@
-"""CSD's experiments in small: their tables say what the figures claim."""
+"""CSD's experiments in small: their tables support the claims of the figures."""
 
 from __future__ import annotations
 

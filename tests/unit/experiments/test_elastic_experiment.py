@@ -212,7 +212,10 @@ def test_real_jobs_are_set_beside_the_simulator(
             raise KeyboardInterrupt
 
     class Elsewhere:
-        """What spreads other experiments' runs: not these, which would run beside each other."""
+        """The option that distributes other experiments' runs:
+
+        not these, which would run side by side.
+        """
 
         def run(self, *_: Any) -> None:
             raise AssertionError("spread")
@@ -225,7 +228,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     assert ran == ["fifo", "drf", "fifo"]
     settings = ExperimentSettings(quick=True, spread=Elsewhere())
     figure = run_experiment(chosen, tmp_path / "out", settings)
-    assert ran == ["fifo", "drf", "fifo", "rolling"]  # what was done is kept, and no more made
+    assert ran == ["fifo", "drf", "fifo", "rolling"]  # finished ones are kept, and no more are made
     assert figure.stat().st_size > 10_000
     tmp_path /= "out"
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}

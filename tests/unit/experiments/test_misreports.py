@@ -1,4 +1,4 @@
-"""The experiment on misreports: what each misreport states, and what is measured of it."""
+"""The experiment on misreports: each misreport, and its measurements."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_shams_are_cancelled_before_they_can_complete(kind: str) -> None:
 
 
 def test_slower_and_less_work_take_their_true_time() -> None:
-    """A job that is alone completes when it would have, whatever it states."""
+    """A job that is alone completes at the same time, whatever it states."""
     completions = set()
     own = next(job for job in JOBS if job.tenant == LIAR)
     for case in (MisreportCase(), MisreportCase("less work", 4), MisreportCase("slower", 2)):

@@ -1,4 +1,4 @@
-"""OASiS's experiments in miniature: what they measure, and that it can be drawn."""
+"""OASiS's experiments in miniature: their measurements and figures."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_ratios_are_of_instances_and_not_of_sums() -> None:
 
 
 def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:
-    """What the experiment runs is what `generate --preset testbed` writes for any driver."""
+    """The experiment runs the workload that `generate --preset testbed` writes for any driver."""
     call = ["generate", "--preset", "testbed", "--jobs", "12", "--slots", "10", "--seed", "3"]
     assert main([*call, "--out", str(tmp_path)]) == 0
     on, jobs = testbed.declared(3)

@@ -51,7 +51,7 @@ def status(page: str) -> tuple[list[str], list[list[str]]]:
 
 
 def commands(page: str) -> list[str]:
-    """Return the commands between fences, without what is said of them."""
+    """Return the commands between fences, without their comments."""
     text = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
     fences = re.findall(r"^```\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     lines = [line.partition("#")[0].strip() for fence in fences for line in fence.splitlines()]
@@ -74,7 +74,7 @@ def test_a_page_begins_with_a_summary_of_results(page: str) -> None:
         assert all(row), f"an empty cell: {row}"
         named += re.findall(r"`([\w.-]+)`", row[0])
         assert row[3].replace("*", "") in VERDICTS, row[3]
-    # Every experiment is told of, and nothing that is not one.
+    # Every experiment has an entry, and every entry is an experiment.
     assert set(named) == experiments_of(page)
 
 

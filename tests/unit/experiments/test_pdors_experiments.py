@@ -1,4 +1,4 @@
-"""PD-ORS's experiments in small: their tables say what the figures claim."""
+"""PD-ORS's experiments in small: their tables support the claims of the figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_co_location_earns_more_the_faster_the_links_inside(
         .iter_rows()
     }
     assert earned[40.0, "pdors"] > 5 * earned[1.0, "pdors"]
-    # With links of one speed the readings of (3.4) are one, and OASiS never co-locates.
+    # With links of one speed the readings of (3.4) agree, and OASiS never co-locates.
     assert earned[1.0, "pdors-literal"] == earned[1.0, "pdors"]
     assert earned[40.0, "oasis"] == earned[1.0, "oasis"]
     assert earned[40.0, "pdors-literal"] < earned[40.0, "pdors"] / 4

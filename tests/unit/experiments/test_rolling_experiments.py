@@ -1,4 +1,4 @@
-"""The experiments on `rolling`, on what can be had without traces."""
+"""The experiments on `rolling` that need no traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = ExperimentSettings(quick=True)
 
 @pytest.fixture(autouse=True)
 def without_traces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Only what is generated, and little of it."""
+    """Generated workloads only, and few of them."""
     monkeypatch.setenv("SHADOWPRICE_TRACES", str(tmp_path))
     (one,) = setting.workloads(quick=True)
     small = replace(one, jobs=16, slots=40)

@@ -178,7 +178,7 @@ def test_a_job_is_submitted_with_what_it_runs() -> None:
     assert float(given["--pace"]) == pytest.approx(files.pace[job["name"]], abs=1e-6)
     assert int(given["--epochs"]) == job["epochs"]
     assert given["--seed"] == "7"
-    # One worker alone takes what the paper says of a job, 40 minutes to two hours, scaled.
+    # A single worker takes as long as in the paper, 40 minutes to two hours, scaled.
     for one in files.jobs:
         alone = one["epochs"] * one["chunks"] * one["minibatches"] * files.pace[one["name"]]
         assert 40 <= alone / 45 * 20 <= 121
@@ -310,7 +310,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     pytest.importorskip("torch")
     small = measure.ExperimentScale(seconds=20, slots=2, jobs=2, policies=(PolicyChoice("fifo"),))
     monkeypatch.setattr(measure, "QUICK", small)
-    monkeypatch.setattr(measure, "PROBE_JOBS", 2)  # of three the third would tell no more here
+    monkeypatch.setattr(measure, "PROBE_JOBS", 2)  # a third model would show no more here
     settings = ExperimentSettings(quick=True, target=ExecutorTarget())
     figure = run_experiment(find_experiment("testbed"), tmp_path, settings)
     assert figure.stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""Curves of families: who takes one, what of it, and what is wrong."""
+"""Curves of families: their users, their parts, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job files with several faults: all are listed, and no more than their jobs left out."""
+"""Job files with several errors: all are listed, and only the jobs with errors are left out."""
 
 import json
 import tarfile
@@ -61,7 +61,7 @@ def test_a_duplicate_name_is_reported_with_the_other_problems(tmp_path, name, ki
     second = "line 2: name" if name.endswith(".jsonl") else "jobs[1].name"
     assert duplicate.startswith(f"{second}: duplicate job name 'y'; the name is taken by ")
     assert message in other
-    # The other way around the second is right but for its name.
+    # The other way around, the second is right except for its name.
     path = written(tmp_path / name, [job("y", **changes), job("y")])
     assert len(faults(path)) == 2
     [kept] = read_jobs(path, CLUSTER, skip_invalid=True)
@@ -110,7 +110,7 @@ def test_a_line_is_named_as_the_location(tmp_path: Path, line: str, message: str
 
 
 def test_json_may_escape_characters_as_pairs(tmp_path: Path) -> None:
-    """Python writes a character beyond 16 bits so, which YAML refuses."""
+    """Python writes a character beyond 16 bits this way, which YAML refuses."""
     names = ["\U0001f600", "\\ud83d\\ude00", "\\\U0001f600", "\u00e9"]
     path = written(tmp_path / "jobs.json", [job(name) for name in names])
     assert "\\ud83d\\ude00" in path.read_text()

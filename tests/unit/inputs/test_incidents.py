@@ -1,4 +1,4 @@
-"""Incident files: what they may say, and how each fault is told."""
+"""Incident files: valid entries, and the message of each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML that stands for far more than it holds, and JSON that nests without end."""
+"""YAML that expands to far more than its size, and JSON that is nested without end."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_hostile_yaml(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "h.yaml"
     path.write_text(text)
     tracemalloc.start()
-    if words == "a":  # long but a number all the same
+    if words == "a":  # long, but a number
         assert load_yaml(path) == {"a": int("9" * 3999)}
     else:
         with pytest.raises(InputError) as caught:

@@ -13,7 +13,7 @@ from tests.support.examples import sample
 
 
 def assert_same(cost, gain, required, utility, costs, unit=1):
-    """Everything the kernel says agrees with the costs of a twin."""
+    """All results of the kernel agree with the costs of a twin."""
     gain, required = gain * unit, required * unit
     exact, lower, upper = every_cost(cost, gain, required)
     np.testing.assert_allclose(exact, costs, rtol=1e-9, atol=0)
@@ -56,8 +56,8 @@ def test_table_agrees_on_middling_instances():
 
 @pytest.mark.parametrize("equal", ["all", "none", "almost"])
 def test_table_agrees_on_parameter_server_staircases(equal):
-    # 60 workers a slot, one parameter server for each ten started: almost every choice is near
-    # the hull, and equal slots make every reduced cost a tie.
+    # 60 workers a slot, one parameter server for each ten started: almost every choice is near the
+    # hull, and equal slots make every reduced cost a tie.
     rng = np.random.default_rng(3)
     workers = np.arange(1, 61)
     price = {"all": np.ones(40), "none": rng.random(40) + 0.5, "almost": 1 + 1e-7 * rng.random(40)}
@@ -114,7 +114,7 @@ def test_free_choices_take_no_more_than_needed():
 
 
 def test_prices_hundreds_of_orders_apart_do_not_blur():
-    # Earlier slots cost 1e200: what the pass took from them must leave no rounding behind.
+    # Earlier slots cost 1e200, and must leave no rounding error behind.
     cost = np.array([[1e200], [1e200], [3e-40], [2e-40]])
     answer = best_schedule(cost, np.array([1]), 2, np.full(4, 1e-30))
     assert answer.choice.tolist() == [-1, -1, 0, 0]

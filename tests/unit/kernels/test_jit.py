@@ -1,4 +1,4 @@
-"""Compiling kernels: caching, inlining, constants, and the notice."""
+"""Compilation of kernels: caching, inlining, constants, and the progress message."""
 
 import importlib
 import os

@@ -32,7 +32,7 @@ def unshared(resources: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def contents(line: Timeline, interval: int) -> list[tuple[int, ...]]:
-    """Return role and room of every single server of an interval, sorted."""
+    """Return role and free capacity of every single server of an interval, sorted."""
     state = int(line.state[interval])
     rows: list[tuple[int, ...]] = []
     for group in range(int(line.groups[state])):

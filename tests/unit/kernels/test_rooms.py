@@ -1,4 +1,4 @@
-"""Room of servers slot by slot: against counting one by one."""
+"""Free capacity of servers slot by slot, against counting processes one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def room(free: np.ndarray, demand: np.ndarray) -> int:
-    """Put one after another on a server until none fits."""
+    """Place processes on a server until none fits."""
     left, count = free.copy(), 0
     while (left >= demand).all():
         left -= demand

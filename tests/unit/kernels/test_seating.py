@@ -1,4 +1,4 @@
-"""Who is put on what is left on servers, against every server looked at for every job."""
+"""Placement of jobs on spare capacity, against examining every server for every job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Twin:
     terms: StepWeights
 
     def step(self, row: int, below: int) -> tuple[float, int]:
-        """Return what the best level below another brings by its weight, and which it is."""
+        """Return the maximum gain by weight of a level above the given one, and that level."""
         jobs, spread = self.jobs, int(self.jobs.spread_levels[row])
         for levels in (range(spread, below), range(min(below, spread))):
             best, target = 0.0, -1
@@ -50,7 +50,7 @@ class Twin:
         return 0.0, -1
 
     def fits(self, row: int, level: int) -> tuple[Array, Array] | None:
-        """Put a job at a level if there is room; return its workers and servers by server."""
+        """Place a job at a level if it fits; return its workers and servers by server."""
         jobs = self.jobs
         count, count_ps = int(jobs.worker_counts[row, level]), int(jobs.ps_counts[row, level])
         workers, ps = np.zeros(len(self.free), np.int64), np.zeros(len(self.free), np.int64)
@@ -71,7 +71,7 @@ class Twin:
         return None
 
     def seat(self, level: Array) -> dict[int, tuple[Array, Array]]:
-        """Seat who stands nowhere, one after the other."""
+        """Place jobs that run nowhere, one after the other."""
         below = {row: int(self.jobs.levels[row]) for row in np.flatnonzero(level < 0).tolist()}
         seated = {}
         while True:

@@ -20,15 +20,15 @@ SLOTS = 300
 
 def test_a_pool_s_share_is_the_one_of_lists() -> None:
     kinds = [_compare(np.random.default_rng(seed)) for seed in range(200)]
-    # Of every kind there are some, and of those that end beyond what is looked at first.
+    # There are some of every kind, and some that end beyond the first part that is searched.
     assert {kind for kind, _ in kinds} == {"none", "fewest", "between", "most"}
     assert {"fewest", "between", "most"} == {kind for kind, end in kinds if end > 64}
 
 
 def _compare(rng: np.random.Generator) -> tuple[str, int]:
-    """Hold one drawn job to the lists; return what its share is, and where it ends."""
+    """Compare one random job with the lists; return its share, and its end."""
     levels = int(rng.integers(2, 9))
-    # Two columns; the second asks for nothing more at some levels, as parameter servers do.
+    # Two columns; at some levels the second needs nothing more, as parameter servers do.
     demand = np.cumsum(rng.integers((1, 0), (4, 2), (levels, 2)), axis=0)
     gains = np.cumsum(rng.integers(1, 30, levels))
     free = rng.integers(0, 2 * int(demand.max()), (SLOTS, 2))
@@ -107,9 +107,9 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     count, levels = int(rng.integers(1, 12)), int(rng.integers(1, 7))
     begins = 50 + np.concatenate(([0], np.cumsum(rng.integers(1, 30, count))))
     room = rng.integers(-1, levels, count)
-    # Nothing is sure of a slot in which a job restarts for long: 0.
+    # In a slot in which a job restarts for long, no gain is certain: 0.
     gains = np.cumsum(rng.integers(0, 20, levels))
-    # A first slot in which a job does not restart makes more, the more the more workers there are.
+    # A first slot without a restart gains more, the more workers there are.
     first = gains + np.cumsum(rng.integers(0, 20, levels)) * rng.integers(2)
     ceilings = np.flatnonzero(rng.random(levels) < 0.6)
     ceilings = ceilings if len(ceilings) else np.array([levels - 1])

@@ -1,4 +1,4 @@
-"""Kernels stay small enough to read: what many of them take is in records."""
+"""Kernels stay small enough to read: shared parameters are in records."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_placements_keep_every_constraint(
     settings_ = {"spread": spread, "gain": gain, "tries": tries, "seed": seed}
     cost, relaxed, rounds, *_ = place(slot, method, **settings_)
     best = place(slot, EXACT, spread=spread)[0]
-    # What fits is found, by every method.
+    # Every method finds a placement if there is one.
     assert np.isfinite(cost).tolist() == np.isfinite(best).tolist()
     assert (cost >= best * (1 - 1e-12)).all()
     for i in np.flatnonzero(np.isfinite(cost)):
@@ -221,7 +221,7 @@ def test_schedules_are_the_optimum_of_the_whole_problem(literal: bool) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_machines_without_a_finite_price_are_not_used(method: int) -> None:
-    # Cheap servers on a machine whose workers are beyond price, and the reverse.
+    # Cheap servers on a machine with unaffordable workers, and the reverse.
     slot = Slot(
         np.array([np.inf, 0.1, 1.0, 2.0]),
         np.array([0.1, np.inf, 1.0, 2.0]),
@@ -239,7 +239,7 @@ def test_machines_without_a_finite_price_are_not_used(method: int) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("literal", [False, True])
 def test_rate_of_a_choice_is_that_of_its_placement(method: int, literal: bool) -> None:
-    # Fact 1: an external choice stands on several machines, however the ties fall.
+    # Fact 1: an external choice is on several machines, whichever way ties are broken.
     rng = np.random.default_rng(7)
     external = 0
     for _ in range(80):

@@ -49,7 +49,7 @@ def test_states_are_what_every_machine_is_in_every_slot(seed: int) -> None:
             assert state == len(seen)
         seen.add(state)
     assert len(seen) == len(first)
-    # Each state once: no two are equal in all that the job can see.
+    # Each state once: no two are equal in everything that the job sees.
     prints = {
         (price_worker[k].tobytes(), price_server[k].tobytes(), room[k].tobytes())
         for k in range(len(first))

@@ -1,4 +1,4 @@
-"""Prices, groups of equal servers, the cost of a slot and the placement behind it."""
+"""Prices, groups of equal servers, and the cost and placement of a slot."""
 
 import math
 
@@ -19,7 +19,7 @@ from tests.support.slot_groups import check_groups
 
 
 class Pool:
-    """A random pool over a horizon: its reservations, and its groups kept by refreshing."""
+    """A random pool over a horizon: its reservations, and its groups, which are updated."""
 
     def __init__(self, rng, slots, servers, resources):
         kinds = rng.integers(1, 13, (2, resources)) * 1000
@@ -119,7 +119,7 @@ def test_groups_are_exactly_the_equal_servers():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_known_changes_of_many_servers_move_them_between_groups(seed):
-    """Groups get empty and numbers are used again, by few changes and by many."""
+    """Groups get empty and numbers are reused, after few changes and after many."""
     rng = np.random.default_rng(seed)
     servers, slots = 90, 3
     capacity = rng.integers(5, 8, (servers, 2))

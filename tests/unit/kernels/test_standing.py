@@ -1,4 +1,4 @@
-"""Servers with equal room looked at together, against every server looked at for every job."""
+"""Groups of equal servers, against examining every server for every job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_placements_equal_those_of_the_twin(seed: int) -> None:
     on_workers, on_ps = dense_counts(stood, rows, servers)
     for _ in range(6):
         level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
-        # A job may be packed in two steps: at a lower level, and what it lacks of a higher one.
+        # A job may be packed in two steps: at a lower level, then the rest of a higher one.
         entries = [(row, 0, int(level[row])) for row in range(rows) if level[row] >= 0]
         # A whole one is packed at once.
         whole = [row for row, _, high in entries if high >= jobs.spread_levels[row]]
@@ -96,7 +96,7 @@ def test_a_pinned_job_whose_level_does_not_fit_keeps_only_what_is_pinned() -> No
     )
     first, size, one = np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1, np.int64)
     pinned = Placements(first, size, np.zeros(1, np.int64), one, one)
-    # The pinned processes fill server 0. Server 1 has no room for a PS, but for the worker.
+    # The pinned processes fill server 0. Server 1 has no capacity for a PS, but for the worker.
     free = np.array([[5], [2]])
     zero_one = np.array([0, 1])
     log = PackingLog(np.array([2]), np.zeros(2, np.int64), zero_one, 1 - zero_one, np.array([1]))
@@ -120,7 +120,7 @@ def test_counts_are_reduced_from_the_smallest_on() -> None:
 def packed(
     rng: np.random.Generator, jobs: JobArrays, level: np.ndarray, least: np.ndarray
 ) -> tuple[PackingLog, PackingLog]:
-    """Return what is packed where some rows have a least level already, and without those."""
+    """Return the packed rows, with rows that have a minimum level already, and without those."""
     entries = []
     for row in rng.permutation(len(level)).tolist():
         if level[row] > least[row]:
@@ -160,7 +160,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
         capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NO_PLACEMENTS, none[:0], False
     )
     on_workers, on_ps = dense_counts(stood, rows, servers)
-    # Some of those that stand are fixed, and some of them rise: spread ones, to a higher level.
+    # Some running rows are fixed, and some rise: spread ones, to a higher level.
     least = np.where((log.level >= 0) & (rng.random(rows) < 0.6), log.level, -1)
     drawn = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
     level = np.where(least >= 0, least, drawn)

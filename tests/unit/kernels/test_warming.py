@@ -1,4 +1,4 @@
-"""Kernels are compiled beforehand, together, kept apart from what is measured, and never needed."""
+"""Kernels are compiled in advance, together, outside of measurements, and optionally."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path) -> None:
 @pytest.mark.compiles
 @compiled
 def test_warm_compiles_all_that_the_comparison_of_the_readme_calls() -> None:
-    # What is called is compared, which takes no compiling where the kernels are kept already.
+    # The signatures of calls are compared, which compiles nothing if the kernels are cached.
     policies = "rolling,oasis,fifo,drf"
     example = [*("-c", "examples/cluster.yaml"), *("-j", "examples/jobs.yaml")]
     more = ("--until", "20 slots", "-p", policies, "--bound")
@@ -150,7 +150,7 @@ def test_a_failed_compilation_is_reported(tmp_path: Path) -> None:
 def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
     warm = (
         "import signal, sys\n"
-        # A shell starts what runs in its background with interrupts ignored.
+        # A shell starts its background jobs with interrupts ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from shadowprice.cli.main import main\n"
         "sys.exit(main(['warm', 'oasis']))"
@@ -178,9 +178,9 @@ def test_an_install_that_nobody_can_write_to_runs(tmp_path: Path) -> None:
             copy = tmp_path / "read-only" / source.relative_to(package.parent)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.symlink_to(source)
-            # No folder of this name can be made, whoever asks.
+            # No user can create a folder with this name.
             (copy.parent / "__pycache__").touch()
-    # Symbolic links are followed to the sources; kernels are what is looked for beside them.
+    # Symbolic links to the sources are followed; kernels are searched beside their targets.
     for copy in (tmp_path / "read-only" / "shadowprice" / "kernels").rglob("*.py"):
         text = copy.read_text()
         copy.unlink()

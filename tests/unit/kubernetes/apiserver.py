@@ -1,4 +1,4 @@
-"""A server that answers as an API server may: late, with faults, with histories that end."""
+"""A server with the faults of an API server: late responses, errors, and histories that expire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shadowprice.kubernetes.connection import ApiClient
 
 
 class Scripted:
-    """Objects of one kind, their history, and faults to come."""
+    """Objects of one kind, their history, and pending faults."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -36,19 +36,19 @@ class Scripted:
         self.history.append((self.version, kind, self.objects[name]))
 
     def remove(self, name: str, value: int) -> None:
-        """Delete an object, which had a value in the end."""
+        """Delete an object with its last value."""
         self.version += 1
         last = self.objects.pop(name)
         meta = {**last["metadata"], "resourceVersion": str(self.version)}
         self.history.append((self.version, "DELETED", {"metadata": meta, "value": value}))
 
     def forget(self) -> None:
-        """Compact: what was before cannot be gone on from."""
+        """Compact the history: watches can't resume from before."""
         self.oldest = self.version + 1
         self.version += 1
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request for the list, or to follow it."""
+        """Respond to a list request, or to a watch."""
         self.requests.append(f"{request.method} {request.rel_url}")
         if self.faults:
             return self.faults.pop(0)
@@ -90,7 +90,7 @@ class Scripted:
 
 
 class Leases:
-    """A server of one lease, which keeps what was written last and refuses what is older."""
+    """A server of one lease, which keeps the newest write and refuses older ones."""
 
     def __init__(self) -> None:
         self.held: dict[str, Any] = {}
@@ -117,7 +117,7 @@ class Leases:
 async def served(
     scripted: Scripted, folder: Path, user: dict[str, Any] | None = None
 ) -> AsyncIterator[ApiClient]:
-    """Serve it, and connect to it by a kubeconfig with a user's credentials."""
+    """Run it, and connect to it by a kubeconfig with a user's credentials."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return await scripted.answer(request)

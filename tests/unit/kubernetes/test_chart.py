@@ -46,7 +46,7 @@ def by_name(documents: list[dict[str, Any]]) -> dict[str, Any]:
         name = f"{document['kind']}/{metadata.get('namespace')}/{metadata['name']}"
         assert name not in found
         found[name] = document
-        if document["kind"] == "ConfigMap":  # a file within is YAML of its own
+        if document["kind"] == "ConfigMap":  # a file within is YAML too
             document["data"] = {key: yaml.safe_load(text) for key, text in document["data"].items()}
     return found
 
@@ -139,7 +139,7 @@ def test_releases_share_no_cluster_role(tmp_path: Path) -> None:
 
 @needs_go
 def test_an_edited_cluster_file_makes_other_pods(tmp_path: Path) -> None:
-    """Replicas read it as they begin."""
+    """Replicas read it when they start."""
 
     def digest(**changed: Any) -> str:
         result = by_name(rendered(tmp_path, "v1.31.0", "prod", **changed))

@@ -1,4 +1,4 @@
-"""Requests, histories and leases on a server that has every trouble an API server may have."""
+"""Requests, histories and leases on a server with every fault of an API server."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: 
         server.faults = [web.Response(status=429, headers={"Retry-After": "1"})]
         put_off = asyncio.create_task(connection.post(LIST, {}))
         await wait_until_async(lambda: len(server.requests) == 1)
-        leads = False  # it is asked before each try, not when the request was made
+        leads = False  # it is requested before each try, not when the request was made
         with pytest.raises(LeadershipLostError) as caught:
             await put_off
         assert caught.value.passing
@@ -232,7 +232,7 @@ def test_the_time_is_that_of_the_server_whatever_it_is_here(tmp_path: Path) -> N
         await asyncio.sleep(0.2)
         assert_between(connection.time(), 1795498200.2, since=start)
         start = time.monotonic()
-        with pytest.raises(ApiError):  # a refusal is dated, too
+        with pytest.raises(ApiError):  # a refusal has a date too
             await connection.get(LIST)
         assert_between(connection.time(), 1795498260.0, since=start)
         await connection.get(LIST)
@@ -284,18 +284,18 @@ def test_an_informer_knows_what_is_there_through_every_trouble(
         server.remove("b", 9)
         server.put("f", 1)
         await wait_until_async(lambda: "n/f" in informer.items and "n/b" not in informer.items)
-        # What it was in the end is told before that it is gone.
+        # Its last state is reported before its deletion.
         assert [one for one in received if one[0] == "n/b"] == [
             ("n/b", None, 1),
             ("n/b", 1, 9),
             ("n/b", 9, None),
         ]
-        # The connection breaks: it goes on from where it was, and lists nothing.
+        # The connection breaks: the watch resumes, and lists nothing.
         server.cut.set()
         server.put("a", 3)
         await wait_until_async(lambda: informer.items["n/a"] == 3)
         assert informer.lists == 3
-        # The place is forgotten, and servers fail meanwhile: all is listed again.
+        # The server forgets the position, and fails meanwhile: everything is listed again.
         server.cut.set()
         server.faults = [web.Response(status=500), web.Response(status=429)]
         server.remove("c", 1)
@@ -361,11 +361,11 @@ def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
         assert not await two.acquire()
         await one.release()
         assert await two.acquire()
-        # Whoever holds it ends without a word: it is free after its time.
+        # The holder ends without releasing it: it is free after its time.
         assert two._renewing is not None
         two._renewing.cancel()
         assert await one.acquire(60.0)
-        # It cannot be renewed: who held it knows by itself.
+        # It can't be renewed: the holder finds out by itself.
         leases.down = True
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             await one.lost.wait()
@@ -382,7 +382,7 @@ def test_a_lease_is_taken_at_once_from_whom_is_known_to_do_nothing_by_it(tmp_pat
         assert not await two.acquire(0.1, over=lambda holder: holder == "other")
         assert await two.acquire(0.1, over=lambda holder: holder == "one")
         assert two.epoch > one.epoch
-        async with asyncio.timeout(WAIT_LIMIT_SECONDS):  # with its next renewal it knows
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):  # it learns that with its next renewal
             await one.lost.wait()
         await one.release()
         assert two.holds()

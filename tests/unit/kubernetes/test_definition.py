@@ -140,7 +140,7 @@ def rules() -> Programs:
 
 
 def broken(programs: Programs, new: Any, old: Any = None) -> list[str]:
-    """Return the messages of the rules that an interpreter of CEL finds broken."""
+    """Return the messages of the rules that a CEL interpreter finds violated."""
     import celpy
 
     values = {"self": celpy.json_to_cel(new), "oldSelf": celpy.json_to_cel(old or new)}

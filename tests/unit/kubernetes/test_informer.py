@@ -1,4 +1,4 @@
-"""What follows a list ends when it is told to, and so does who tells it."""
+"""A watch of a list ends on request, and so does the task that requests it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 class Lingering:
-    """A server whose watches take a moment to be ended."""
+    """A server whose watches take a moment to end."""
 
     def __init__(self) -> None:
         self.ending = asyncio.Event()
@@ -30,7 +30,7 @@ class Lingering:
 
 
 def test_a_task_cancelled_while_it_closes_an_informer_ends() -> None:
-    """A service that was told to stop just then went on for ever."""
+    """A service that was stopped at this moment never ended."""
 
     async def scenario() -> None:
         server = Lingering()

@@ -1,4 +1,4 @@
-"""Pauses that grow up to a bound, what is followed with them, and how many tries that allows."""
+"""Backoff up to a limit, watches with it, and the number of attempts that it allows."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
             await asyncio.sleep(4.0)
             await wait_until_async(lambda: len(server.requests) >= 3)
             assert not task.done()
-            await streamed.fetch_new()  # it is followed: no request of its own
+            await streamed.fetch_new()  # it is watched, without a request of its own
             spent = time.monotonic() - began
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -182,7 +182,7 @@ def test_end_of_a_log_that_is_not_fetched_in_time_is_kept(
 def test_watches_that_end_as_they_begin_are_begun_ever_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands between may cut everything off at once, with nothing wrong in its answer."""
+    """A proxy may end every connection at once, with nothing wrong in its response."""
     monkeypatch.setattr(informers, "INITIAL_BACKOFF_SECONDS", 0.1)
 
     async def run_scenario() -> None:

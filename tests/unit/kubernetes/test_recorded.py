@@ -1,5 +1,4 @@
-"""Newer and older API servers by their recorded schemas: what each has is found, and nothing else
-is sent to it."""
+"""Newer and older API servers by their recorded schemas: each gets only the fields that it has."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from tests.support.kubernetes_versions import (
 
 
 def sent(*, gated: bool) -> list[dict[str, Any]]:
-    """Everything that a generation with all its extras is made of."""
+    """Everything that a generation with all its options consists of."""
     volumes = [
         {"path": "/a", "claim": "c", "read_only": True, "part": "p"},
         {"path": "/b", "config_map": "m"}, {"path": "/c", "secret": "s"},
@@ -96,7 +95,7 @@ def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
 
 
 def test_what_is_sent_to_newer_ones_would_be_unknown_to_older_ones() -> None:
-    """The walk finds what it has to find."""
+    """The search finds what it has to find."""
     pod = sent(gated=True)[-1]
     assert list(unknown_fields(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
     faults = list(

@@ -1,4 +1,4 @@
-"""What an empty cluster admits at the default L, and with ``empty=admits``."""
+"""Admissions of an empty cluster at the default L, and with ``empty=admits``."""
 
 from __future__ import annotations
 

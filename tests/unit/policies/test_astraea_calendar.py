@@ -129,7 +129,7 @@ def test_theorem_1_bounds_the_loss_of_a_job_that_runs_alone(slots: int) -> None:
 
 
 WIDE: Any = {"worker": 200, "ps": 1, "horizon": 64}
-"""A server with many places, beside which a gang of one worker is small."""
+"""A server with many units, beside which a gang of one worker is small."""
 
 
 def small_job(on: Cluster, name: str, arrival: int = 0, slots: int = 1, **changes: Any) -> Job:
@@ -139,7 +139,7 @@ def small_job(on: Cluster, name: str, arrival: int = 0, slots: int = 1, **change
 
 
 def claim(on: Cluster, jobs: list[Job], *incidents: Any, **options: Any) -> dict[str, Any]:
-    """Return what a run of Astraea claims, by default with the premises of its theorem."""
+    """Return the claims of a run of Astraea, by default with the premises of its theorem."""
     settings = {"lambda": "lemma", **options}
     until = settings.pop("until", None)
     policy = make_policy("astraea", PolicyContext(on, known_jobs=jobs, until=until), settings)
@@ -228,7 +228,7 @@ def test_an_open_job_breaks_the_premises() -> None:
 
 
 def test_large_gangs_break_lemma_3_s_premises() -> None:
-    """One of two jobs fits; the first takes the only place from one worth 1,000 times as much."""
+    """One of two jobs fits; the first takes the only unit from one worth 1,000 times as much."""
     on = shared_cluster(1, worker=1, ps=1, horizon=64)
     jobs = [
         replace(small_job(on, name, slots=2), utility=Constant(value))

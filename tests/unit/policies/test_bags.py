@@ -91,7 +91,7 @@ def test_the_cheapest_copies_are_near_the_best_ones_and_their_bound_is_one(seed:
         return
     assert bound <= min(allowed.values()) + 1e-9
     if not cheapest:
-        return  # room is short: the planner has the fewest copies to fall back on
+        return  # free capacity is low: the planner's last resort is the minimum number of copies
     given = [int(copies[g]) for g in owner]
     if change[0] >= 0:
         first = int(np.searchsorted(owner, change[0]))
@@ -151,7 +151,7 @@ def test_the_plan_is_the_best_of_all_starts_promises_and_copies() -> None:
             continue
         payoff = float(worth[plan.promise]) - plan.cost
         compared += 1
-        # Of so few tasks every way to give them copies is looked at.
+        # With so few tasks, every assignment of copies is tried.
         assert payoff == pytest.approx(max(every), rel=1e-9, abs=1e-9), seed
         assert plan.loss_at_most == 0.0
         compared += 1
@@ -262,7 +262,7 @@ def test_large_bags_take_no_table_of_slots_and_copies(
 
 
 def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
-    """Ending sooner saves later slots: the dearer the start beside them, the fewer copies."""
+    """An earlier end saves later slots: the more expensive the start, the fewer copies."""
     job = build_bag(place_cluster(), pareto(40, 1.5, 0.7), deadline=6.0, miss_probability=0.2)
     assert job.bag is not None
     started = []

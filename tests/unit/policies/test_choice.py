@@ -1,4 +1,4 @@
-"""A policy with its parameters: read, named, told to a command, built."""
+"""A policy with its parameters: parsed, named, shown by a command, built."""
 
 from __future__ import annotations
 

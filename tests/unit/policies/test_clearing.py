@@ -1,4 +1,4 @@
-"""The clearing price against its definition, and what it does to revenue."""
+"""The clearing price against its definition, and its effect on revenue."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tests.support.workloads import GBPS, make_cluster, make_job
 
 
 def add(market: ClearingPrice, arrival: int, ln_density: float, use: Floats) -> None:
-    """Take a job in by its density, not by its worth."""
+    """Add a job by its density, not by its value."""
     market.add(arrival, ln_density + math.log(use.sum()), ln_density, use, use)
 
 
@@ -98,7 +98,7 @@ def test_resource_unlimited_on_most_servers_is_not_scarce(policy: str, prices: s
     capacity = cluster.capacity.copy()
     bandwidth = cluster.resources.index("bandwidth")
     capacity[:-1, bandwidth] = UNLIMITED
-    capacity[-1, bandwidth] = GBPS // 2  # less than a worker asks for
+    capacity[-1, bandwidth] = GBPS // 2  # less than a worker needs
     cluster = replace(cluster, capacity=capacity)
     jobs = [
         make_job(

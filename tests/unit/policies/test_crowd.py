@@ -1,4 +1,4 @@
-"""A crowd that is joined job by job is appraised as if all had come at once."""
+"""A table that jobs join one by one has the same values as one built at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.examples import example_count
 
 
 def candidates(rng: np.random.Generator, jobs: int) -> Candidates:
-    """Return a table of jobs, many of them alike, so that expiries and delays tie."""
+    """Return a table of jobs, many of them equal, so that expiries and delays tie."""
     alike = rng.integers(0, max(1, jobs // 2), jobs)
     worths = Worths(
         rng.integers(0, TOLD, jobs)[alike],

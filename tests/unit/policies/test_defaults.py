@@ -1,4 +1,4 @@
-"""What policies do as they stand: live, on an empty cluster, and with the papers' settings."""
+"""Policies with their defaults: live, on an empty cluster, and with the papers' settings."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def layouts(item: JobItem, groups: int) -> Iterator[tuple[Layout | None, float, float, bool]]:
-    """Yield all that may become of a job: places, gain, loss, and whether that is a change."""
+    """Yield all possible placements of a job: units, gain, loss, and whether it is a change."""
     yield None, item.standing_gain, item.standing_loss, False
     for index, (workers, ps) in enumerate(zip(item.counts, item.ps_counts, strict=True)):
         for on in product(range(workers + 1), repeat=groups):
@@ -47,7 +47,7 @@ def layouts(item: JobItem, groups: int) -> Iterator[tuple[Layout | None, float, 
 
 
 def brute_force(instance: DormInstance) -> float:
-    """Return the largest utilisation by trying everything."""
+    """Return the maximum utilisation by enumeration."""
     groups, resources = instance.free.shape
     best = -np.inf
     for picked in product(*(list(layouts(item, groups)) for item in instance.items)):
@@ -111,7 +111,7 @@ def random_instance(rng: np.random.Generator) -> DormInstance:
         limited=np.ones_like(free, dtype=np.bool_),
         max_workers_by_group=many,
         max_ps_by_group=many,
-        # From what there is with everything as it stands, up to anything.
+        # From the present placements up to any others.
         fairness=fairness + float(rng.choice([0.0, 0.1, 9.0])),
         adjustments=int(rng.integers(3)),
     )

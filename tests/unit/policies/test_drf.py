@@ -1,4 +1,4 @@
-"""DRF: max-min dominant shares, against a plain filling, and nothing left that anyone could use."""
+"""DRF: max-min dominant shares, against a plain filling, and no usable capacity left free."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_drf_has_no_parameters() -> None:
 
 
 def test_a_running_job_keeps_its_servers_if_an_equal_one_fits_nowhere() -> None:
-    # Round robin finds no place for three workers and a PS, in either order.
+    # Round robin can't place three workers and a PS, in either order.
     worker, ps = np.array([1, 2]), np.array([2, 3])
     free = np.array([[4, 5], [2, 5], [1, 0]])
     current_workers, current_ps = np.array([[0, 0, 0], [1, 2, 0]]), np.array([[0, 0, 0], [1, 0, 0]])

@@ -1,4 +1,4 @@
-"""What Theorem 4's proof needs of L, against the exact optimum and against what single jobs do."""
+"""The premise of Theorem 4 about L, against the exact optimum and against single jobs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
     cluster = build_cluster(
         slot_seconds=Fraction(600), horizon=8, servers=servers, dimensions=dimensions
     )
-    # Each worker asks for more bandwidth than the second server has: all stand on the first.
+    # Each worker needs more bandwidth than the second server has, so all are on the first.
     amounts = {"cpu": 1000, "bandwidth": 3}
     jobs = [
         make_job(cluster, f"job-{index}", worker_amounts=amounts, ps_amounts=None)
@@ -130,7 +130,7 @@ def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
 
 
 LONG = {"epochs": 40, "chunks": 1}
-"""More slots than any timespan here, whoever is alone."""
+"""More slots than any timespan here, for a job that is alone."""
 
 
 @pytest.mark.parametrize("prices", ["offline", "online"])
@@ -149,7 +149,7 @@ LONG = {"epochs": 40, "chunks": 1}
 def test_the_premise_holds_whichever_job_asks_for_which_pool(
     first: dict[str, Any], second: dict[str, Any], later: int, until: int | None, prices: str
 ) -> None:
-    """T and the best job are those of all jobs, for a pool that the first asks nothing of too."""
+    """T and the best job are those of all jobs, even for a pool that the first doesn't use."""
     cluster = make_cluster(1, 1, horizon=20)
     jobs = [
         make_job(cluster, "first", **first),
@@ -189,7 +189,7 @@ def test_alpha_stays_small_where_the_printed_one_has_no_bound() -> None:
 
 
 def test_the_guarantee_covers_jobs_that_come_one_by_one() -> None:
-    """Learnt constants: after the last job D0 is within half of what was seen alone."""
+    """Learnt constants: after the last job D0 is within half of the values of jobs alone."""
     rng = np.random.default_rng(4)
     cluster = make_cluster(2, 2, horizon=6)
     jobs = sorted(
@@ -322,7 +322,7 @@ def one_slot_job(cluster: Cluster, name: str, value: float, workers: int = 1, **
 def claim(
     cluster: Cluster, jobs: list[Job], until: int | None, *incidents: Any, **options: Any
 ) -> tuple[dict[str, Any], float]:
-    """Return what a run of OASiS claims, and the utility that it earns."""
+    """Return the claims of a run of OASiS, and the utility that it earns."""
     known = None if options.get("prices") == "online" else jobs
     settings = {"lower": "guaranteed", "gap": 0, "restarts": "ignored", **options}
     policy: Any = make_policy("oasis", PolicyContext(cluster, known, until), settings)
@@ -476,11 +476,11 @@ def test_a_quote_of_pdors_does_not_change_its_claim() -> None:
     ("lower", "earned"), [("theory", 5005.0), ("clearing", 5005.0), ("guaranteed", 10_000.0)]
 )
 def test_jobs_that_are_due_at_once_leave_capacity_to_later_ones(lower: str, earned: float) -> None:
-    """Ten jobs worth 1, then ten worth 1,000, all for a place in the same slot.
+    """Ten jobs worth 1, then ten worth 1,000, all for a unit in the same slot.
 
-    With U = 10,000 per server, theory's L is 0.05: at k tenths the price of a place is
+    With U = 10,000 per server, theory's L is 0.05: at k tenths the price of a unit is
     0.005 * 200,000^(k / 10), which is 0.66 for the fifth job and 2.2 for the sixth. The largest L
-    that a job pays for is 50, so that a place costs 5.
+    that a job pays for is 50, so that a unit costs 5.
     """
     cluster = places(10, horizon=5)
     jobs = [

@@ -1,4 +1,4 @@
-"""Open jobs as rows: what the table remembers of jobs that left."""
+"""Open jobs as rows of a table that caches properties of jobs that left."""
 
 from __future__ import annotations
 

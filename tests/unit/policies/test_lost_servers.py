@@ -1,4 +1,4 @@
-"""Nothing stands on a server that is lost, not even what takes nothing that is counted."""
+"""Nothing runs on a lost server, not even a job that uses no limited resource."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.workloads import make_cluster, make_job
 def test_jobs_without_demand_leave_a_lost_server(
     tmp_path: Path, policy: str, limited: dict[str, str]
 ) -> None:
-    # Nothing limits bandwidth where parameter servers stand; whether anything does elsewhere.
+    # Bandwidth is unlimited for parameter servers; it may be limited elsewhere.
     worker = {"name": "g", "role": "worker", "capacity": {"gpu": 1} | limited}
     others = [{"name": f"n{index}", "role": "ps", "capacity": {"cpu": 4}} for index in range(2)]
     on = {"slot": "10min", "horizon": 20, "servers": [worker, *others]}
@@ -41,7 +41,7 @@ def test_jobs_without_demand_leave_a_lost_server(
 
 
 class OnFirst:
-    """Places every job on the first server, whatever became of it."""
+    """Places every job on the first server, even if it is lost."""
 
     capabilities = Capabilities()
 

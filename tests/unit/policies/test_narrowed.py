@@ -1,4 +1,4 @@
-"""Jobs that may have fewer workers than they run with, from one moment to the next."""
+"""Jobs whose maximum worker count falls below the count that they run with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOTS = 14
 
 
 def narrowed(job: Job, below: int) -> Job | None:
-    """Return a job that may have fewer workers than so many, None where it may not."""
+    """Return a job with a maximum worker count, None for no worker at all."""
     kept = job.worker_counts < below
     if job.bag is not None or not kept.any():
         return None
@@ -29,7 +29,7 @@ def narrowed(job: Job, below: int) -> Job | None:
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_job_above_its_worker_limit_is_scaled_down(policy: str) -> None:
-    """It ends its slot as it is, and whoever decides goes on; it stopped the service."""
+    """It ends its slot unchanged, and the policy continues; this used to stop the service."""
     narrower = wider = 0
     for seed in SEEDS:
         cluster, jobs, _ = build_world(policy, seed)

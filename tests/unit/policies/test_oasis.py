@@ -1,4 +1,4 @@
-"""OASiS as a policy: admission against the MILP, refusals, servers lost, pools, parameters."""
+"""OASiS as a policy: admission against the MILP, refusals, lost servers, pools, parameters."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def refusal_of(engine: Engine, name: str = "job") -> Refusal:
 
 
 class Examiner:
-    """Puts every arrival to the MILP at the prices of that moment before OASiS decides on it."""
+    """Solves the MILP for every arrival at the prices of that moment before OASiS decides."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -230,7 +230,7 @@ def test_the_bottleneck_of_a_price_is_the_resource_that_costs_most() -> None:
     assert refusal.reason is RefusalReason.PRICE
     assert refusal.bottleneck is not None
     assert refusal.bottleneck.startswith("cpu of worker servers, 100% of the cost over slots 0 to")
-    # The same, where the servers of the parameter servers are what is dear.
+    # The same, if the servers of the parameter servers are the expensive ones.
     settings = {**FLAT, "ps": {"L": 90.0, "U": dict.fromkeys(cluster.resources, 90.0)}}
     refusal = refusal_of(run(cluster, [make_job(cluster, utility=Constant(1.0))], settings))
     assert str(refusal.bottleneck).startswith("cpu of parameter-server servers")
@@ -308,7 +308,7 @@ def test_a_job_whose_server_is_lost_keeps_its_work_on_the_other_one() -> None:
     assert 0 not in moved.servers.tolist()
     assert record.completion is not None
     assert record.completion >= 3
-    # What was done before the loss counts: the new plan covers the rest alone.
+    # Progress before the loss counts: the new plan covers only the rest.
     assert int(moved.workers.sum()) < single_job.required
 
 
@@ -327,7 +327,7 @@ def test_an_admitted_job_is_kept_at_any_price_while_it_fits() -> None:
         ],
     )
     record = engine.jobs["job"]
-    assert record.status is Status.DROPPED  # planned again at once, and then nothing is there
+    assert record.status is Status.DROPPED  # planned again at once, and then there is no server
     engine = run(
         cluster,
         [single_job],
@@ -470,7 +470,7 @@ def test_learnt_prices_of_halves_are_those_of_halves_from_the_beginning() -> Non
 def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
     unlike: str, lower: str
 ) -> None:
-    """What was learnt of all servers is in shares of the largest: it is among those given up."""
+    """Prices learnt for all servers are in shares of the largest, which is now removed."""
     cluster = make_cluster(0, 0, both=2, horizon=12)
     capacity = cluster.capacity.copy()
     column = cluster.resources.index("gpu" if unlike == "no gpu" else unlike)
@@ -646,7 +646,7 @@ def test_after_a_loss_jobs_replan_in_order_of_potential_loss() -> None:
 @pytest.mark.parametrize("decay", [30.0, 50.0, 100.0, 1e6])
 def test_vanishing_utility_is_refused_with_plain_numbers(decay: float) -> None:
     cluster = make_cluster(horizon=40)
-    # At a price of 1e6 or so, cost over utility is more than any number.
+    # At a price of 1e6 or so, cost over utility overflows.
     dear = {
         part: {"L": 1e6, "U": dict.fromkeys(cluster.resources, 1e6)} for part in ("worker", "ps")
     }
@@ -662,7 +662,7 @@ def test_vanishing_utility_is_refused_with_plain_numbers(decay: float) -> None:
 
 @pytest.mark.parametrize("short", ["worker", "ps"])
 def test_job_without_counted_demand_is_not_refused_for_capacity(short: str) -> None:
-    # Nobody declares bandwidth, so nothing limits it: the refusal tells of the other demand.
+    # No server declares bandwidth, so nothing limits it: the refusal names the other demand.
     servers = [
         {"name": "g", "role": "worker", "capacity": {"gpu": 1}},
         {"name": "n", "role": "ps", "capacity": {"cpu": 1}},

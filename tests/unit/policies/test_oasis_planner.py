@@ -1,4 +1,4 @@
-"""OASiS's planner against an exact MILP of (27) and against Algorithm 2 as it is printed."""
+"""OASiS's planner against an exact MILP of (27) and against Algorithm 2 as printed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(
         assert cost == pytest.approx(offer.cost, rel=1e-9, abs=1e-12), seed
         worth = utility_value(job.utility, schedule.completion - job.arrival)
         assert offer.payoff == pytest.approx(worth - cost, rel=1e-9, abs=1e-9)
-    assert offers > BATCH // 3  # the draw is not a row of hopeless instances
+    assert offers > BATCH // 3  # the draws have feasible instances
 
 
 def test_whole_chunks_are_those_of_algorithm_2_line_by_line() -> None:
@@ -117,7 +117,7 @@ def test_offer_within_a_gap_states_an_upper_bound() -> None:
         error = 1e-6 * max(1.0, abs(exact))
         assert offer.payoff <= exact + error <= offer.bound + 2 * error, seed
         short += offer.payoff < exact - error
-    assert short  # the gap was used: the bound is not the payoff by another name
+    assert short  # the gap was used: the bound differs from the payoff
 
 
 def test_equal_queries_have_equal_results() -> None:

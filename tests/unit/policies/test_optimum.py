@@ -187,7 +187,7 @@ def test_rows_of_a_job_are_the_hull_of_its_numbers(seed: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
-    """Compare the largest sum of weights with that of every combination that can be packed."""
+    """Compare the maximum sum of weights with that of every combination that can be packed."""
     rng = np.random.default_rng(seed)
     cluster, jobs = crowded_world(seed) if seed % 2 else small_world(seed, 3, 2)
     problem = full_problem(cluster, jobs[:3], 8)
@@ -195,7 +195,7 @@ def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
         return
     slot = problem.slots - 1
     requests = problem.requests
-    # More workers than the work that is left are never of use.
+    # More workers than the remaining work are useless.
     choices = [
         [0, *(n for n in r.job.worker_counts.tolist() if not r.linear or n <= r.required)]
         for r in requests
@@ -329,7 +329,7 @@ def earned(engine: Engine) -> float:
 def test_a_run_earns_what_was_planned_and_no_policy_earns_more(
     horizon: int, until: int | None, seed: int
 ) -> None:
-    """Policies that react run as long as it takes: no horizon ends what they earn."""
+    """Reactive policies run as long as it takes: no horizon limits what they earn."""
     cluster, jobs = small_world(seed, 4, 2)
     cluster = replace(cluster, horizon=horizon)
     policy: Any = make_policy("optimum", PolicyContext(cluster, jobs, until), {})
@@ -345,7 +345,7 @@ def test_a_run_earns_what_was_planned_and_no_policy_earns_more(
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_nothing_can_be_gained_after_the_slots_that_are_looked_at(seed: int) -> None:
-    """The problem as printed, over more slots than it needs, is worth no more."""
+    """The problem as printed, over more slots than it needs, has the same optimum."""
     cluster, jobs = small_world(seed, 3, 1)
     problem = full_problem(cluster, jobs, None)
     solution = solve(problem)
@@ -368,7 +368,7 @@ def test_a_job_longer_than_the_horizon_is_planned_to_its_end() -> None:
             record.completion for record in engine.jobs.values() if record.completion is not None
         ]
         assert len(ended) == finished
-        # From slot 1 on, 16 slots of work: nothing is planned to be done later.
+        # From slot 1 on, 16 slots of work: nothing is planned for later.
         assert max(ended) <= 16
 
 

@@ -1,4 +1,4 @@
-"""Plans that fall short: who keeps a place, who is shifted, and what is never stopped."""
+"""Plans that fall short: which jobs keep their servers, which are moved, and which never stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stated(name: str, *, slots: int = 2, by: int = 40, **changes: Any) -> Job:
 
 
 def engine(policy: str, jobs: Sequence[Job]) -> Engine:
-    """Return an engine of a live service to which jobs have come."""
+    """Return an engine of a live service with open jobs."""
     context = PolicyContext(ON, None, None, 0)
     built = Engine(ON, make_policy(policy, context, {}), acknowledges=True)
     built.handle(JobsArrived(0, tuple(jobs)))
@@ -58,7 +58,7 @@ def engine(policy: str, jobs: Sequence[Job]) -> Engine:
 
 
 def begin(made: Engine, slot: int) -> list[Command]:
-    """Begin a slot, and carry out its commands at once; return them."""
+    """Begin a slot, and execute its commands at once; return them."""
     commands = made.handle(SlotBegan(slot))
     for event in started(made, slot):
         made.handle(event)
@@ -66,7 +66,7 @@ def begin(made: Engine, slot: int) -> list[Command]:
 
 
 def started(made: Engine, slot: int) -> list[DriverEvent]:
-    """Return the events of a driver that carries out all commands in a slot."""
+    """Return the events of a driver that executes all commands within a slot."""
     running = [
         JobStarted(slot + 1, name, made.jobs[name].generation, slot) for name in made.running
     ]
@@ -74,7 +74,7 @@ def started(made: Engine, slot: int) -> list[DriverEvent]:
 
 
 def run(made: Engine, slot: int, gains: dict[str, int] | None = None) -> list[Command]:
-    """Run a slot in which jobs make what they state, or as much as given; return its commands."""
+    """Run a slot in which jobs progress as stated, or as given; return its commands."""
     commands = begin(made, slot)
     progress = {}
     for name in made.running:
@@ -160,7 +160,7 @@ def test_a_generation_that_made_no_progress_yet_is_pinned() -> None:
     assert not driven.view.is_pinned("a")
     driven.handle(SlotBegan(1))
     driven.handle(SlotEnded(1, {}))
-    # It moves: nothing was measured of its second generation.
+    # It moves: its second generation has no measurement.
     record = driven.jobs["a"]
     record.generation, record.resumed_before, record.resumed_at = 2, 0, record.measured
     assert driven.view.is_pinned("a")
@@ -222,7 +222,7 @@ def test_a_gang_that_overruns_keeps_its_places_into_the_next_round(
     assert stops(commands) == []
     assert set(driven.running) == first
     assert all(driven.jobs[name].generation == 1 for name in first)
-    # The market of the next round sees that the places are taken.
+    # The market of the next round sees that the units are used.
     assert (driven.ledger.used <= driven.ledger.capacity).all()
     for name in first:
         driven.handle(JobEnded(driven.slot, name, 1))
@@ -241,7 +241,7 @@ def test_a_borrowing_gang_that_overruns_pays_for_each_slot_that_it_runs() -> Non
     )
     wide = shared_job(on, "wide", "a", ps=None, chunks=2, epochs=2, minibatches=1)
     other = shared_job(on, "other", "b", ps=None, chunks=1, epochs=2, minibatches=1)
-    # The price of a place is above zero because the other job has one.
+    # The price of a unit is above zero because the other job has one.
     jobs = [replace(stated_job, utility=Deadline(100.0, 60)) for stated_job in (wide, other)]
     driven.handle(JobsArrived(0, tuple(jobs)))
     paid: dict[int, int] = {}
@@ -417,7 +417,7 @@ def test_a_job_that_saved_nothing_runs_on_past_the_horizon(policy: str) -> None:
 
 
 def endless(policy: str, utility: Utility, **limits: Any) -> Engine:
-    """Return an engine of a live service to which a job of two slots has come that never ends."""
+    """Return an engine of a live service with a job of two slots that never ends."""
     if not policies()[policy].counts_places:
         return engine(policy, [replace(stated("endless"), utility=utility, **limits)])
     on = shared_cluster(2, {"a": {"worker": 2, "ps": 2}}, worker=1)

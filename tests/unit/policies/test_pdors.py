@@ -54,7 +54,7 @@ from tests.support.workloads import make_job as job_of
 
 
 def found_payoff(decision: Decision) -> float:
-    """Return the payoff of a decision, -inf where there was no schedule at all."""
+    """Return the payoff of a decision, -inf if there was no schedule at all."""
     if isinstance(decision, Commit):
         return decision.payoff
     assert isinstance(decision, Reject)
@@ -144,7 +144,7 @@ def test_exact_placement_is_the_optimum_by_the_letter_of_3_4() -> None:
 
 
 def wide(cluster: Cluster, rng: np.random.Generator, name: str, arrival: int = 0) -> Job:
-    """Draw a job of one rate that has to be spread over machines, at odd amounts."""
+    """Draw a job of one rate that must be spread over machines, with odd amounts."""
     return build_two_rate_job(
         cluster,
         name,
@@ -177,7 +177,7 @@ def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_opt
             assert payoff == exact or payoff <= exact + 1e-9 * max(1.0, abs(exact))
         dearer += results["randomised"] < exact - 1e-9
     assert feasible > 15
-    assert dearer > 5  # rounding has its price
+    assert dearer > 5  # rounding has a cost
 
 
 def test_choices_report_bounds_and_rounds() -> None:
@@ -477,7 +477,7 @@ def test_runs_depend_only_on_the_seed() -> None:
 
     assert plans(1) == plans(1)
     assert plans(1) != plans(2)
-    # What never fits leaves no trace in the others' draws.
+    # Jobs that never fit don't affect the others' draws.
     giant = build_two_rate_job(on, "giant", worker=(12, 9, 9))
     assert plans(1, [giant, *jobs]) == plans(1) | {"giant": []}
 
@@ -557,6 +557,6 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
                 continue
             assert isinstance(second, Reject)
             refused += second.refusal.reason is not RefusalReason.NEVER_FITS
-    # It is worth asking, even where machines of a few units make rounding dear.
+    # A quote is worth its time, even if machines of a few units make rounding expensive.
     assert refused > 5
     assert sum(settled) > refused / 4

@@ -1,4 +1,4 @@
-"""OASiS at prices that somebody posts."""
+"""OASiS at given prices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def machine() -> Cluster:
 
 
 def whole_machine_jobs(cluster: Cluster) -> list[Job]:
-    """Ten jobs that fill the machine for two slots each, the cheapest first: five can be had."""
+    """Ten jobs that fill the machine for two slots each, the cheapest first: five fit."""
     return [
         make_job(
             cluster,
@@ -52,7 +52,7 @@ def post(cluster: Cluster, path: Path, gpu: float) -> str:
 
 
 class Names(Observer):
-    """Notes which jobs completed."""
+    """Records completed jobs."""
 
     def __init__(self) -> None:
         self.done: set[str] = set()
@@ -72,7 +72,7 @@ def completed(cluster: Cluster, jobs: list[Job], prices: str) -> set[str]:
 def test_the_clearing_price_chooses_online(tmp_path: Path) -> None:
     on = machine()
     jobs = whole_machine_jobs(on)
-    # Two slots at 2.75 cost 5.5: what is worth more is admitted, although cheaper jobs come first.
+    # Two slots at 2.75 cost 5.5: jobs worth more are admitted, although cheaper ones come first.
     done = completed(on, jobs, post(on, tmp_path / "prices.json", 2.75))
     assert done == {f"job-{worth}" for worth in range(6, 11)}
 

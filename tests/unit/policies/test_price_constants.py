@@ -1,4 +1,4 @@
-"""L and U on logarithms against (23)-(26) as printed, and where plain floats give out."""
+"""L and U on logarithms against (23)-(26) as printed, also where plain floats fail."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_utility_that_underflows_still_has_a_price() -> None:
     learner = ConstantsLearner(PricePool.of(cluster, cluster.hosts_workers), "workers", 300, 300)
     learner.learn([single_job])
     constants = learner.constants()
-    assert math.exp(constants.ln_lower) == 0.0  # what a plain float would have made of L
+    assert math.exp(constants.ln_lower) == 0.0  # a plain float's L
     # ln f(299) = ln 50 - 5 (299 - 3), and the rest of (25) is ordinary.
     expected = math.log(50.0) - 5.0 * 296
     share = 0.25 + 0.125 + 0.125 + 0.04
@@ -300,7 +300,7 @@ def test_predicted_change_of_constants_equals_the_actual_one(
 def test_removed_job_leaves_no_trace(
     floor: Lower, arrivals: list[tuple[int, bool, int]], later: int
 ) -> None:
-    """Whatever it was worth, and whatever else was learnt and forgotten in between."""
+    """For any value, and whatever else was learnt and forgotten in between."""
     cluster = make_cluster(1, 1)
     pool = PricePool.of(cluster, cluster.hosts_workers)
     lower = LowerConstant(floor, StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps))
@@ -381,9 +381,9 @@ def test_summary_of_other_jobs_gives_the_constants_of_all(
 def test_constants_for_new_servers_equal_learning_there(
     carries: Carries, floor: Lower, *, exact: bool
 ) -> None:
-    """Larger or smaller in each resource by itself, without some, or with some for the first time.
+    """Larger or smaller in each resource, without some, or with some for the first time.
 
-    And once more, on the servers of before.
+    And once more, on the earlier servers.
     """
     count = 0
     for seed in range(60):
@@ -422,7 +422,7 @@ def test_constants_for_new_servers_equal_learning_there(
         ):
             twin = ConstantsLearner(pool, carries, 12, None, LowerConstant(floor), known=False)
             twin.learn(before)
-            for one in (twin, moved):  # no job sets the clearing price that it meets itself
+            for one in (twin, moved):  # no job sets the clearing price that it has to pay
                 one.learn([last])
             constants, expected = moved.constants(), twin.constants()
             assert constants.ln_lower == pytest.approx(expected.ln_lower, rel=1e-12)

@@ -31,7 +31,7 @@ POOL = gpu_pool(4)
 
 
 def pool_job(name: str, slots: int, workers: int = 4, **changes: Any) -> Job:
-    """Return a job of so many slots with that number of workers, and of no other number."""
+    """Return a job of some slots with a fixed number of workers."""
     return make_job(
         POOL,
         name,
@@ -109,7 +109,7 @@ def test_las_puts_arrivals_after_waiting_jobs_despite_a_revision() -> None:
     jobs += [pool_job(f"late-{number}", 1, arrival=1) for number in range(3)]
     slots = Slots("las", POOL, jobs, threshold="900h")
     assert slots.run() == {"job-0"}
-    # Places of jobs that left are free, and arrivals must not take them.
+    # Units of jobs that left are free, and arrivals must not take them.
     for name in ("job-1", "job-2", "job-3", "late-0"):
         slots.engine.handle(JobCancelled(1, name))
     slots.revise("job-5", utility=Constant(7.0))

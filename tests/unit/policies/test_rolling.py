@@ -83,7 +83,7 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
 
 
 def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
-    """Kept, it would be met to the day, and earn nothing."""
+    """If it were kept, the promise would be met and earn nothing."""
     on = gpus(1, 4)
     job = training(on, "a", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
     other = training(on, "b", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
@@ -114,7 +114,7 @@ def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
     [
         # Workers, put first, fill the one server for parameter servers: the larger, as both fit.
         ([(Role.ANY, 7000), (Role.WORKER, 4000)], {"s-0": (1, 1), "s-1": (1, 0)}),
-        # Servers with equal room: the number of a server does not decide, what it carries does.
+        # Servers with equal free capacity: not the number of a server decides, but its roles.
         ([(Role.ANY, 7000), (Role.WORKER, 7000)], {"s-0": (0, 1), "s-1": (2, 0)}),
         ([(Role.WORKER, 7000), (Role.ANY, 7000)], {"s-0": (2, 0), "s-1": (0, 1)}),
     ],
@@ -148,8 +148,8 @@ def test_lone_feasible_job_is_promised_and_runs_as_planned(
 
 @pytest.mark.extended
 def test_all_servers_may_differ() -> None:
-    # More kinds than groups that a timeline keeps of a few kinds: what was beyond was written into
-    # other intervals, and with some thousands beyond the arrays.
+    # A timeline keeps a limited number of groups. Kinds beyond it were written into other
+    # intervals, and with some thousands beyond the arrays.
     many = 600
     cluster = build_cluster(
         slot_seconds=Fraction(600),
@@ -202,7 +202,7 @@ def test_promise_is_limited_by_observed_durations_of_other_jobs() -> None:
         assert isinstance(decision, Promise if known else Queue)
         limit = f"{evidence * watched:.3g} slots (evidence {evidence:g} x 10.3 slots observed)"
         assert known or f"more than the limit of a promise, {limit}" in decision.message
-        # Who cannot wait is not kept waiting, and known prices need no watching.
+        # A job that can't wait isn't kept waiting, and known prices need no observation.
         for settings in ({"standby": False}, {"prices": "given"}):
             decision, _ = decide(on, [one, other], evidence=evidence, **settings)
             assert isinstance(decision, Promise)
@@ -331,7 +331,7 @@ def test_waiting_job_runs_and_is_promised_when_less_work_remains() -> None:
 def test_job_that_loses_a_slot_to_its_start_runs_on_otherwise_idle_capacity(
     *, restart_first: bool
 ) -> None:
-    """No plan counts on a slot of it, so nothing is promised; idle servers take it all the same."""
+    """No plan counts on a slot of it, so nothing is promised; idle servers run it all the same."""
     on = replace(gpus(1, 4, horizon=40), restart_first=restart_first)
     jobs = [
         training(on, name, arrival=arrival, epochs=6, utility=value, restart_seconds=Fraction(600))
@@ -372,7 +372,7 @@ def test_a_job_that_no_plan_with_restarts_completes_is_promised_one_that_never_m
 def test_a_first_start_counts_as_a_restart_only_where_it_costs_one(
     share: Fraction, *, restart_first: bool
 ) -> None:
-    """What is done in one slot is promised that slot, however much of it a restart takes."""
+    """Work that takes one slot is promised that slot, even if a restart takes most of it."""
     on = replace(gpus(1, 4), restart_first=restart_first)
     job = training(on, "a", epochs=1, utility=Deadline(5.0, 0.0))
     job = replace(job, restart=share)
@@ -393,7 +393,7 @@ def test_waiting_jobs_are_planned_by_density_also_if_limited_by_restarts(
     long = replace(training(on, "long", epochs=20, utility=Reciprocal(5.0)), restart=share)
     tight = training(on, "tight", arrival=1, epochs=6, utility=Constant(50.0))
     tight = replace(tight, utility=Deadline(50.0, tight.shortest_slots - 1), restart=share)
-    # Nothing is worth that price, so both wait.
+    # Neither job is worth that price, so both wait.
     policy = make_policy("rolling", PolicyContext(on), {"prices": "given", "price": 1e12})
     recorder = Recorder(on, [long, tight], policy)
     Simulation(on, [long, tight], policy, until=60).run([recorder])
@@ -405,7 +405,7 @@ def test_waiting_jobs_are_planned_by_density_also_if_limited_by_restarts(
 def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_less_dense_ones(
     share: Fraction,
 ) -> None:
-    """Nothing is promised to it: planned as if it stayed, it is in time."""
+    """It gets no promise; planned as if it stayed, it is in time."""
     on = gpus(1, 4, horizon=60)
     lost = on.slot_seconds * share
     long = training(on, "long", epochs=20, utility=Reciprocal(5.0), restart_seconds=lost)
@@ -470,7 +470,8 @@ def test_without_scarcity_flexible_jobs_displace_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on = gpus(1, 1)
-    # Promises cost too much for all: who waits is planned slot by slot. The denser could wait.
+    # Promises are too expensive for all, so waiting jobs are planned slot by slot. The denser one
+    # could wait.
     jobs = [
         training(on, "late", epochs=1, chunks=2, utility=Deadline(90.0, 4.0)),
         training(on, "soon", epochs=1, chunks=2, utility=Deadline(10.0, 2.0)),
@@ -713,7 +714,7 @@ def test_promise_broken_by_a_lost_server_is_reported_immediately() -> None:
 
 @pytest.mark.parametrize("steady", [False, True])
 def test_arrival_within_a_slot_breaks_no_promise(steady: bool) -> None:
-    # "a" needs all of both slots. What the slot under way is yet to yield is counted by nobody.
+    # "a" needs all of both slots. Work that the running slot has yet to yield isn't counted.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
     engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(10.0, 1.0)),)))
@@ -722,7 +723,7 @@ def test_arrival_within_a_slot_breaks_no_promise(steady: bool) -> None:
     engine.handle(SlotEnded(0, {"a": 4}))
     assert promises(engine.handle(SlotBegan(1))) == []
     assert engine.running["a"].total_workers == 4
-    # In its last slot nothing of it is left to plan, so that others find all of the next.
+    # In its last slot nothing of it is left to plan, so other jobs find all of the next.
     urgent = training(on, "c", arrival=2, utility=Deadline(10.0, 1.0))
     assert promises(engine.handle(JobsArrived(2, (urgent,)))) == [("c", 3)]
     engine.handle(SlotEnded(1, {"a": 4}))
@@ -797,7 +798,7 @@ def test_prices_are_posted_server_by_server() -> None:
 
 
 def joint(on: int, jobs: Sequence[Job]) -> bool:
-    """Whether all jobs can meet their deadlines on so many GPUs, as an integer program."""
+    """Whether all jobs can meet their deadlines on a number of GPUs, as an integer program."""
     program = LinearProgram()
     end = max(int(job.utility.by) for job in jobs) + 1  # type: ignore[attr-defined]
     used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
@@ -817,7 +818,7 @@ def joint(on: int, jobs: Sequence[Job]) -> bool:
 
 
 def random_set(cluster: Cluster, rng: np.random.Generator) -> list[Job]:
-    """Return jobs with deadlines of which some sets fit and some do not."""
+    """Return jobs with deadlines, of which some sets fit and some don't."""
     jobs = []
     for index in range(int(rng.integers(2, 5))):
         most = int(rng.integers(1, 4))
@@ -842,7 +843,7 @@ def random_set(cluster: Cluster, rng: np.random.Generator) -> list[Job]:
 
 
 def test_verdicts_are_those_of_an_exact_program() -> None:
-    """What is promised together always fits; what is refused almost never would have."""
+    """Jobs that are promised together always fit; refused ones almost never would have."""
     rng = np.random.default_rng(7)
     refused = missed = 0
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""`rolling` where restarts cost: promised jobs that run are planned to stay where they stand."""
+"""`rolling` if restarts cost: promised jobs that run are planned to keep their servers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ran(engine: Engine, slot: int, moved: frozenset[str] = frozenset()) -> None:
 def test_promise_with_a_free_start_is_not_started_early(restart: Fraction, *, now: bool) -> None:
     """A start on one GPU would waste what the plan counts on: that of the slot with four."""
     on = gpus(1, 4)
-    engine = rolling(on, steady=True)  # what is planned is not planned anew
+    engine = rolling(on, steady=True)  # the plan stays in force
     others = [
         training(on, name, epochs=1, chunks=workers, utility=Deadline(50.0, 0.0))
         for name, workers in (("b", 3), ("c", 1))
@@ -71,7 +71,7 @@ def test_promise_with_a_free_start_is_not_started_early(restart: Fraction, *, no
         repromised += promises(engine.handle(SlotBegan(slot)))
         if slot == 0:
             assert ("a" in engine.running) is now
-        # As bad as can be: it moves in every slot but that in which it starts.
+        # The worst case: it moves in every slot but the one in which it starts.
         begun = {name for name in engine.running if engine.jobs[name].started != slot}
         ran(engine, slot, frozenset(begun))
     assert not repromised
@@ -81,7 +81,7 @@ def test_promise_with_a_free_start_is_not_started_early(restart: Fraction, *, no
 @pytest.mark.parametrize("steady", [False, True])
 @pytest.mark.parametrize("restart", [Fraction(1, 2), Fraction(3, 4)])
 def test_the_plan_of_a_job_that_stays_counts_no_restarts(restart: Fraction, steady: bool) -> None:
-    # With a restart in every slot "a" would hold all GPUs until it is due.
+    # With a restart in every slot, "a" would use all GPUs until it is due.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
     first = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
@@ -194,8 +194,8 @@ def test_pinned_job_scales_up_into_free_capacity_and_keeps_it() -> None:
 
 
 def test_pinned_job_does_not_scale_up_if_it_would_return_too_late() -> None:
-    # Four workers make 1.24 of what one does after a restart, but then the next slot may be one of
-    # a restart, too: then it would be done a slot after its plan.
+    # Four workers gain 1.24 times as much as one after a restart. But the next slot may have a
+    # restart too: then the job would complete a slot after its plan.
     on = gpus(1, 4)
     engine = rolling(on)
     wide = training(on, "x", epochs=2, chunks=3, utility=Deadline(100.0, 1.0))
@@ -238,7 +238,8 @@ def test_pinned_job_is_moved_for_an_otherwise_infeasible_promise() -> None:
 
 @pytest.mark.parametrize(("steady", "workers"), [(False, 1), (True, 4)])
 def test_live_pinned_job_keeps_its_margin_against_new_requests(steady: bool, workers: int) -> None:
-    # What it could do without is offered to who comes, but not live: it may run slower than stated.
+    # Capacity that it could spare is offered to arrivals, but not live, because it may run slower
+    # than stated.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
     long = restarting(on, "a", Fraction(1, 10), epochs=8, utility=Deadline(10.0, 60.0))

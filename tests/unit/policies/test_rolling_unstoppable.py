@@ -1,4 +1,4 @@
-"""`rolling` in a live service beside commands without checkpoints, which nothing stops."""
+"""`rolling` in a live service beside commands without checkpoints, which it can't stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LiveCluster:
         self._record(self.engine.handle(JobsArrived(slot, arriving)))
 
     def begin(self) -> list[Command]:
-        """Begin a slot, and carry out its commands."""
+        """Begin a slot, and execute its commands."""
         engine = self.engine
         slot = engine.slot
         commands = engine.handle(SlotBegan(slot))
@@ -75,7 +75,7 @@ class LiveCluster:
         return commands
 
     def end(self) -> None:
-        """End the slot under way: jobs with all their work done exit first."""
+        """End the running slot: jobs with all their work done exit first."""
         engine = self.engine
         slot, progress = engine.slot - 1, {}
         for name, placement in list(engine.running.items()):
@@ -195,7 +195,9 @@ def test_promises_are_kept_beside_commands_that_nothing_stops(seed: int, *, stea
 
 @pytest.mark.parametrize("steady", [False, True])
 def test_a_promised_start_that_cannot_be_stopped_keeps_to_its_plan(steady: bool) -> None:
-    """It takes no spare workers, because it couldn't return to its plan, and waits for nobody."""
+    """It takes no spare workers, because it couldn't return to its plan, and waits for no other
+    job.
+    """
     cluster = gpus(1, 4)
     live = LiveCluster(cluster, steady=steady, prices="given", price=0.0)
 

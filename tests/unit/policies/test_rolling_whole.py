@@ -1,4 +1,4 @@
-"""Jobs that run faster where all of them stands on one server, under `rolling`."""
+"""Jobs that run faster if all of their processes are on one server, under `rolling`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.support.workloads import faster_together, make_cluster, make_job, ran
 
 
 def machines(number: int, gpus: int) -> Cluster:
-    """Return servers that carry both, with so many GPUs."""
+    """Return servers of both roles, each with a number of GPUs."""
     return make_cluster(0, 0, number, gpus=gpus)
 
 
 def training(cluster: Cluster, name: str, times: int, **values: Any) -> Job:
-    """Return an all-reduce job that is so many times as fast on one server."""
+    """Return an all-reduce job with a factor of its speed on one server."""
     single_job = make_job(cluster, name, ps_amounts=None, **values)
     return replace(single_job, internal_gains=single_job.gains * times)
 
@@ -37,7 +37,7 @@ def training(cluster: Cluster, name: str, times: int, **values: Any) -> Job:
 def placed(
     cluster: Cluster, jobs: Sequence[Job], slots: int, **settings: Any
 ) -> list[dict[str, Place]]:
-    """Run jobs for some slots; return where each stands in each of them."""
+    """Run jobs for some slots; return the servers of each in each slot."""
     policy = make_policy("rolling", PolicyContext(cluster), settings)
     engine = Engine(cluster, policy)
     placements = []
@@ -116,7 +116,7 @@ def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
     spread = job.gains[job.worker_counts <= number * gpus]
     whole = job.internal_gains[job.worker_counts <= gpus]
     best = max(spread.max(), whole.max(initial=0))
-    # Promised at once, however little is known of others.
+    # Promised at once, however few other jobs are known.
     policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
     engine = Simulation(on, [job], policy).run([])
     assert engine.jobs["a"].completion == -(-job.required // int(best)) - 1
@@ -163,7 +163,7 @@ def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
 
 
 def test_verdicts_are_those_of_an_exact_program() -> None:
-    """What is promised together always fits; what is refused seldom would have."""
+    """Jobs that are promised together always fit; refused ones seldom would have."""
     rng = np.random.default_rng(3)
     refused = missed = whole = 0
     for _ in range(40):
@@ -223,7 +223,7 @@ def test_without_spare_allocation_a_co_located_job_has_the_minimum_workers() -> 
         on, "a", 3, epochs=12, chunks=4, minibatches=10, worker_range=(1, 4),
         utility=Deadline(5.0, 30.0),
     )  # fmt: skip
-    # In the first slot it runs as it was offered to; then it is laid out by its promise.
+    # In the first slot it runs as in its offer; then it is placed by its promise.
     fewest = placed(on, [job], 2, spare=False, evidence=1e6)[1]
     most = placed(on, [job], 2, evidence=1e6)[1]
     assert fewest["a"].workers == (1,)

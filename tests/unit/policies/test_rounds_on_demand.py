@@ -1,4 +1,4 @@
-"""Rounds on demand: when they begin and end, who joins them, and what tenants keep by them."""
+"""Rounds on demand: their start and end, the jobs that join them, and the shares of tenants."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Service:
         self.engine.handle(JobsArrived(slot, tuple(replace(job, arrival=slot) for job in jobs)))
 
     def run(self, slots: int, overruns: Sequence[str] = ()) -> None:
-        """Run slots in which jobs make what they state, but for those that overrun."""
+        """Run slots in which jobs progress as stated, except for those that overrun."""
         engine = self.engine
         for slot in range(engine.slot, engine.slot + slots):
             engine.handle(SlotBegan(slot))
@@ -121,7 +121,7 @@ def test_a_tenant_gets_its_whole_share_by_the_end_of_the_round() -> None:
     service = Service("astraea", shared_cluster(2, tenants, ps=0, horizon=64), {"workers": "rigid"})
     service.submit(*(service.job(f"borrower {number}", "a", 8) for number in range(2)))
     service.run(2)
-    # Borrowers go on coming, each for less than what is left of the round.
+    # Borrowers keep arriving, each with less work than the rest of the round.
     service.submit(replace(service.job("wide", "b", 4, workers=3)))
     for number in range(2, 12):
         service.submit(service.job(f"borrower {number}", "a", 3))

@@ -81,7 +81,7 @@ def test_the_ranking_is_the_sum_that_it_represents(seed: int) -> None:
 
 
 def one_gpu_job(cluster: Cluster, name: str, slots: int, **changes: Any) -> Job:
-    """Return a job that needs one worker with a whole server's GPUs for so many slots."""
+    """Return a job that needs one worker with a whole server's GPUs for some slots."""
     return make_job(
         cluster,
         name,
@@ -118,7 +118,8 @@ def test_the_threshold_is_value_less_the_cost_of_delay() -> None:
     assert refusal.value == pytest.approx(50.0)
     assert refusal.cost == pytest.approx(6.0)
     assert refusal.completion == 1
-    # Ranked last, by the cost it imposes, it delays nobody, and completes after both are done.
+    # Ranked last, by the cost it imposes, it delays no other job, and completes after both are
+    # done.
     engine = outcome(9.0, 9.5, alpha=0.0)
     assert engine.jobs["new"].status is Status.FINISHED
     assert engine.jobs["new"].completion == 5

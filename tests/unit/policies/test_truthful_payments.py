@@ -1,7 +1,7 @@
-"""Why no payment makes Astraea's allocations truthful (design note 0020), run as it stands there.
+"""No payment makes Astraea's allocations truthful: the example of design note 0020.
 
-A payment rule takes of a tenant what depends on the reports alone. If reports of one tenant lead to
-allocations a and b, and its true values are v or w, truth pays under both only if
+A payment rule charges a tenant an amount that depends on the reports alone. If reports of one
+tenant lead to allocations a and b, and its true values are v or w, truth pays under both only if
 v(a) - p(a) >= v(b) - p(b) and w(b) - p(b) >= w(a) - p(a), so that v(a) + w(b) >= v(b) + w(a).
 """
 
@@ -15,7 +15,9 @@ from tests.support.astraea_cases import DecisionRecorder, shared_cluster, shared
 
 
 def world(slope: float, clock: str, price: float) -> tuple[Job, int | None, list[object]]:
-    """One server of two places, a place each, a job each of one worker and two slots."""
+    """One server of two units, a unit for each tenant, and for each a job of one worker and two
+    slots.
+    """
     on = shared_cluster(1, {"u1": {"worker": 1, "ps": 1}, "u2": {"worker": 1, "ps": 0}}, worker=2)
     shape = {"chunks": 1, "epochs": 2, "ps": None}
     first = shared_job(on, "a", "u1", 0, **shape)
@@ -39,7 +41,8 @@ def test_the_impatient_job_ends_later_so_that_no_payment_is_truthful(
     assert paid == nothing == []  # both are within their tenant's share
     assert early is not None
     assert late is not None
-    # Who loses more by waiting waits longer: its payoff at the first round's price is negative.
+    # The job that loses more by waiting waits longer: its payoff at the first round's price is
+    # negative.
     assert early < late
 
     def worth(job: Job, completion: int) -> float:

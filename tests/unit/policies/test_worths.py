@@ -1,4 +1,4 @@
-"""Utilities of families that kernels do not know: told by knots, as close as can be."""
+"""Utilities of families without a kernel, tabulated at knots as closely as possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.examples import example_count
 
 @dataclass(frozen=True, slots=True)
 class Stairs(_Family):
-    """Falls by steps: ``values[k]`` up to ``ends[k]``, nothing after the last."""
+    """Falls by steps: ``values[k]`` up to ``ends[k]``, 0 after the last."""
 
     ends: tuple[int, ...]
     steps: tuple[float, ...]
@@ -32,7 +32,7 @@ class Stairs(_Family):
 
 @dataclass(frozen=True, slots=True)
 class Wrapped(_Family):
-    """Any other utility under a name that nothing knows."""
+    """Any other utility under an unregistered name."""
 
     inner: Utility
     kind: ClassVar[str] = "wrapped"

@@ -1,4 +1,4 @@
-"""Step times from reports, and models held against speeds."""
+"""Step times from reports, and models compared with speeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shadowprice.profiling.pace import BackwardsError, Pace, _warm_up
 
 
 def _paced(steps: list[float], every: int = 1) -> Pace:
-    """Return the reports of a job whose steps take so long, one report in ``every`` steps."""
+    """Return the reports of a job with steps of equal length, one report in ``every`` steps."""
     pace, now = Pace(), 100.0
     for number, seconds in enumerate(steps, 1):
         now += seconds
@@ -49,7 +49,7 @@ def test_the_warm_up_is_left_out() -> None:
 
 
 def test_the_interval_holds_as_often_as_it_says() -> None:
-    # Steps that drift, so that neighbours are alike: the worst a mean has to cope with.
+    # Steps that drift, so that neighbours are alike: the hardest case for a mean.
     missed = 0
     for seed in range(400):
         luck, off = random.Random(seed), 0.0
@@ -60,7 +60,7 @@ def test_the_interval_holds_as_often_as_it_says() -> None:
         step = _paced(steps, every=2).step_time()
         assert step is not None
         missed += abs(step.seconds - 0.2) > step.half_width
-    # 20 are expected; twice that, and a little, for what the choice of the warm-up costs.
+    # 20 are expected; the limit is a little over twice that, because the warm-up is chosen too.
     assert missed <= 45
 
 
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_reported() -> None:
     assert fit.quality.errors == pytest.approx(off)
     assert fit.quality.determination is not None
     assert fit.quality.determination < 0.9
-    # No other step time comes closer, as squares of relative errors go.
+    # No other step time is closer, by squares of relative errors.
     least = sum(error**2 for error in off)
     for factor in (0.99, 1.01):
         others = [
@@ -165,7 +165,7 @@ with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
         result = by_role(mark)
         process.stdin.close()
     assert result.keys() == {"ps"}
-    # What an interpreter takes beside it, it would not map itself.
+    # The other memory of an interpreter, which this process doesn't map.
     assert 64 << 20 < result["ps"] < 128 << 20
 
 

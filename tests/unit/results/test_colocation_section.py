@@ -78,7 +78,7 @@ def test_where_nothing_was_to_be_chosen_slots_are_not_gone_through(
     run = simulated_run()
     alone = replace(run, allocations=run.allocations.with_columns(server=0, workers=1, ps=0))
     assert colocation(alone) is None
-    # With parameter servers beside workers, or jobs on two servers, it takes the rows.
+    # With parameter servers beside workers, or jobs on two servers, it reads the rows.
     choices: tuple[dict[str, Any], ...] = ({"ps": 1}, {"server": pl.int_range(pl.len())})
     for changed in choices:
         other = replace(run, allocations=alone.allocations.with_columns(**changed))

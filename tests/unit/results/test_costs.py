@@ -1,4 +1,4 @@
-"""What runs cost, against a count of every slot and server by itself."""
+"""Costs of runs, against a count of every slot and server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.policy_runs import random_world
 
 
 class Meter(Observer):
-    """Adds up, slot by slot, what stands where."""
+    """Adds up placements, slot by slot."""
 
     def __init__(self, on: Any) -> None:
         self.on = on

@@ -39,7 +39,7 @@ from tests.support.workloads import faster_together, make_cluster, make_job, mix
 
 
 def lives(jobs: list[Job], run: RunData) -> dict[str, tuple[Fraction, Fraction | None]]:
-    """Return from when to when each job that arrived was present, from decisions and incidents."""
+    """Return the interval in which each job was present, from decisions and incidents."""
     outcomes = dict(run.jobs.select("job", "outcome").rows())
     gone: dict[str, int] = {}
     for decision in run.decisions(False):

@@ -1,4 +1,4 @@
-"""What is told of a job in words."""
+"""Texts of a job's history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's figures say is what happened, reckoned job by job on the clock."""
+"""Metrics of a run, against a computation job by job on the clock."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_completion_times_are_compared_on_the_same_jobs() -> None:
 
 
 def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:
-    """A policy that refuses much ends early: up to its own end it would look fast."""
+    """A policy that refuses many jobs ends early: up to its own end it would look fast."""
     flattered, runs = 0, []
     for seed in sample(range(6)):
         on, _, jobs = clocked(seed)
@@ -231,7 +231,7 @@ def test_the_ends_of_other_runs_are_no_variation_of_a_policy() -> None:
 def test_the_story_and_the_pages_tell_the_same_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A job of 40 minutes is not in time where 20 are allowed, and is where 40 are."""
+    """A job of 40 minutes isn't in time if 20 are allowed, and is if 40 are."""
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("slot: 20min\nservers: [{name: g, capacity: {gpu: 1}}]\n")
     job = (

@@ -1,4 +1,4 @@
-"""The stories in a run's page, against the run's own tables and what ``explain`` tells."""
+"""Job histories on a run's page, against the run's own tables and ``explain``."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_rows_are_ordered_by_job_and_joined(piece: int, monkeypatch: pytest.Monk
 
 
 def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -> None:
-    """It took 115 bytes a slot; numpy's own are counted here."""
+    """It took 115 bytes a slot; memory of numpy counts here."""
     run = planned_run()
     count = 1_000_000
     name = run.jobs.item(0, "job")

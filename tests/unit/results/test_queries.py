@@ -1,4 +1,4 @@
-"""One slot of a run, its jobs, and two runs beside each other, against what was seen live."""
+"""One slot of a run, its jobs, and two runs compared, against observations during the run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.policy_runs import random_world
 
 @dataclass
 class Seen(Observer):
-    """What stood where, seen in the engine while it ran."""
+    """Placements, observed in the engine while it ran."""
 
     slots: dict[int, dict[str, Any]] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
     capacity = random_world(seed)[0].capacity
     for slot in run.slots["slot"].to_list():
         moment = slot_snapshot_of(run, slot)
-        # Slots that the driver skipped had nothing in them.
+        # Slots that the driver skipped were empty.
         live = seen.slots.get(slot, {"running": {}, "open": [], "lost": None, "used": None})
         assert set(moment.jobs["job"]) == set(live["open"])
         running = moment.jobs.filter(pl.col("state") == "running")
@@ -87,7 +87,7 @@ def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
 
 
 def _standing(message: str) -> dict[str, tuple[int, int]]:
-    """Return the workers and parameter servers that are told to be on each server."""
+    """Return the listed workers and parameter servers of each server."""
     standing: dict[str, tuple[int, int]] = {}
     for names, workers, ps in re.findall(r"(\S+)(?: x(\d+))?(?: \+(\d+)ps)?(?: |$)", message):
         standing |= {name: (int(workers or 0), int(ps or 0)) for name in expand_name_list(names)}

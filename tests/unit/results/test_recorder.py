@@ -1,4 +1,4 @@
-"""The tables of a run agree with an account kept slot by slot."""
+"""The tables of a run agree with records that are kept slot by slot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.workloads import make_cluster, make_job
 
 
 class Account(Observer):
-    """What happens, slot by slot, kept the long way."""
+    """Events, slot by slot, recorded in full."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.on = cluster
@@ -289,7 +289,7 @@ def test_summary_of_made_up_tables() -> None:
     )
     summary = summarise(jobs, slots)
     assert summary["end"] == 5
-    # Up to slot 5 the refused job waited 3 slots, and the one that waits 2.
+    # Up to slot 5 the refused job waited 3 slots, and the waiting one 2.
     assert summary["jct"] == pytest.approx(
         {"mean": 3.75, "median": 3.75, "p90": 4.75, "p99": 4.975, "restricted_mean": 12.5 / 4}
     )

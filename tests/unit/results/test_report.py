@@ -1,4 +1,4 @@
-"""The page of a run: whole, self-contained, and true to its tables."""
+"""The page of a run: complete, self-contained, and consistent with its tables."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_refusals_tell_value_price_and_bottleneck() -> None:
     assert len(rows) == 8
     assert "gpu of worker servers in slots" in rows[0]["first bottleneck"]
     assert rows[0]["price"] == 8000  # 8 worker-slots at a price of 1,000
-    assert '<td class="num">8,000</td>' in refusals  # told without a script as well
+    assert '<td class="num">8,000</td>' in refusals  # visible without a script too
     assert "No job was refused." in render_report(simulated_run(price=0.0))
 
 

@@ -1,4 +1,4 @@
-"""Servers are told in short, and none is lost by it."""
+"""Servers are listed in short, and none is missing."""
 
 from __future__ import annotations
 

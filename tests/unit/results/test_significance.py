@@ -82,7 +82,7 @@ def test_holm_steps_down(values: list[float]) -> None:
     for rank, (value, adjusted) in enumerate(ordered):
         steps = [min(1.0, (len(values) - k) * ordered[k][0]) for k in range(rank + 1)]
         assert adjusted >= value
-        # Equal values share the largest of their steps at most.
+        # Equal values share the maximum of their steps.
         assert adjusted == pytest.approx(max(steps)) or values.count(value) > 1
 
 

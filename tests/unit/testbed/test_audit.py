@@ -1,4 +1,4 @@
-"""The auditor finds what it has to find: logs forged line by line, each fault alone."""
+"""The auditor finds every fault, in forged logs with one fault each."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_was_refused_did_not_happen() -> None:
 
 
 def test_requests_that_overlap_are_in_either_order() -> None:
-    # The removal came at 2.0 and was answered at 2.5; what its watchers did at 2.3 is right.
+    # The removal came at 2.0 and was answered at 2.5; its watchers' requests at 2.3 are right.
     lines = [made("a-1", 1, 1), made("a-2", 2, 2.3)]
     lines += [{**removal("a-1", 1, 2.0), "stageTimestamp": when(2.5)}, removal("a-2", 2, 3)]
     assert Audit.of(lines).faults() == []
@@ -181,7 +181,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 def test_doubled_is_what_a_look_at_every_moment_finds(
     lives: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """Pods come and go at random; a naive look at every instant has to agree."""
+    """Pods come and go at random; a naive check of every instant has to agree."""
     number = count()
     lines, spans = [], []
     for generation, length in lives:
@@ -201,5 +201,5 @@ def test_doubled_is_what_a_look_at_every_moment_finds(
 @pytest.mark.parametrize("removed", range(len(GOOD)))
 def test_every_line_of_the_good_log_is_needed_or_harmless(removed: int) -> None:
     lines = [one for number, one in enumerate(GOOD) if number != removed]
-    harmless = {0, 1, 2, 3, 8}  # what later lines tell as well
+    harmless = {0, 1, 2, 3, 8}  # later lines, too
     assert bool(Audit.of(lines).faults()) == (removed not in harmless)

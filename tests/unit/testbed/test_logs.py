@@ -1,4 +1,4 @@
-"""Where kubelets keep logs of pods: each its own, and the machine's as they were afterwards."""
+"""Directories of kubelets for logs of pods: one each, and the machine's directory is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the testbed's enforcement makes of network policies, by what Kubernetes says they mean."""
+"""The testbed's enforcement of network policies, against their definition in Kubernetes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_one_that_is_chosen_gets_what_any_policy_lets_through() -> None:
     assert passes(rules, "INPUT", "udp", 90)
     assert not passes(rules, "INPUT", "tcp", 90)
     assert not passes(rules, "INPUT", "udp", 80)
-    assert passes(rules, "OUTPUT", "tcp", 1)  # neither says anything of it
+    assert passes(rules, "OUTPUT", "tcp", 1)  # neither has a rule for it
 
 
 def test_no_rule_is_nothing_and_an_empty_rule_is_everything() -> None:

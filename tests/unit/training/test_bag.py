@@ -1,4 +1,4 @@
-"""Bags on real processes: who wins, what is killed, what is kept, and how often."""
+"""Bags on real processes: which copies win, are killed or kept, and how often."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_processes_are_used_again_and_end_with_their_workers() -> None:
 
 
 def test_an_event_costs_the_running_tasks_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A walk over all tasks at every event takes a time quadratic in their number.
+    # A pass over all tasks at every event would take time quadratic in their number.
     handle, entries = BagRun._handle_responses, []
 
     def counted(run: BagRun) -> None:
@@ -224,7 +224,7 @@ def test_a_stored_result_may_be_removed_and_a_damaged_one_is_reported(tmp_path: 
     kept.with_name("model.bin").touch()
     kept.unlink()
     assert results() == [4, 9]
-    assert not kept.with_name("model.bin").exists()  # the task's directory is what it wrote last
+    assert not kept.with_name("model.bin").exists()  # its directory is the one that it wrote last
     kept.write_bytes(b"\x80")
     with pytest.raises(TrainingError, match="remove task-000001 to run that task again"):
         results()
@@ -377,7 +377,7 @@ def _copies(folder: Path) -> list[int]:
 
 @contextlib.contextmanager
 def _program(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """Run a bag that never ends in a program of its own, and tell its copies."""
+    """Run a bag that never ends in a process of its own, and print its copies."""
     script = folder / "program.py"
     script.write_text(_PROGRAM)
     root = Path(__file__).parents[3]

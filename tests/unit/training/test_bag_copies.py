@@ -1,4 +1,4 @@
-"""Copies of bags: as they are planned, what that promises, and what is measured."""
+"""Copies of bags: their plan, its promise, and the measured durations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 ROOT = Path(__file__).parents[3]
 DISTRIBUTION = Pareto.of_mean(1.8, 0.9)
 LEVEL = 0.999
-"""How seldom a right tail is refused, over all seeds; Dvoretzky, Kiefer, Wolfowitz and Massart."""
+"""Probability that a right tail is refused, over all seeds; Dvoretzky, Kiefer, Wolfowitz and
+Massart.
+"""
 
 
 def _plan(planner: CopyPlanner, tasks: int, processes: int, deadline: float | None) -> CopyPlan:
@@ -102,14 +104,16 @@ def test_copies_of_remaining_tasks_are_those_of_their_own_distributions() -> Non
 
 
 def _above(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """Return how far a sorted sample's tail is above a predicted one, in widths of the band."""
+    """Return the maximum excess of a sorted sample's tail over a predicted one, in widths of the
+    band.
+    """
     width = math.sqrt(math.log(1.0 / (1.0 - LEVEL)) / (2.0 * len(sample)))
     until = 1.0 - np.arange(len(sample)) / len(sample)
     return float((until - predicted).max()) / width
 
 
 def _below(sample: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """Return how far it is below."""
+    """Return the maximum deficit."""
     width = math.sqrt(math.log(1.0 / (1.0 - LEVEL)) / (2.0 * len(sample)))
     since = 1.0 - np.arange(1, len(sample) + 1) / len(sample)
     return float((predicted - since).max()) / width
@@ -139,19 +143,19 @@ def test_the_measured_tail_is_the_predicted_one() -> None:
                 least.append(min(drawn))
                 won.append(drawn[winner.copy])
             ends += outcome.ends.values()
-    # No task ends sooner than the least of three copies. How much later it ends depends on the load
-    # of the machine, so the tail is compared from above by the durations drawn.
+    # No task ends sooner than the minimum of three copies. How much later it ends depends on the
+    # load of the machine, so the tail is compared from above by the durations drawn.
     sample = np.sort(ends)
     assert _below(sample, DISTRIBUTION.survival(sample) ** copies) < 1.0
     exact = np.sort(least)
     assert _above(exact, DISTRIBUTION.survival(exact) ** copies) < 1.0
-    # The first copy to end wins: those that won last less than single copies would.
+    # The first copy to end wins: those that won run for less time than single copies would.
     winning = np.sort(won)
     assert _below(winning, DISTRIBUTION.survival(winning)) > 1.0
 
 
 def test_idle_processes_copy_what_is_late(tmp_path: Path) -> None:
-    # The first copy of one task never ends: without another one the bag would not either.
+    # The first copy of one task never ends: without another one, neither would the bag.
     distribution = Pareto.of_mean(1.6, 0.3)
     with bag.Workers(bag_functions.late, 3) as workers:
         outcome = workers.run([(str(tmp_path), 2)] * 4, copies=CopyPlanner(distribution))
@@ -159,14 +163,14 @@ def test_idle_processes_copy_what_is_late(tmp_path: Path) -> None:
     assert outcome.values[2] > 0
     first = next(one for one in outcome.tries if (one.task, one.copy) == (2, 0))
     assert first.ending is bag.CopyEnding.CANCELLED
-    # Nothing is copied while a task waits.
+    # No task is copied while another one waits.
     last_begin = max(one.started for one in outcome.tries if one.copy == 0)
     assert all(one.started >= last_begin for one in outcome.tries if one.copy > 0)
 
 
 def test_what_decides_on_copies_is_compiled_before_a_task_begins() -> None:
-    # In a process in which nothing else has compiled it. Seconds of a compiler would be a late
-    # task's own, for nobody looks meanwhile.
+    # In a process that hasn't compiled it. A compiler's seconds would count as delays of tasks,
+    # because nothing polls meanwhile.
     program = (
         "from shadowprice.cloning.api import CopyPlanner, Pareto\n"
         "from shadowprice.kernels.cloning.saving import assess\n"

@@ -1,7 +1,7 @@
-"""An API server in memory that describes itself as a recorded version does, and keeps to it.
+"""An API server in memory that has the published schema of a recorded version, and enforces it.
 
-What it does not know it prunes, as one does; pods with scheduling gates are not placed before they
-have none; pods that are placed run at once, and end when they are told to.
+It prunes unknown fields, as a real one does. Pods with scheduling gates are placed once they have
+none; pods that are placed run at once, and end when they are stopped.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Newer:
     Parameters
     ----------
     version : str
-        The recorded one.
+        The recorded version.
     nodes : int
-        How many nodes there are: ``one``, ``two``, ...
+        Number of nodes: ``one``, ``two``, ...
 
     Attributes
     ----------
     said : list of tuple
-        Of every pod, in order: what became of it, and its name.
+        Events of all pods, in order: kind and name.
     requests : Counter of str
-        How often each was asked for: method and kind, of lists with what they are chosen by.
+        Number of requests by method and kind, and for lists by selector.
     unknown : list of str
-        Places of what was sent that the version does not know.
+        Paths of sent fields that the version doesn't know.
     refuse : callable
         Whether a pod is refused, by its name.
     logs_readable : Event
@@ -157,7 +157,7 @@ class Newer:
     # ---------------------------------------------------------------- requests
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one."""
+        """Respond to a request."""
         if request.path.startswith("/openapi/v3"):
             return self._publish(request)
         words = request.path.split("/")
@@ -207,7 +207,7 @@ class Newer:
         return None
 
     def _publish(self, request: web.Request) -> web.Response:
-        """Describe itself: an index, and beside it what belongs to one group."""
+        """Return the schema: an index, and the parts of each group."""
         if self.version in {"1.20", "1.23"}:
             return _refused(404, "NotFound")
         if request.path == "/openapi/v3":
@@ -302,7 +302,7 @@ def _refused(status: int, reason: str, message: str = "") -> web.Response:
 
 @asynccontextmanager
 async def served(server: Newer, folder: Path) -> AsyncIterator[Path]:
-    """Serve it, and yield a kubeconfig."""
+    """Run the server, and yield a kubeconfig."""
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", server.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

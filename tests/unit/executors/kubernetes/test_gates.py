@@ -1,4 +1,4 @@
-"""A whole generation on API servers of recorded versions: with gates where there are any."""
+"""A whole generation on API servers of recorded versions, with scheduling gates if they exist."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(server: Newer, folder: Path, scenario: Scenario) -> None:
 
 @pytest.fixture(autouse=True)
 def report_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no look come by itself: it would hide one that is due."""
+    """Suppress periodic polls, which would hide a due one."""
     monkeypatch.setattr(controller, "STEADY_POLL_SECONDS", 3600.0)
 
 
@@ -97,7 +97,7 @@ def test_where_there_are_no_gates_they_are_not_requested(version: str, tmp_path:
 def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
     version: str, tmp_path: Path
 ) -> None:
-    """What gates are for; without them some run for a moment, and are taken back."""
+    """The purpose of gates: without them some pods run for a moment, and are removed."""
     server = Newer(version)
     server.refuse = lambda name: name.endswith("ps-0")
 
@@ -117,7 +117,7 @@ def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
 
 @pytest.mark.parametrize(("workers", "lists"), [(2, 2), (8, 8), (9, 1)])
 def test_what_gates_cost(workers: int, lists: int, tmp_path: Path) -> None:
-    """A patch a pod, and one look at them all: by name where they are few, else at once."""
+    """One patch a pod, and one poll of them all: by name if they are few, else by one list."""
 
     async def life(
         executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]

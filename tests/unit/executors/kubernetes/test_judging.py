@@ -1,4 +1,4 @@
-"""How processes ended, by what an API server tells of their pods."""
+"""How processes ended, by an API server's records of their pods."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
         result = ended(view)
         assert result is not None
         assert result.lost
-    # Evicted on paper: its container has a moment to end.
+    # Evicted in the API: its container has a moment to end.
     evicted = replace(RUNNING, phase="Failed", reason="Evicted")
     assert ended(evicted, over=1.0) is None
     result = ended(evicted, over=6.0)
@@ -162,7 +162,8 @@ def test_a_pod_that_vanished_while_it_ran_is_given_a_moment() -> None:
 
 def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() -> None:
     assert ended(RUNNING, gone=30.0) is None
-    assert ended(RUNNING, gone=30.0, vanished=20.0) is None  # forced away: nobody saw an end
+    # deleted by force: no one observed its end
+    assert ended(RUNNING, gone=30.0, vanished=20.0) is None
     result = ended(RUNNING, gone=61.0)
     assert result is not None
     assert result.lost == "the node one was not ready for 60 s while worker-0 was on it"

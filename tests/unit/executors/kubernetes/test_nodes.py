@@ -1,4 +1,4 @@
-"""Nodes as servers, and jobs of others, from what an API server tells."""
+"""Nodes as servers, and jobs of other schedulers, from an API server's records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of an API server for a generation, and what may be said of pods."""
+"""Requests to an API server for a generation, and the allowed settings of pods."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_pod_is_requested_on_its_node_with_what_its_process_takes() -> None:
         "node.kubernetes.io/not-ready",
         "node.kubernetes.io/unreachable",
     }
-    # What is asked for is what the executor itself would count of it.
+    # The executor counts the same resources as it requests.
     view = pod_view({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "x"}})
     assert view.takes == {"cpu": 1500, "memory": 2 << 30, GPU: 1000}
     assert (view.process, view.generation) == ("worker-0", 3)
@@ -165,7 +165,7 @@ def test_secrets_are_in_no_pod() -> None:
 
 
 def expanded(text: str) -> str:
-    """Return what Kubernetes makes of a text where no variable is known (its own rules)."""
+    """Return Kubernetes' expansion of a text if no variable is known (its own rules)."""
     out, at = "", 0
     while at < len(text):
         if text[at] == "$" and at + 1 < len(text):

@@ -1,4 +1,4 @@
-"""What the API server remembers of a job, without one."""
+"""The record of a job in the API server, without a server."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_another_order_of_a_number_is_stale() -> None:
     assert record.accept(_order("first"), {}, "") is Receipt.ACCEPTED
     assert record.accept(_order("first"), {}, "") is Receipt.DUPLICATE
     assert record.accept(_order("other"), {}, "") is Receipt.STALE
-    assert record.accept(_order(""), {}, "") is Receipt.DUPLICATE  # it says nothing
-    del record.generations[1]  # forgotten: the fence is left
+    assert record.accept(_order(""), {}, "") is Receipt.DUPLICATE  # it is empty
+    del record.generations[1]  # removed: the fencing token stays
     assert record.accept(_order("other"), {}, "") is Receipt.DUPLICATE
 
 

@@ -1,4 +1,4 @@
-"""Rights that are missing, or go while a job runs, and names that belong to something else."""
+"""Rights that are missing or revoked while a job runs, and names of foreign objects."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
             assert isinstance(ended, Ended)
             assert ended.ending is Ending.LOST
             assert 'cannot DELETE resource "pods"' in ended.reason
-            # Its pod runs on: it is counted, shown, and keeps the job from running twice.
+            # Its pod runs on: it counts, is visible, and keeps the job from running twice.
             assert cpu(executor) == 3500
             assert any(
                 isinstance(report, ServerSeen) and report.server.capacity["cpu"] == 3500

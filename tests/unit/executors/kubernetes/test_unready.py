@@ -1,4 +1,4 @@
-"""Nodes that are not ready for a moment, for long, or not there any more, as servers."""
+"""Nodes as servers that are unready for a moment, for long, or gone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.executors.kubernetes.newer import Newer
 
 
 class Clock:
-    """The monotonic clock of what looks at nodes."""
+    """The monotonic clock of the node poll."""
 
     now = 1000.0
 
@@ -93,7 +93,7 @@ def test_nobody_is_gone_by_what_nobody_could_tell(cluster: ClusterCache, clock: 
     cluster.nodes.healthy = False
     clock.now += 3600.0
     assert cluster.diff_servers(()) == ([], [])
-    cluster.nodes.healthy = True  # it is asked again: from now on it counts
+    cluster.nodes.healthy = True  # it is polled again: from now on it counts
     assert cluster.diff_servers(()) == ([], [])
     clock.now += 31.0
     assert cluster.diff_servers(()) == ([], ["n"])
@@ -103,7 +103,7 @@ def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
     cluster: ClusterCache, clock: Clock
 ) -> None:
     say(cluster, ready=False)
-    cluster.servers = {}  # as one that begins now sees it
+    cluster.servers = {}  # as a new poll sees it
     assert cluster.diff_servers(()) == ([], [])
     assert cluster.diff_servers({"other"}) == ([], [])
     assert cluster.diff_servers({"n"}) == ([ServerInfo("n", {"cpu": 4000})], [])
@@ -117,7 +117,7 @@ def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at nodes all the time."""
+    """Poll nodes all the time."""
     monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
 
 

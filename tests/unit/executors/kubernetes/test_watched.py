@@ -105,7 +105,7 @@ async def unwatched_executor(kubeconfig: Path, folder: Path) -> AsyncIterator[Ku
 
 
 async def watched(executor: KubernetesExecutor, kind: type[Report], *jobs: str) -> list[Report]:
-    """Subscribe anew, and return the reports until those of a kind came for all jobs."""
+    """Subscribe again, and return the reports until those of a kind came for all jobs."""
     reports: list[Report] = []
     async for report in executor.watch():
         reports.append(report)
