@@ -123,7 +123,7 @@ class ApiMachine(RuleBasedStateMachine):
     @initialize()
     def tokens_for_all(self) -> None:
         self.tokens = {name: self.live.token(name) for name in TENANTS}
-        # Most orders of a dozen calls begin nothing that later ones could break.
+        # Most dozens of calls run nothing that later ones could break.
         for name, tenant, content in [("a", "red", 1), ("b", "blue", 2), ("c", "blue", 0)]:
             self.submit_one(name, tenant, content, own=True)
 
@@ -139,7 +139,8 @@ class ApiMachine(RuleBasedStateMachine):
     def taken(self, name: str, tenant: str, content: int, status: int, expected: Any) -> None:
         known = self.jobs.get((tenant, name))
         if known is not None:
-            # Time stands still, so the job ended before the submission, or is told of by it.
+            # Time stands still, so the job ended before the submission, or the submission reports
+            # its end.
             last = self.job(known) if status != 200 or expected["id"] == known.id else known.last
             state = "open" if last is None or last["state"] not in CLOSED else last["state"]
             if state == "open" and known.content != content:
@@ -219,7 +220,7 @@ class ApiMachine(RuleBasedStateMachine):
         else:
             assert answer.status_code == 200, answer.text
             assert self.job(known)["spec"]["minibatches"] == minibatches
-            known.content = -1 - minibatches  # asked again as it was, it is another
+            known.content = -1 - minibatches  # a repeated request is another submission
 
     @rule(tenant=tenants, content=contents)
     def quote(self, tenant: str, content: int) -> None:
@@ -227,7 +228,7 @@ class ApiMachine(RuleBasedStateMachine):
         requested = body("quoted", tenant, content)
         answer = self.call("POST", "/v1/quote", token=self.tokens[tenant], json=requested)
         assert answer.status_code == 200, answer.text
-        assert self.everything() == before  # nothing is reserved, and no trace is left
+        assert self.everything() == before  # nothing is reserved, and no record remains
 
     @rule(server=servers, change=st.sampled_from(["drain", "cordon", "open"]))
     def close_or_open_server(self, server: str, change: str) -> None:
@@ -284,7 +285,7 @@ class ApiMachine(RuleBasedStateMachine):
         elif name == "green":
             assert answer.status_code == 204, answer.text
             self.tenants.discard(name)
-        elif answer.status_code == 204:  # then it had nothing open, and comes back as it was
+        elif answer.status_code == 204:  # then it had no open jobs, and comes back unchanged
             assert not any(
                 self.job(known)["state"] not in CLOSED
                 for known in self.jobs.values()
@@ -341,7 +342,7 @@ class ApiMachine(RuleBasedStateMachine):
                 known.tenant,
                 known.submitted,
             )
-            if known.last is not None:  # what is over stays as it is
+            if known.last is not None:  # closed jobs stay as they are
                 assert one == known.last
             elif one["state"] in CLOSED:
                 known.last = one

@@ -1,7 +1,7 @@
-"""Faults of a page as axe-core sees them; the library is in `tests/axe`.
+"""Faults of a page that axe-core finds; the library is in `tests/axe`.
 
 WCAG 2.2 A and AA, and best practices. Tests that draw every page at the width of a desktop in light
-and of a phone in dark look for these faults too.
+and of a phone in dark check for these faults too.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 def prepare(context: BrowserContext) -> None:
-    """Load axe-core into pages before anything else; no policy of a page stops it there."""
+    """Load axe-core into pages first; no policy of a page prevents it."""
     context.add_init_script(path=AXE)
 
 
 def objections(page: Page, where: str) -> list[str]:
-    """Return what axe-core objects to, a line an element."""
+    """Return axe-core's findings, a line an element."""
     result = page.evaluate(
         "(tags) => axe.run(document, {runOnly: {type: 'tag', values: tags}})", TAGS
     )

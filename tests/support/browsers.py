@@ -1,4 +1,4 @@
-"""Pages in a real browser, and what can be wrong with them."""
+"""Pages in a real browser, with their errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Visit:
 
 
 def numbers_of(behind: Locator) -> list[list[str]]:
-    """Open the numbers behind a chart and return the cells of the rows that are shown."""
+    """Open the table of a chart and return the cells of its visible rows."""
     if behind.get_attribute("open") is None:
         behind.locator("summary").click()
     behind.locator("tbody tr").first.wait_for()

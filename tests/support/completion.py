@@ -1,4 +1,4 @@
-"""What shells offer at the end of a line."""
+"""Completions that shells offer at the end of a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shadowprice.cli.main import main
 
 
 def completion_environment(words: str) -> dict[str, str]:
-    """Return the environment in which bash asks for the end of a line."""
+    """Return the environment in which bash requests completions at the end of a line."""
     return {
         "_SHADOWPRICE_COMPLETE": "complete_bash",
         "COMP_WORDS": words,
@@ -21,7 +21,7 @@ def completion_environment(words: str) -> dict[str, str]:
 
 
 def offered(words: str, folder: Path) -> list[str]:
-    """Return what bash would be offered at the end of a line, without a process for each."""
+    """Return the completions of bash at the end of a line, without a process for each."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         for name, value in completion_environment(words).items():

@@ -63,4 +63,4 @@ VIEWS = [
     "#/job/too%20big",
 ]
 
-"""Of a service that commands; that of one that observes comes beside."""
+"""Of a service that runs jobs; an observing one has another."""

@@ -26,18 +26,18 @@ def run_declared(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     who: PolicyChoice,
 ) -> tuple[dict[str, int | None], dict[str, LiveJobResult]]:
-    """Let a service decide on jobs that do just what was declared.
+    """Let a service decide on jobs that do exactly what they declare.
 
     Parameters
     ----------
     folder : Path
-        Where it keeps its data.
+        Data directory of the service.
     cluster : mapping
-        What a cluster file holds.
+        Content of a cluster file.
     jobs : sequence of (float, mapping)
-        Seconds after which each is submitted, ascending, and what a job file says of it.
+        Seconds until each is submitted, ascending, and its entry of a job file.
     who : PolicyChoice
-        Who decides.
+        The policy.
 
     Returns
     -------

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# A head asks for a token where it finds one, and a node that joins it does not show it: Ray writes
-# one into the home directory, and a machine on which these tests ran before has it.
+# A head requires a token if it finds one, but a node that joins doesn't send it. Ray writes one
+# into the home directory, so a machine on which these tests ran before has it.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 # Ray runs its workers at niceness 15, so on a busy machine they would hardly run at all.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # the name that Ray reads
@@ -58,7 +58,7 @@ class RayCluster:
                         node_name=name,
                         node_ip_address=ADDRESS,
                         object_store_memory=80 << 20,
-                        # One process a node, for output that nothing of Shadowprice reads.
+                        # One process a node, for output that Shadowprice doesn't read.
                         include_log_monitor=False,
                         **more,
                     )

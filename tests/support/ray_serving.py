@@ -22,7 +22,8 @@ PATIENCE = 180.0
 CLUSTER = {
     "slot": "3s",
     "horizon": 200,
-    # "two" is not in the file: it joins because Ray has it. "gone" is, and Ray has it not.
+    # "two" isn't in the file: it joins because Ray has it. "gone" is in the file, and Ray doesn't
+    # have it.
     "servers": [
         {"name": "one", "capacity": {"cpu": 2, "memory": "1GiB"}},
         {"name": "gone", "capacity": {"cpu": 64, "memory": "64GiB"}},
@@ -57,7 +58,7 @@ def serving(folder: Path, cluster: RayCluster) -> Iterator[tuple[httpx.Client, i
 
 
 def until(said: Callable[[], Any], shown: Callable[[], Any] = lambda: "") -> Any:
-    """Wait until something holds, and return it."""
+    """Wait until a function returns a value, and return it."""
     end = time.monotonic() + PATIENCE
     while True:
         result = said()

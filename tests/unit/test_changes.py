@@ -1,4 +1,4 @@
-"""What a change of its placement costs a job, as plain scripts measure it."""
+"""Cost of a change of placement, as plain scripts measure it."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def reached(change: Change, clock: Clock, *marks: tuple[float, float]) -> None:
 
 def test_the_first_stretch_costs_what_its_steps_do_not(clock: Clock) -> None:
     change = Change(0.5, 2.0, 1.5, 10)
-    # Three steps after 7 s, then two at a time, of a second each; one stretch was held up.
+    # Three steps after 7 s, then two at a time, of a second each; one interval has a delay.
     marks = [(13, 107.0), (15, 109.0), (17, 111.0), (19, 133.0), (21, 135.0)]
     reached(change, clock, *marks)
     assert change.metrics() == {}
-    reached(change, clock, (21, 136.0), (20, 136.5), (23, 137.0))  # what is no more says nothing
+    reached(change, clock, (21, 136.0), (20, 136.5), (23, 137.0))  # an invalid count says nothing
     assert change.metrics() == {
         "change_checkpoint": 0.5,
         "change_away": 2.0,
@@ -180,7 +180,7 @@ def ended(process: subprocess.Popen[str], number: int) -> None:
 @pytest.mark.parametrize("script", [SCRIPT, OWN], ids=["plain", "checkpoints-of-its-own"])
 def test_a_plain_script_tells_what_moving_it_cost(tmp_path: Path, script: str) -> None:
     first = generation(tmp_path, script, 1)
-    # That it began costs no change: nothing was there before.
+    # Its first start costs no change, because nothing ran before.
     report = reports(tmp_path, lambda one: one["minibatches"] >= 30)
     assert not PARTS & report["metrics"].keys()
     ended(first, signal.SIGTERM)
@@ -189,13 +189,13 @@ def test_a_plain_script_tells_what_moving_it_cost(tmp_path: Path, script: str) -
     assert report["metrics"].keys() >= PARTS
     assert all(0.0 <= report["metrics"][part] < 240.0 for part in PARTS)
     assert report["metrics"]["change_start"] > 0.0
-    # It goes on telling, since of reports the newest is taken.
+    # It reports repeatedly, because only the newest report counts.
     later = reports(tmp_path, lambda one: one["minibatches"] > report["minibatches"] + 10)
     assert {name: later["metrics"][name] for name in PARTS} == {
         name: report["metrics"][name] for name in PARTS
     }
     ended(second, signal.SIGKILL)
-    # One that died has left nothing: the third generation goes on from where the first was.
+    # A killed generation left nothing: the third one continues from the first one's state.
     third = generation(tmp_path, script, 3)
     report = reports(tmp_path, lambda one: one["minibatches"] >= later["minibatches"] + 30)
     assert not PARTS & report["metrics"].keys()

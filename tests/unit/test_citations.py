@@ -1,4 +1,4 @@
-"""What the code cites of this repository is there."""
+"""Files that the code cites exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's own script uses: reports, checkpoints, the end it is told of."""
+"""The API for a job's own script: reports, checkpoints, and its end."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_report_is_posted_where_there_is_no_file(
     metrics = {"loss": 1.0}
     body = {"generation": 3, "minibatches": 2.5, "metrics": metrics, "checkpoints": False}
     assert got == [("/v1/jobs/j/progress", "Bearer token", body)]
-    assert not jobs.report(3)  # nobody listens any more: no harm
+    assert not jobs.report(3)  # without a listener it does no harm
 
 
 @pytest.mark.parametrize("address", ["", "file:///etc/passwd", "ftp://x"])

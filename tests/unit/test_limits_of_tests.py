@@ -1,4 +1,4 @@
-"""No test waits for ever, in whatever try or phase: what CI would hang on."""
+"""No test waits for ever, in any attempt or phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No test waits without a limit: one that does hangs a run for good, and tells nobody where."""
+"""No test waits without a limit: one that does would hang a run without a location."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 ENDLESS = {"wait", "communicate", "join", "result", "get"}
-"""Methods of processes, threads, futures, events and queues that wait for ever without words."""
+"""Methods of processes, threads, futures, events and queues that wait for ever without arguments.
+"""
 
 
 def waits(tree: ast.AST, limited: bool = False) -> Iterator[int]:
-    """Give the lines that wait without a limit."""
+    """Yield the lines that wait without a limit."""
     for node in ast.iter_child_nodes(tree):
         under = limited
         if isinstance(node, ast.AsyncWith):
             under |= any("asyncio.timeout(" in ast.unparse(item) for item in node.items)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            under = False  # who calls it, and when, is not known
+            under = False  # callers and times of calls are unknown
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not under:
             fields = {keyword.arg for keyword in node.keywords}  # of **more, None
             method, silent = node.func.attr, not node.args and not fields

@@ -1,4 +1,4 @@
-"""An operation is done as a whole or not at all, wherever in it the policy raises."""
+"""An operation is performed completely or not at all, wherever in it the policy raises."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_failed_report_does_not_block_later_reports(
     assert bench.durable.commit([reports]).answers == [()]
     assert not bench.durable.state.engine.open_jobs
     assert bench.event_kinds("one")[-1] == "finished"
-    assert bench.durable.commit([reports]).events == []  # told again, it is known
+    assert bench.durable.commit([reports]).events == []  # reported again, it is recorded already
     bench.store.close()
 
 
@@ -173,7 +173,7 @@ def test_completed_job_that_cannot_be_closed_delays_no_slot(
 def test_waiting_job_is_abandoned_only_by_committed_operations(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
-    """An event that prices a job beyond its tenant, and then fails, withdraws nobody."""
+    """An event that prices a job beyond its tenant's budget, and then fails, withdraws no job."""
     bench = BudgetBench(tmp_path / "data", "rolling")
     bench.set_budget("vision", 0)
     deadline = {"kind": "deadline", "value": 50, "by": "11 slots"}
@@ -185,7 +185,7 @@ def test_waiting_job_is_abandoned_only_by_committed_operations(
     for index in range(12):
         bench.commit(CancelJob(bench.job_key(f"filler-{index}")))
     before = describe_state(bench)
-    # Asked to begin the slot it prices the job, which is withdrawn; then it fails, however often.
+    # When the slot begins, the job is priced and withdrawn; then the event fails, however often.
     policy_fault = PolicyFault(bench.durable.state.engine.policy, patch, first=3, times=10**9)
     bench.clock.advance(SLOT)
     [answer] = bench.durable.commit([FaultyOperation(AdvanceSlots(), policy_fault)]).answers
@@ -205,7 +205,7 @@ def test_released_savepoint_is_rolled_back_with_its_transaction(tmp_path: Path) 
     before = describe_state(bench)
 
     class Both:
-        """Something that is done as a whole, and something that cannot be."""
+        """An operation that is atomic, and one that can't be."""
 
         def perform(self, batch: Batch) -> None:
             with batch.savepoint():
@@ -230,7 +230,7 @@ def test_payment_is_rolled_back_with_its_operation(
     before = describe_state(bench)
 
     class Both:
-        """Two things that belong together, of which the first is done."""
+        """Two operations that belong together, of which the first is done."""
 
         def perform(self, batch: Batch) -> None:
             Billing(batch).set_budget("speech", Budget(POINT, 86_400))
@@ -253,7 +253,7 @@ def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
     meanwhile = []
 
     class Looking:
-        """Looks, in the middle of a batch, at what is started."""
+        """Reads the started jobs in the middle of a batch."""
 
         def perform(self, _batch: Batch) -> None:
             meanwhile.append((writer.specification("one"), writer.specification("new")))
@@ -278,7 +278,7 @@ def test_a_job_whose_successor_is_refused_stays_as_it_was(tmp_path: Path, is_ref
     bench.submit("old", **whole, utility={"kind": "deadline", "value": 100, "by": "2 slots"})
     bench.advance()
     bench.report_start("old")
-    if is_refused:  # the slots that it would need after the present one are taken
+    if is_refused:  # the slots that it would need after the present one are used
         bench.submit("other", **whole, utility={"kind": "deadline", "value": 100, "by": "9 slots"})
     assert [view.state for view in bench.durable.state.views.values()] == [
         State.RUNNING,

@@ -1,4 +1,4 @@
-"""What jobs cost their tenants: debits, refunds, payments, who is refused for want of points."""
+"""Costs of jobs for their tenants: debits, refunds, payments, and refusals without points."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_used_slots_are_charged_at_the_mean_price(tmp_path: Path) -> None:
 def test_unused_slots_are_refunded_at_their_price(tmp_path: Path) -> None:
     bench = BudgetBench(tmp_path / "data", "oasis")
     bench.set_budget("vision", 1_000)
-    # The first slots are fuller than the later ones, and dearer; the last job needs one of them.
+    # The first slots are fuller than the later ones, and more expensive; the last job needs one.
     for index in range(2):
         bench.submit(f"early-{index}", chunks=3, minibatches=30, tenant="speech")
     soon = {"kind": "deadline", "value": 50, "by": "7 slots"}
@@ -143,7 +143,7 @@ def test_commitment_costs_of_slots_sum_to_the_price(tmp_path: Path, policy: str)
         assert sum(one["slot_costs"]) == pytest.approx(one["cost"], rel=1e-9, abs=1e-12)
         assert min(one["slot_costs"]) >= 0
     digest = bench.durable.state.engine.state_digest()
-    bench.recover()  # the journal tells them, too
+    bench.recover()  # the journal has them, too
     assert bench.durable.state.engine.state_digest() == digest
     bench.check_accounts()
     bench.store.close()
@@ -161,7 +161,7 @@ def _commits(record: Any) -> Iterator[dict[str, Any]]:
 def test_job_above_the_budget_is_refused_with_the_reason(bench: BudgetBench) -> None:
     bench.set_budget("vision", 1_000)
     dear = fill_until_priced(bench, "job")
-    bench.set_budget("vision", 1_000 - bench.balance("vision"))  # all that is left goes
+    bench.set_budget("vision", 1_000 - bench.balance("vision"))  # all the rest goes
     assert bench.balance("vision") == 0
     bench.submit("poor", tenant="vision")
     view = bench.view("poor")
@@ -192,7 +192,7 @@ def test_a_refused_job_leaves_no_trace_in_engine_or_policy(bench: BudgetBench) -
     bench.submit("poor", tenant="vision")
     assert bench.view("poor").state == State.REFUSED
     assert (engine.state_digest(), engine.sequence, engine.session.dump_state()) == before
-    bench.recover()  # and recovery hears nothing of it
+    bench.recover()  # and recovery gets no report of it
     assert bench.durable.state.engine.sequence == before[1]
     assert "poor" not in bench.durable.state.views
 
@@ -206,7 +206,7 @@ def test_batch_jobs_are_admitted_in_order_within_the_budget(bench: BudgetBench) 
     bench.submit_records(*records, at_once=False)
     assert bench.balance("vision") == pytest.approx(
         2.5 * price / POINT, abs=1e-6
-    )  # accepted is not decided
+    )  # accepted, but not decided
     bench.commit(DecideBacklog(100))
     states = [bench.view(f"many-{index}").state for index in range(6)]
     assert State.REFUSED in states
@@ -247,9 +247,7 @@ def test_additional_work_is_charged_or_refused_above_the_budget(bench: BudgetBen
     assert after.price == pytest.approx(2 * (view.price or 0), abs=1)
     paid = (after.price or 0) - (view.price or 0)
     assert bench.balance("vision") == pytest.approx(held - paid / POINT)
-    bench.commit(
-        ReviseJob(view.key, {"minibatches": 30})
-    )  # less: what is not used comes back later
+    bench.commit(ReviseJob(view.key, {"minibatches": 30}))  # less: unused points come back later
     assert bench.view(view.key).price == after.price
     bench.set_budget("vision", 1_000 - bench.balance("vision"))
     with pytest.raises(ProblemError, match="vision holds 0") as caught:
@@ -280,7 +278,7 @@ def test_lost_slots_are_not_charged(tmp_path: Path) -> None:
 
 
 def test_waiting_job_above_the_budget_is_abandoned(tmp_path: Path) -> None:
-    """It has no price while it waits; with the slot that gives it one, it goes."""
+    """It has no price while it waits; it is withdrawn in the slot that gives it one."""
     bench = BudgetBench(tmp_path / "data", "rolling")
     bench.set_budget("vision", 0)
     for index in range(12):
@@ -472,7 +470,7 @@ def test_payments_between_tenants_use_their_accounts(lending: LendingBench) -> N
     assert view.refund == 0
     assert (
         lending.balance("vision") + lending.balance("speech") == 1_500
-    )  # nothing is lost between them
+    )  # no points are lost between them
 
 
 def test_revised_gang_keeps_its_placement_and_pays_for_the_additional_work(
@@ -518,7 +516,7 @@ def test_borrower_above_its_budget_is_abandoned(lending: LendingBench) -> None:
     poor = [view for view in _views(lending) if view.state == State.REFUSED]
     assert poor
     assert all((view.reason or {}).get("code") == "budget" for view in poor)
-    # What is its own costs nothing.
+    # A tenant's own share costs nothing.
     assert any(view.state == State.FINISHED and view.price == 0 for view in _views(lending))
     assert lending.entries() == []
 
@@ -564,7 +562,7 @@ def _many() -> list[dict[str, Any]]:
 
 
 def _script() -> list[Step]:
-    """What clients, an executor and time do; each step may be done again."""
+    """Actions of clients, of an executor and of time; each step may be repeated."""
     steps: list[Step] = [
         lambda bench: bench.set_budget("vision", 0.08, period=600, carry=POINT // 100),
         lambda bench: bench.set_budget("speech", 20, period=1_200),
@@ -594,7 +592,7 @@ class CrashingBudgetBench(BudgetBench):
 
     def advance_until_current(self) -> None:
         while not self.commit(AdvanceSlots(self.virtual)).answers[0].caught_up:
-            pass  # a machine under load takes slots in by several batches
+            pass  # a machine under load handles slots in several batches
 
     def play(self) -> int:
         crashes = 0

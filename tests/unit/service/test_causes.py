@@ -42,7 +42,7 @@ def record(**changes: Any) -> dict[str, Any]:
 
 
 def runs(minutes: float = 10.0, work: float = 100.0, **more: Any) -> VirtualJob:
-    """A job that really takes so many minutes for 100 mini-batches."""
+    """A job that really takes some minutes for 100 mini-batches."""
     return VirtualJob(work, lambda _: 100.0 / (60.0 * minutes), **more)
 
 

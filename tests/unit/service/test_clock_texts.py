@@ -68,7 +68,7 @@ def test_slot_numbers_in_texts_become_clock_times(text: str, expected: str) -> N
 
 
 def test_no_text_of_a_policy_keeps_a_slot_number() -> None:
-    """Every f-string of a policy that formats a slot is one that the conversion knows."""
+    """The conversion knows every f-string of a policy that formats a slot."""
     policies = Path(shadowprice.__file__).parent / "policies"
     texts = [
         re.sub(r"\{[^{}]*\}", "7", match[1])

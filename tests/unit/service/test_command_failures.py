@@ -66,7 +66,7 @@ def test_missing_program_is_named_with_directory_and_hint(
 @pytest.mark.train
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_script_of_torchrun_is_named(tmp_path: Path, workers: int) -> None:
-    """It says two dozen lines more, and as many as it takes to list processes that failed."""
+    """It prints two dozen lines more, and a line for each failed process."""
     pytest.importorskip("torch")
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     command = [torchrun, "--standalone", f"--nproc-per-node={workers}", "train.py"]

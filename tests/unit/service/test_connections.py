@@ -32,7 +32,7 @@ def fresh_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def answering(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with how many bytes a body has."""
+    """Respond with the number of bytes of a body."""
     size, more = 0, True
     while more:
         message = await receive()
@@ -67,7 +67,7 @@ async def listening(
 
 
 async def receive_all(port: int, *pieces: bytes) -> bytes:
-    """Send pieces, and return all that comes until the connection ends."""
+    """Send parts, and return everything that comes until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for piece in pieces:
@@ -102,7 +102,7 @@ def test_headers_trailers_and_chunk_extensions_are_limited(begun: bytes, piece: 
         async with listening() as port:
             return await receive_all(port, begun, *[piece] * (4 * MAX_HEADER_BYTES // len(piece)))
 
-    # The answer may be lost where more comes than is read: what counts is that it ends.
+    # The response may be lost if more comes than is read; the connection must end.
     assert asyncio.run(scenario()).startswith((b"HTTP/1.1 431", b"reset")) or b"Trans" in begun
 
 
@@ -216,7 +216,7 @@ def test_connection_limit_reserves_file_descriptors() -> None:
 def test_response_to_a_reset_connection_is_dropped(
     pipelined: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    uvloop = pytest.importorskip("uvloop")  # raises where asyncio drops what is written
+    uvloop = pytest.importorskip("uvloop")  # raises if asyncio drops what is written
 
     async def scenario() -> None:
         met, gone = asyncio.Event(), asyncio.Event()
@@ -239,7 +239,7 @@ def test_response_to_a_reset_connection_is_dropped(
             while not answered:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
-            assert len(answered) == 1  # what was pipelined has no reader
+            assert len(answered) == 1  # the pipelined request has no reader
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scenario())

@@ -1,4 +1,4 @@
-"""The driver by itself: what is taken in together, and what waits for whom."""
+"""The driver alone: operations that form a batch, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Held(DurableEngine):
 
 
 class _Execution:
-    """An executor of which nothing is known, and which has no data."""
+    """An executor without data or known generations."""
 
     async def fetch_progress(self) -> None:
         pass
@@ -106,7 +106,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
-        for turn in range(5):  # a client that asks one thing after the other
+        for turn in range(5):  # a client that sends one request after the other
             request = asyncio.create_task(writer.do(_submit(f"alone-{turn}")))
             await committing()
             durable.go.release()
@@ -124,7 +124,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
 
     with monkeypatch.context() as patch:
         patch.setattr("shadowprice.service.driver.asyncio.sleep", noting)
-        # However quick a machine is: to the driver no time passes at all.
+        # However fast a machine is: for the driver no time passes at all.
         patch.setattr("shadowprice.service.driver.monotonic", lambda: 100.0)
         asyncio.run(play())
     store.close()
@@ -170,7 +170,7 @@ def test_readers_of_a_standing_query_do_not_wait_for_a_decision(tmp_path: Path) 
 def test_a_reader_that_waited_for_long_still_gets_its_slots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile another one read fewer slots, and the longer answer isn't renewed any more."""
+    """Meanwhile another one read fewer slots, and the longer response is no longer updated."""
     now = [1000.0]
     monkeypatch.setattr("shadowprice.service.standing_queries.monotonic", lambda: now[0])
     store = Store(str(tmp_path / "data"))
@@ -219,7 +219,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
     durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     writer = Writer(durable, Metrics())
     driver = Driver(durable, writer, virtual=True, keep=10**18)
-    driver.snapshot_seconds = 0.0  # a piece is a step
+    driver.snapshot_seconds = 0.0  # each part is a step
     meanwhile: list[int] = []
 
     async def play() -> None:
@@ -245,7 +245,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
         newest = connection.execute(select(func.max(tables.snapshots.c.sequence))).scalar_one()
     writer._thread.shutdown()
     store.close()
-    # It is of a moment near its beginning, and many were answered until it was whole.
+    # It is from a moment near its start, and many requests got responses until it was complete.
     assert 30 <= newest <= meanwhile[len(meanwhile) // 2]
     assert len(meanwhile) > 20
 
@@ -554,7 +554,7 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
 
     class Partial(_Execution):
         async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-            return [job for job in jobs if int(job) > 160]  # the executor has the others still
+            return [job for job in jobs if int(job) > 160]  # the executor still has the others
 
     driver = Driver(durable, writer, Partial(), virtual=True, keep=1)
     driver.sweep_pause = 0.0
@@ -733,7 +733,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     durable.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
     period = durable.state.accounts.snapshot()["vision"].period
     with store.transaction() as connection:
-        store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
+        store.write(connection, tables.budgets.update().values(balance=0))  # everything is spent
 
     hand.set_by = behind
     clock = MonotonicWallClock(hand)

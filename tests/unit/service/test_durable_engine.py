@@ -349,7 +349,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
     bench = EngineBench(tmp_path / "data", "rolling")
 
     def begins(name: str, after: float, worked: float, **stated: str) -> None:
-        """Let a job begin in the next slot, and report first so many seconds into it."""
+        """Let a job start in the next slot, and report first some seconds into it."""
         bench.submit(name, chunks=1, workers={"max": 1}, **stated)
         bench.advance()
         bench.report_start(name)
@@ -372,18 +372,18 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         return pytest.approx(found, abs=0.011)  # rounded up to a hundredth of a slot
 
     begins("a", 14.0, 2.0, restart="6s")
-    begins("late", 40.0, 12.0, restart="6s")  # what it did by then tells of its speed
+    begins("late", 40.0, 12.0, restart="6s")  # its progress by then shows its speed
     begins("b", 21.0, 3.0, restart="6s")
     assert expected(restart="6s") == 6 / 60
     begins("c", 32.0, 2.0, restart="15s")
-    # 12 of 6 seconds, 18 of 6, 30 of 15: twice as long in the median. Of those that say nothing,
-    # it tells nothing.
+    # 12 of 6 seconds, 18 of 6, 30 of 15: twice as long in the median. Jobs that report nothing
+    # don't count.
     assert bench.durable.state.restarts.record()[""]["factors"] == pytest.approx([2.0, 3.0, 2.0])
     assert expected(restart="6s") == 12 / 60
     assert expected(restart="50s") == 1
     assert expected(restart="0s") == 0
     assert expected() == 0
-    for name in "defgh":  # shorter than is said: who says more may have seen worse
+    for name in "defgh":  # less than reported: a job that reports more may have measured worse
         begins(name, 3.0, 1.0, restart="20s")
     assert expected(restart="6s") == 6 / 60
     bench.recover()
@@ -455,7 +455,7 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: EngineBen
     }
     assert finished["never"]["reported"] is False
     assert "reported" not in finished["says"]
-    # One that goes on from a checkpoint begins before where the one before it was.
+    # One that continues from a checkpoint begins before the end of the previous one.
     generation = bench.durable.state.launch_commands["back"].generation
     failed = Ended(0, "back", generation, at, Ending.FAILED, 1, "killed")
     bench.commit(RecordReports([failed]))
@@ -518,7 +518,7 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
     assert began is not None
     bench.advance(2)
     missed = bench.clock.wall() / SECOND
-    bench.clock.advance(10 * SLOT)  # nobody was there; reports come in no order
+    bench.clock.advance(10 * SLOT)  # the service was down; reports come in any order
     reports = [
         Ended(0, "done", 1, missed + 3.5 * SLOT, Ending.DONE, 0, ""),
         Ended(0, "fails", 1, missed + 1.5 * SLOT, Ending.FAILED, 1, "killed"),
@@ -555,7 +555,7 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
     assert views["files"].progress == 60.0
     assert views["posts"].progress == 20.0 + 5 * 10.0
     assert views["silent"].progress == views["posts"].progress  # as it always was
-    # From then on what a job says counts again, and nothing of it is taken for its speed.
+    # From then on a job's reports count again, and this one isn't taken for its speed.
     for _ in range(4):
         bench.advance()
         bench.report_progress("posts", views["posts"].progress)
@@ -586,7 +586,7 @@ def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(
     bench.commit(RecordReports([end]))
     bench.advance()
     assert bench.durable.state.launch_commands["again"].generation > order.generation
-    # Six slots in which nothing more is counted, and then it goes on as fast as it always was.
+    # Six slots in which nothing counts, and then it continues at its usual speed.
     slots([10.0 * slot for slot in range(1, 10)])
     assert bench.durable.state.views["again"].progress == 90.0
     assert "remeasured" not in bench.event_kinds("again")
@@ -598,7 +598,7 @@ def test_a_report_of_nothing_is_a_measurement(bench: EngineBench) -> None:
     bench.advance()
     for name in ("silent", "stuck"):
         bench.report_start(name)
-    bench.advance()  # neither has said anything: both are counted by time
+    bench.advance()  # neither has reported anything: both are counted by time
     assert bench.durable.state.views["stuck"].progress > 0
     bench.report_progress("stuck", 0)
     for _ in range(3):
@@ -612,7 +612,7 @@ def test_a_report_of_nothing_is_a_measurement(bench: EngineBench) -> None:
     bench.report_progress("stuck", 10.0)
     bench.advance()
     assert bench.durable.state.views["stuck"].progress == 10.0
-    assert "moved" in bench.event_kinds("stuck")  # its tenant is told
+    assert "moved" in bench.event_kinds("stuck")  # its tenant is notified
 
 
 def test_a_job_that_keeps_its_speed_is_left_alone(bench: EngineBench) -> None:
@@ -649,7 +649,7 @@ def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: EngineBenc
     change(bench, "moved", 10.0)  # not fully known yet; as fast as stated
     bench.advance()
     assert bench.durable.state.engine.jobs["moved"].job.restart == Fraction(3, 60)
-    # It was paused before it was started: being away was the schedule's doing, not a cost.
+    # It was paused before it was started: the schedule caused that, so it isn't a cost.
     change(bench, "moved", 15.0, change_first_step=4.0)
     change(bench, "moved", 20.0, change_first_step=40.0)  # one generation, one change
     bench.advance()
@@ -728,7 +728,7 @@ def test_only_exit_0_finishes_a_job(bench: EngineBench) -> None:
     end = Ended(0, "counted", order.generation, at, Ending.DONE, 0, "")
     done = bench.commit(RecordReports([end]))
     assert done.views["counted"].state == "finished"
-    assert bench.commit(RecordReports([end])).views == {}  # word that comes again
+    assert bench.commit(RecordReports([end])).views == {}  # a repeated report
 
 
 def test_failures_are_retried_and_losses_cost_nothing(bench: EngineBench) -> None:
@@ -873,7 +873,7 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
 def test_a_policy_that_cannot_take_plans_over_is_refused_with_the_mend(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data", "oasis")
     bench.submit("planned")
-    bench.durable.write_snapshot()  # two: the one before is no way round
+    bench.durable.write_snapshot()  # two: the one before is no substitute
     assert len(bench.durable.state.engine.jobs["planned"].plan) > 1
     bench.choice = PolicyChoice("backfill", {})
     with pytest.raises(InputError, match=r"^--policy: backfill can't continue.*keep the policy"):
@@ -907,7 +907,7 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
         assert taken <= newest < bench.durable.state.engine.sequence
     else:
         assert bench.durable.snapshotting
-        assert _snapshots(bench) == before  # none, or a whole one
+        assert _snapshots(bench) == before  # none, or a complete one
         if ends == "read back":
             bench.durable.recover()
             assert not bench.durable.snapshotting
@@ -957,7 +957,7 @@ def test_orders_are_not_kept_where_nothing_runs(bench: EngineBench) -> None:
         bench.advance()
     result = recover(
         bench.store, CLUSTER, bench.choice, bench.durable.state.clock, virtual=True
-    )  # of each start and end, none of which anybody acknowledges
+    )  # of each start and end, none of which is acknowledged
     assert result.recovered_events > 8
     assert not result.engine.unacknowledged
 
@@ -1036,7 +1036,7 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     bench.recover()
     assert bench.durable.state.engine.state_digest() == digest
     assert bench.durable.state.views == views
-    bench.submit("another")  # in the middle of a slot, of which the jobs that run have the yield
+    bench.submit("another")  # in the middle of a slot, with the progress of the running jobs
     bench.advance(40)
     with bench.store.reading() as connection:
         ended = list_jobs(connection, limit=100)
@@ -1114,14 +1114,14 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: EngineBench) -> N
     }
     bench.advance()
     bench.report_start("new")
-    for slot in range(1, 5):  # as fast as the family: nothing is revised, but it is known
+    for slot in range(1, 5):  # as fast as the family: nothing is revised, but it counts as measured
         bench.clock.advance(SLOT - 1)
         bench.report_progress("new", 10.0 * slot)
         bench.clock.advance(1)
         bench.commit(AdvanceSlots())
     assert bench.durable.state.views["new"].to_resource().speed.measured == (1,)
     assert "remeasured" not in bench.event_kinds("new")
-    bench.recover()  # a service that begins again knows it, too
+    bench.recover()  # a restarted service has it, too
     assert bench.durable.state.views["new"].measured == (1,)
     bench.commit(ReviseJob("new", {"throughput": {1: 0.2}}))
     assert bench.durable.state.views["new"].to_resource().speed.source == "stated"

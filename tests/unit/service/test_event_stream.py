@@ -1,4 +1,4 @@
-"""The event stream by itself."""
+"""The event stream alone."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_streams_are_limited_per_tenant_and_reserved_for_operators() -> None:
 
             for number in range(8):
                 assert await subscribe_often(f"tenant-{number}") == MAX_TENANT_SUBSCRIBERS
-            # However many tenants take all that they get, one that comes later gets some.
+            # However many tenants read all that they get, a later one gets some.
             numbers = [await subscribe_often(f"tenant-{number}") for number in range(8, 13)]
             assert numbers == [50, 25, 13, 6, 3]
             await subscribe("late")

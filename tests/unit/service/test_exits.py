@@ -1,4 +1,4 @@
-"""Exits after an order to stop: progress decides whether a job that exits 0 is complete."""
+"""Exits after a stop command: progress decides whether a job that exits 0 is complete."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_checkpoints_of_a_plain_command_count_though_its_steps_do_not(tmp_path: 
 
 
 def test_checkpoints_count_with_the_first_progress(tmp_path: Path) -> None:
-    """A process that still loads says so too, and a stop would lose its start."""
+    """A loading process reports that too, and a stop would lose its start."""
     bench = MovedJob(tmp_path, 0.0)
     assert bench.durable.state.engine.jobs["train"].job.resumable is None
     assert bench.durable.state.engine.view.is_pinned("train")
@@ -214,7 +214,7 @@ def test_work_that_is_reported_after_the_stop_completes_a_job(
 def test_a_job_that_is_done_as_it_is_stopped_needs_no_other_place(
     tmp_path: Path, policy: str
 ) -> None:
-    """Otherwise it would wait for a place, perhaps until it lost its worth."""
+    """Otherwise it would wait for a server, perhaps until it is worth nothing."""
     bench = EngineBench(tmp_path / "state.db", policy)
     bench.submit("train", minibatches=10)
     while "train" not in bench.durable.state.launch_commands:

@@ -1,4 +1,4 @@
-"""When a job is expected to complete, beside its promise."""
+"""Expected completion of jobs, beside their promise."""
 
 from __future__ import annotations
 

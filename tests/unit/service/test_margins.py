@@ -186,7 +186,7 @@ class MarginBench(EngineBench):
     count = 0
 
     def run(self, slots: int) -> JobView:
-        """Run a job that takes so many slots; return it as it was promised."""
+        """Run a job that takes some slots; return it as it was promised."""
         self.count += 1
         name = f"job-{self.count}"
         self.submit(name, minibatches=100)
@@ -214,7 +214,7 @@ def test_a_promise_has_the_margin_that_earlier_jobs_needed(bench: MarginBench) -
     assert view.margin_jobs == 3
     assert view.completion is not None
     assert view.promise == view.first_promise == view.completion + 2
-    bench.recover()  # a restart remembers
+    bench.recover()  # kept over a restart
     assert bench.run(10).margin == 2
 
 
@@ -263,7 +263,7 @@ def test_no_promise_reaches_past_the_end_of_the_timespan(bench: MarginBench) -> 
     [submission] = bench.build_submission("second", minibatches=110).submissions
     [quoted] = bench.commit(QuoteJob(submission)).answers
     assert quoted.quote.completion + quoted.margin.slots == until - 1
-    # The end comes earlier: the margin gives way before the plan does.
+    # The end comes earlier: the margin shrinks before the plan does.
     bench.commit(ChangeTimespan(int(calendar.begins(view.completion + 1))))
     view = bench.durable.state.views["first"]
     assert view.promise == view.completion == bench.durable.state.engine.until - 1
@@ -282,6 +282,6 @@ def test_open_jobs_that_slipped_count_before_they_end(bench: MarginBench) -> Non
     assert view.state.open
     bench.commit(bench.build_submission("second"))
     assert bench.durable.state.views["second"].margin > 0
-    bench.recover()  # a restart remembers
+    bench.recover()  # kept over a restart
     bench.commit(bench.build_submission("third"))
     assert bench.durable.state.views["third"].margin >= bench.durable.state.views["second"].margin

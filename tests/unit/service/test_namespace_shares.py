@@ -1,4 +1,4 @@
-"""Shares that namespaces state: what is read, what adds up, what tenants become of it."""
+"""Shares of namespaces: parsing, sums, and the resulting tenants."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_shares_of_one_tenant_add_up_without_the_invalid_ones() -> None:
         "one": {"gpu": 5000, "cpu": 1000}, "d": {"cpu": 2000}, "e": {"gpu": 1000}, "f": {},
     }  # fmt: skip
     assert [stated.name for stated, _ in result.wrong] == ["c"]
-    # Who has jobs and no share is a tenant only where others have one.
+    # The owner of jobs without a share is a tenant only if others have one.
     assert desired_shares({}, [], file=cluster(), cluster=cluster(), also=["f"]).shares == {}
 
 
@@ -168,7 +168,7 @@ def test_changed_shares_update_tenants_except_operator_settings(tmp_path: Path) 
         assert follow(service, a={"gpu": 4000}, b={"gpu": 2000})
         assert shares(service) == {"a": {"gpu": "4"}, "b": {"gpu": "2"}, "x": {}}
         assert not follow(service, a={"gpu": 4000}, b={"gpu": 2000})
-        # An operator's word holds until the namespace says something else than before.
+        # An operator's setting holds until the namespace states another one.
         assert service.client.put("/v1/tenants/a", json={"share": {"gpu": 6}}).is_success
         assert service.client.put("/v1/tenants/own", json={"share": {"gpu": 1}}).is_success
         assert follow(service, a={"gpu": 4000})
@@ -176,7 +176,7 @@ def test_changed_shares_update_tenants_except_operator_settings(tmp_path: Path) 
         assert follow(service, a={"gpu": 4000}, anew=True)
         assert shares(service)["a"] == {"gpu": "4"}
         assert service.client.delete("/v1/tenants/own").is_success
-        # Nobody states any share: all is open again, whoever has jobs.
+        # No namespace has a share: everything is unlimited again, for any tenant.
         assert follow(service)
         assert service.service.writing.published.servers.cluster.tenants == ()
         assert service.client.post("/v1/jobs", json=job("of-y", tenant="y")).is_success

@@ -1,4 +1,4 @@
-"""What is seen to run is written down as it was, and beside it what would have been decided."""
+"""Observed jobs are recorded, together with the decisions that the policy would have made."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_failed_job_earns_nothing(bench: ObserverBench) -> None:
     ended = bench.now - 1
     over = ObservedJob("a", on("gpu-1"), began, ended=ended, done=False)
     well = ObservedJob("b", on("gpu-2"), began, ended=ended, done=True)
-    for _ in range(3):  # it may be told again and again
+    for _ in range(3):  # it may be reported repeatedly
         bench.look(over, well)
         bench.advance()
     assert bench.pair("a")["observed"] == {
@@ -194,7 +194,7 @@ def test_move_and_restart_are_distinguished(bench: ObserverBench) -> None:
     last = bench.now
     bench.advance()
     anew = bench.now - 5
-    bench.look(ObservedJob("a", on("gpu-2"), anew))  # ended, and began again
+    bench.look(ObservedJob("a", on("gpu-2"), anew))  # ended, and started again
     assert [(since / SECOND, ended and ended / SECOND) for since, ended, _ in bench.rows("a")] == [
         (began, moved),
         (moved, last),
@@ -263,7 +263,7 @@ Moment = Mapping[str, tuple[int, str]]
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Moment]:
-    """What really runs at each of some looks: by job, since when (in looks), and where."""
+    """Jobs that run at each poll: by job, since which poll, and where."""
     looks = draw(st.integers(1, 12))
     runs = draw(
         st.lists(
@@ -318,7 +318,7 @@ def _follow(bench: ObserverBench, history: list[Moment], crashes: set[int]) -> N
             ObservedJob(job, on(server), (began + (first * 10 + 7) * SECOND) / SECOND)
             for job, (first, server) in look.items()
         ]
-        with contextlib.suppress(Crash):  # then the look is not known to be taken
+        with contextlib.suppress(Crash):  # then the poll may not have been recorded
             bench.commit(RecordObservation(jobs))
             continue
         bench.store.fault = lambda _: None

@@ -25,7 +25,7 @@ STATEFUL = """
         self.seen = list(view.open_jobs)
 
 """
-"""State of its own, an object of the file's own class among it."""
+"""State of its own, including an object of the file's own class."""
 
 
 class PolicyFileBench(EngineBench):

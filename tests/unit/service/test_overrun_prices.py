@@ -1,4 +1,4 @@
-"""Slots beyond the stated work of a job: what they cost, and when the job ends instead."""
+"""Slots beyond the stated work of a job: their cost, and when the job ends instead."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def oasis(tmp_path: Path) -> Iterator[OverrunBench]:
 def test_a_job_of_one_slot_that_takes_24_pays_at_least_what_24_are_quoted(
     bench: OverrunBench,
 ) -> None:
-    # A job that is worth nothing any more would be abandoned as endless.
+    # A job that is no longer worth anything would be abandoned as endless.
     quoted = bench.quote_price(24 * SLOT_WORK, ALWAYS)
     bench.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=ALWAYS)
     first = bench.view("job").price
@@ -97,7 +97,7 @@ def test_a_job_that_runs_on_while_others_are_refused_ends_when_its_tenant_cannot
 ) -> None:
     oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39)
     first = oasis.view("job").price or 0
-    oasis.set_budget("vision", 10_000 - oasis.balance("vision") + 40)  # 40 points are left
+    oasis.set_budget("vision", 10_000 - oasis.balance("vision") + 40)  # 40 points remain
     refused = 0
     for _ in range(29):
         refused += oasis.run_busy_slots(1)
@@ -282,7 +282,7 @@ def test_a_lost_slot_costs_nothing_and_its_work_is_not_counted_again(oasis: Over
     oasis.advance()
     oasis.report_starts()
     view = oasis.view("job")
-    # It isn't known to save its progress, so it does all its work again.
+    # It isn't known to save its progress, so it repeats all its work.
     assert (view.covered, view.slot_price, view.state) == (0, None, "running")
     oasis.starts = True
     while oasis.view("job").covered < 2 * SLOT_WORK * MICRO:
@@ -393,7 +393,7 @@ def test_a_slot_in_which_no_process_ran_costs_nothing(oasis: OverrunBench) -> No
     oasis.advance(2)
     view = oasis.view("job")
     assert (view.used, view.overrun_slots) == (used, slots)
-    assert (view.price or 0) - (price or 0) < 2 * (view.slot_price or 0)  # it uses what is left
+    assert (view.price or 0) - (price or 0) < 2 * (view.slot_price or 0)  # it uses the rest
 
 
 # ---------------------------------------------------------------- revisions and ends
@@ -669,7 +669,7 @@ def test_a_restart_within_a_slot_changes_no_charge(bench: OverrunBench) -> None:
 
 
 class CrashingOverrunBench(OverrunBench):
-    """A shop whose process may be gone at any write."""
+    """A service whose process may be killed at any write."""
 
     left = 0
 

@@ -1,4 +1,4 @@
-"""Jobs that take a little longer than they state, live: each runs to its end at one go."""
+"""Jobs that take a little longer than they state, live: each runs to its end without a pause."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_four_jobs_on_two_places_end_in_twelve_slots(policy: str, slot: int, mos
 @pytest.mark.parametrize("policy", LIVE)
 def test_sixty_jobs_on_twelve_places_run_once_each(policy: str) -> None:
     world = LiveWorld(1, (3, 3, 3, 3), (1.0,) * 4, _jobs(60, 0.125, 80))
-    # OASiS and PD-ORS admit all. A server that is empty later is cheaper than one that is in use,
-    # and no job loses anything before its deadline.
+    # OASiS and PD-ORS admit all. A server that is empty later is cheaper than one in use, and no
+    # job loses anything before its deadline.
     _check(play(world, policy), seconds=80.0 if policy in {"oasis", "pdors"} else 30.0)
 
 
@@ -70,7 +70,7 @@ def test_a_job_that_hangs_is_abandoned_with_a_reason_once_it_is_worth_nothing(po
 
 @dataclass(frozen=True)
 class BudgetWorld(LiveWorld):
-    """A world whose first tenant has a budget of 20 points, and the other one of plenty."""
+    """A world whose first tenant has a budget of 20 points, and the other one more than enough."""
 
     def cluster(self, policy: str) -> dict[str, Any]:
         tenants = [

@@ -1,4 +1,4 @@
-"""Jobs that state no length: what is predicted, promised, learnt and paid."""
+"""Jobs that state no length: predictions, promises, learning and payments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prices as they were: thinned with age, told evenly."""
+"""Past prices: thinned with age, and returned at even distances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of what an executor told, and what it is told of what was never ordered."""
+"""Records of an executor's reports, and commands about generations that were never commanded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
 
 def test_an_end_that_is_reported_again_delays_its_job_no_longer() -> None:
     outbox = Reconciler()
-    running: Any = {"one": None}  # whatever its order is
+    running: Any = {"one": None}  # whatever its command is
     end = Ended(0, "one", 1, 0.0, Ending.FAILED, 1, "why")
     for _ in range(5):
         outbox.record_report(end, 0)

@@ -1,4 +1,4 @@
-"""Reports stay until they are recorded: whatever goes wrong with one, none is lost."""
+"""Reports stay until they are recorded: whatever fails, none is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Played(SimulatedHour):
     """A service whose reports come as a test says."""
 
     async def begin(self, *names: str) -> None:
-        """Let jobs be submitted, and begin."""
+        """Let jobs be submitted, and start."""
         await self._open()
         for name in names:
             self.world.work[name] = 1e9
@@ -64,14 +64,14 @@ class Played(SimulatedHour):
         return str(self._look(name).state)
 
     def end(self, name: str, ending: Ending = Ending.DONE) -> Ended:
-        """Let the processes of a job end, and return what an executor tells of it, once."""
+        """Let the processes of a job end, and return the executor's report, once."""
         process = self.world.processes[name, 1]
         self.world._end(process, self.world.now, ending, 0, "")
         assert isinstance(process.end, Ended)
         return process.end
 
     async def hear(self, *reports: Report, later: bool = False) -> None:
-        """Take reports in; later: once pauses are over."""
+        """Record reports; later: once the backoff is over."""
         if later:
             for entry in self.runner.pending.kept.values():
                 entry.due = 0.0
@@ -97,7 +97,7 @@ def play(folder: Path, scenario: Callable[[Played], Awaitable[None]]) -> None:
 
 
 class Bug:
-    """Raises for what is told of one job, until it is mended."""
+    """Raises for reports on one job, until it is fixed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, job: str, error: Exception) -> None:
         self.mended = False
@@ -130,7 +130,7 @@ def test_unrecordable_report_is_kept_and_blocks_no_other(
         assert (obstacle.job, obstacle.generation) == ("bad", 1)
         assert obstacle.reason.startswith("the report of its end can't be recorded")
         assert str(error) not in obstacle.reason  # it may name other tenants' jobs
-        await hour.hear()  # its pause is not over
+        await hour.hear()  # its backoff isn't over
         assert hour.failures == 1
         await hour.hear(later=True)
         assert hour.failures == 2
@@ -339,7 +339,7 @@ def test_server_closed_before_a_start_of_the_service_is_opened_later(tmp_path: P
 def test_server_lost_during_a_write_failure_is_recorded_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    """None: the store is out."""
+    """None: the store is closed."""
 
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
@@ -379,7 +379,7 @@ def _raising(error: Exception) -> Callable[[object, Batch], None]:
 def test_missed_end_is_found_by_the_next_resync(tmp_path: Path) -> None:
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
-        hour.end("job")  # told while nobody listened
+        hour.end("job")  # reported without a listener
         hour.runner._resync = True
         await hour.runner.record_reports()
         assert hour.state("job") == "finished"

@@ -1,4 +1,4 @@
-"""Bodies of requests: what is refused, and with which message."""
+"""Bodies of requests: refusals and their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Revisions: what asks for more is an admission at current prices, or leaves the job as it was."""
+"""Revisions: a larger job is admitted at current prices, or stays as it was."""
 
 from __future__ import annotations
 

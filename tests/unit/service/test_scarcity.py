@@ -186,7 +186,7 @@ def test_rolling_names_the_resource_of_a_tenants_share() -> None:
     calendar = SlotCalendar.starting(0, Fraction(600))
     record = {"steps": 100, "minibatch_time": "1min", "tenant": "red"}
     for name, gpus, text in (
-        # One of the eight GPUs belongs to nobody.
+        # One of the eight GPUs has no owner.
         ("wide", 4, "it needs 4 gpu, and they have 3"),
         ("late", 2, "in its tenant's share and what no tenant owns, 3 gpu"),
     ):

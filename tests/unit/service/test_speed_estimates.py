@@ -1,4 +1,4 @@
-"""Curves that are corrected by what jobs do: where, by how much, and not by chance."""
+"""Curves that are corrected by measurements: where, by how much, and not by chance."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Running:
         self.revisions: list[tuple[int, float]] = []
 
     def run(self, workers: int, per_slot: list[float]) -> None:
-        """Let a generation of so many workers run; its first slot only begins the count."""
+        """Let a generation with these workers run; its first slot only begins the count."""
         self.record.generation += 1
         placement = Placement(np.array([0]), np.array([workers]), np.array([0]))
         engine: Any = SimpleNamespace(running={"job": placement})
@@ -116,7 +116,7 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
 
 
 def test_noise_is_ignored_and_a_change_is_detected() -> None:
-    """Slots that vary by a fifth around what was stated; then half as fast."""
+    """Slots that vary by a fifth around the stated speed; then half as fast."""
     wrong, late = 0, 0
     for seed in sample(range(200)):
         luck = random.Random(seed)
@@ -126,7 +126,7 @@ def test_noise_is_ignored_and_a_change_is_detected() -> None:
         job = Running(_job())
         job.run(4, [15.0 * max(0.1, luck.gauss(1.0, 0.05)) for _ in range(4)])
         late += abs(job.curve[4] - 15.0) > 1.5
-    # Of 4,000 looks at a right curve one in twenty, as the test says; means of two slots are off by
+    # Of 4,000 tests of a right curve one in twenty, as the test says; means of two slots are off by
     # a tenth in half of them.
     assert wrong <= 200
     assert late <= 2
@@ -166,4 +166,4 @@ def test_revision_keeps_measured_speeds_unless_it_states_a_speed() -> None:
     job.run(2, [9.0, 9.0])
     assert job.curve == pytest.approx({n: 5.0 * rate for n, rate in CURVE.items()})
     assert job.revisions == [(2, pytest.approx(0.5)), (2, pytest.approx(0.5))]
-    assert job.speeds.measured_counts("job") == (2,)  # as its owner says now
+    assert job.speeds.measured_counts("job") == (2,)  # as its owner now states

@@ -1,4 +1,4 @@
-"""Answers about coming slots are current after commits, and cost a limited share of the time."""
+"""Answers about future slots are current after commits, and take a limited share of the time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_result_serves_readers_of_fewer_slots(clock: list[float]) -> None:
         if not query.is_current(slots, 1):
             query.compute(durable(1))
     assert computed == [24, 100]
-    # The most slots count for as long as somebody reads them.
+    # The maximum number of slots counts for as long as a client reads them.
     clock[0] += standing_queries.RENEWED_SECONDS + 1
     query.note_read(3)
     query.compute(durable(2))

@@ -18,7 +18,7 @@ from tests.support.simulated_hours import SLOT
 
 
 def starts(bench: EngineBench, number: int, seconds: float, *, ends: bool = True) -> None:
-    """Let a job start so many seconds after its slot began, and end."""
+    """Let a job start some seconds after its slot began, and end."""
     name = f"job-{number}"
     bench.submit(name, minibatches=10)
     bench.advance()

@@ -1,4 +1,4 @@
-"""Refused, cancelled and unpayable jobs move no price of another tenant."""
+"""Refused, cancelled and unpayable jobs don't change the prices of other tenants."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_quote_after_an_idle_horizon_equals_a_new_service(tmp_path: Path, policy
             for number in range(12):
                 bench.submit(f"rich-{number}", utility=HUGE, **TEN_SLOTS)
             price, cost, *_ = honest(bench, "meanwhile")
-            assert cost is None or price > results[0][0]  # too dear, or dearer
+            assert cost is None or price > results[0][0]  # too expensive, or more expensive
             bench.recover()
         bench.advance(2 * CLUSTER.horizon)
         results.append(honest(bench, "cheap"))

@@ -1,4 +1,4 @@
-"""What ran and is promised where, as it is told: against the books, and against the plans."""
+"""The timeline of past and promised placements, against the ledger and the plans."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_other_tenants_are_anonymous(live: RunningService) -> None:
 
 
 def test_past_bars_match_executed_plans(tmp_path: Path) -> None:
-    """Nothing really runs here, so that a committed plan comes true slot by slot."""
+    """Nothing really runs here, so a committed plan comes true slot by slot."""
     cluster = {"slot": "1s", "horizon": 30, "servers": CLUSTER["servers"]}
     quick = job("quick", minibatches=8, minibatch_time="1s", chunks=2)
     quick["utility"] = {"kind": "constant", "value": 9}

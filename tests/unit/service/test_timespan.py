@@ -1,4 +1,4 @@
-"""The end of the timespan in the durable state: options, clocks, and what jobs are told."""
+"""The end of the timespan in the durable state: options, clocks, and messages to jobs."""
 
 from __future__ import annotations
 

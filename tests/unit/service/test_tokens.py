@@ -1,4 +1,4 @@
-"""Tokens over months: those that count are listed, those that are long over go."""
+"""Tokens over months: valid ones are listed, long expired ones are removed."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def test_expired_tokens_are_purged_after_the_retention_period(store: Store) -> N
     keep(store, 3, expires=20)
     keep(store, 4, expires=90, revoked=10)
     keep(store, 5, expires=10, revoked=60)
-    keep(store, 6, role="operator", revoked=10)  # else a file that holds it would let it in again
+    # otherwise a file that holds it would make it valid again
+    keep(store, 6, role="operator", revoked=10)
     retention.purge(store, before=50)
     assert listed(store, now=50) == [2, 1, 6, 5]

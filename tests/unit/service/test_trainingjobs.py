@@ -1,4 +1,4 @@
-"""The pure parts of following `TrainingJob` resources: status, edits, the queue."""
+"""The pure parts of the controller of `TrainingJob` resources: status, edits, the queue."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def status(before: TrainingJobResource, found: Any, now: int = NOW, **more: Any)
 @given(found=FOUND, edited=EDITED)
 def test_every_status_matches_the_definition(found: Any, edited: Any) -> None:
     record = json.loads(json.dumps(status(resource(), found, edited=edited)))
-    assert record.keys() <= SCHEMA["properties"].keys()  # what is not there is pruned
+    assert record.keys() <= SCHEMA["properties"].keys()  # unknown fields are pruned
     items = SCHEMA["properties"]["conditions"]["items"]["properties"]
     assert all(condition.keys() <= items.keys() for condition in record["conditions"])
     VALID.validate(record)
@@ -131,7 +131,7 @@ def test_unchanged_status_is_not_written_again(found: Any, edited: Any, later: A
     seen = resource(json.loads(json.dumps(first)))
     unchanged = status(seen, found, now=NOW + 10**12, edited=edited)
     assert not needs_patch(seen, unchanged)  # nor do times of conditions move
-    # A merge patch of the next one on the first brings the next one about.
+    # A merge patch from the first status to the next one gives the next one.
     following = status(seen, later)
     merged = {**first, **build_patch(seen, following)["status"]}
     assert {key: value for key, value in merged.items() if value is not None} == following
@@ -395,7 +395,7 @@ def test_new_keys_precede_waiting_ones_without_starvation() -> None:
     clock.now += NEW_RESOURCE_PRIORITY_SECONDS - 1.0
     queue.add("new", -NEW_RESOURCE_PRIORITY_SECONDS)
     assert queue.take() == "new"
-    clock.now += 2.0  # what waits for longer than that has its turn, however many are new
+    clock.now += 2.0  # one that waits for longer has its turn, however many are new
     for number in range(1000):
         queue.add(f"newer-{number}", -NEW_RESOURCE_PRIORITY_SECONDS)
     assert {queue.take() for _ in range(100)} == {f"old-{number}" for number in range(100)}

@@ -1,4 +1,4 @@
-"""The live service in virtual time: whole lives of jobs, restarts and crashes in between."""
+"""The live service in virtual time: whole lives of jobs, with restarts and crashes."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ def test_idle_hours_need_few_steps(tmp_path: Path) -> None:
         assert isinstance(loop, VirtualLoop)
         before = loop.advances
         await asyncio.sleep(3_600.0)
-        # A minute has a boundary and `TICKS` looks at the clock, of the driver and of the runner.
+        # A minute has a boundary and `TICKS` polls of the clock, by the driver and by the
+        # controller.
         assert loop.advances - before < 60 * 3 * TICKS
 
     _play(tmp_path, script)

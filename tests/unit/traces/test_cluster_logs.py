@@ -1418,7 +1418,7 @@ def test_a_log_that_is_cut_off_is_not_half_read(tmp_path: Path, quoted: bool) ->
     text = 'user,submit,start,end,gpus\n"a",1000,1010,2000,2\nb,1000,10'
     with pytest.raises(InputError, match=r"line 3: has 3 fields, not 5; copy the file again"):
         read(tmp_path, text if quoted else text.replace('"', ""))
-    # An empty last field is none that lacks.
+    # An empty last field isn't a missing one.
     assert len(read(tmp_path, "user,submit,start,end,gpus,note\na,1000,1010,2000,2,\n").jobs) == 1
 
 
@@ -2097,7 +2097,7 @@ def test_slices_of_a_log_are_noted(tmp_path: Path) -> None:
 def test_a_number_that_slurm_used_again_is_another_job(
     tmp_path: Path, other: dict[str, str]
 ) -> None:
-    """The database began to count again three months later."""
+    """The database restarted its numbers three months later."""
     later = {name: f"2024-06-05T{hour}" for name, hour in (("Start", "06:10:00"), ("End", "07:10"))}
     again = sacct_row("9000", Submit="2024-06-05T06:00:00", **later, **other)
     trace = read_sacct(tmp_path, sacct_row("9000"), again, sacct_row("9001"))

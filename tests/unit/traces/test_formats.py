@@ -1,4 +1,4 @@
-"""Each format on a few rows written for it: every trait its importer declares."""
+"""Each format on a few rows: every feature that its importer declares."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def test_every_declared_format_says_what_it_is():
     known = {"philly", "helios", "pai", "openb", "acme", "itp", "gavel", "swf", "tiresias"}
     assert set(formats()) >= known
     page = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
-    # What tests and the fuzzer make bad traces of.
+    # Tests and the fuzzer damage these to make bad traces.
     assert {re.split("[_-]", name)[0] for name in TRACES} == set(formats())
     for one in formats().values():
         assert f"\n### {one.name}\n" in page

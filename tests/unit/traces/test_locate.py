@@ -89,5 +89,5 @@ def test_relative_paths_are_found_in_the_folder_of_traces(path, monkeypatch):
 
 
 def test_the_home_of_an_unknown_user_is_an_ordinary_folder() -> None:
-    """`~lab` of no user is a name; it ends no command as an exception that nobody expected."""
+    """`~lab` without such a user is a name, and raises no unexpected exception."""
     assert parse_spec("swf:~no-such-user/lab.swf").path.parts[-2:] == ("~no-such-user", "lab.swf")

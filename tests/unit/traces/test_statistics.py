@@ -1,4 +1,4 @@
-"""What `trace info` counts, on traces small enough to count by hand."""
+"""Counts of `trace info`, on traces small enough to count by hand."""
 
 from collections.abc import Sequence
 from datetime import datetime

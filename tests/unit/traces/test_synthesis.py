@@ -1,4 +1,4 @@
-"""Synthesis: GPU-time is conserved, what the trace says is kept, and files give the same jobs."""
+"""Synthesis: GPU-time and the trace's values are kept, and files give the same jobs."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -162,7 +162,7 @@ def test_a_deadline_is_met_exactly_when_the_job_ends_by_it():
     assert jobs["a"].utility.by == pytest.approx(5000 / 1200 - 2)
     assert jobs["early"].utility.by == pytest.approx(
         1300 / 1200 - 2
-    )  # kept by no slot, and said so
+    )  # kept by no slot, with a message
     assert any(note.startswith("1 deadline before the end") for note in workload.notes)
     assert workload.drawn[1:] == (
         "the utilities and targets of 1 job",
@@ -179,7 +179,7 @@ def test_a_stretched_duration_is_a_target_on_the_clock():
     )
     workload = synthesize(given_trace, SLOT, SynthesisOptions(stretch=1.0))
     targets = [job.utility.target for job in workload.to_jobs(cluster())]
-    # 50,000 s and 40,100 s after the beginning of slot 0; the short one gets a slot to spare.
+    # 50,000 s and 40,100 s after the start of slot 0; the short one gets a slot of slack.
     assert targets == pytest.approx([50_000 / 1200 - 1, 40_100 / 1200 - 2, 1.0], abs=1e-9)
 
 
@@ -290,7 +290,7 @@ def test_jobs_of_a_clusters_own_log_stay_as_they_are():
     due = MIXED["deadline"][2] - MIXED["submit"][2]
     assert [type(job.utility) for job in jobs] == [Constant, Constant, Deadline, Constant]
     assert jobs[2].utility.by == pytest.approx(due / 1200, abs=2.0)
-    # The seed changes the model that a job is said to train, and nothing that a policy uses.
+    # The seed changes the drawn model of a job, and nothing that a policy uses.
     for one, other in zip(jobs, own(1), strict=True):
         assert one.utility == other.utility
         assert one.gains.tolist() == other.gains.tolist()
@@ -381,7 +381,7 @@ def test_a_cluster_is_sized_to_the_requested_gpu_time():
     document = cluster_for(workload)
     assert document["servers"][0]["count"] == 3
     assert cluster_for(workload, load=4.0)["servers"][0]["count"] == 1
-    # Room for a parameter server a GPU: GPUs are what is scarce, not the servers that serve them.
+    # A parameter server fits for each GPU: GPUs are scarce, not the servers.
     capacity = document["servers"][1]["capacity"]
     assert document["servers"][1]["count"] == 3
     assert capacity == {"cpu": 32, "memory": "128GiB", "bandwidth": "48Gbps"}
@@ -428,7 +428,7 @@ def test_a_cluster_for_jobs_without_gpus_is_sized_to_their_core_time():
     fitted = workload.fitted_to(on)
     jobs = fitted.to_jobs(on)
     assert fitted.notes == workload.notes
-    # Cores are what is scarce: as many of the smallest workers as there are cores for fit.
+    # Cores are scarce: as many of the smallest workers fit as there are cores.
     smallest = min(jobs, key=lambda job: int(job.worker[on.column["cpu"]]))
     room = on.capacity[on.index["cpu-0"]] // np.maximum(smallest.worker, 1)
     assert room[smallest.worker > 0].min() == 64 // 4

@@ -1,4 +1,4 @@
-"""``shadowprice trace`` and ``generate`` from the outside."""
+"""``shadowprice trace`` and ``generate`` on the command line."""
 
 import json
 import re

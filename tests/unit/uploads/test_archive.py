@@ -299,7 +299,7 @@ def test_a_removed_directory_counts_as_empty_although_files_are_left(
 
 
 def test_attempts_at_the_same_time_fill_a_directory_once(tmp_path: Path) -> None:
-    """A cancelled attempt goes on in its thread, and reaches its end after a later one."""
+    """A cancelled attempt continues in its thread, and ends after a later one."""
     archive, out = tmp_path / "archive", tmp_path / "out"
     content = member("a", content=b"first") + member("b", content=b"second") + END
     archive.write_bytes(content)

@@ -111,7 +111,7 @@ def test_rules_are_those_of_git(
     (tree / ".git" / "info" / "exclude").write_text("\n".join(repository))
     assert _kept(tree) == _kept_by_git(tree)
     for folder in (tree / "data", tree / "data" / "sub"):
-        # A directory that is sent on purpose may be one that git ignores.
+        # Git may ignore a directory that is sent on purpose.
         if _is_ignored_by_git(folder):
             return
         assert _kept(folder) == _kept_by_git(folder)
