@@ -22,7 +22,7 @@ class FirstFitParameters(Parameters):
 
 
 class FirstFit(BasePolicy):
-    """Places the workers of each job on the first server with room for them; other jobs wait."""
+    """Places the workers of each job on the first server that they fit on; other jobs wait."""
 
     Parameters = FirstFitParameters
     parameters: FirstFitParameters

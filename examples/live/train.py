@@ -1,11 +1,10 @@
-"""Elastic training with numpy: a small network that learns for real, on any number of workers.
+"""Elastic training with numpy: a small network that really learns, on any number of workers.
 
     python train.py --task spirals --steps 300
 
 Under a scheduler every worker is one such process. They divide each batch, and worker 0 adds up
-their gradients; which samples a batch holds depends on its step only. So the curve is the same,
-but for rounding, with one worker or four, however often the job moves: it goes on from its
-checkpoint.
+their gradients. The samples of a batch depend on its step only. So the curve is the same, up to
+rounding, with one worker or four, however often the job moves and resumes from its checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SAVE_EVERY, REPORT_EVERY = 50, 5
 
 
 def spirals(seed: int) -> tuple[Array, NDArray[np.int64], int]:
-    """Return points on three entangled spirals, and which one each is on."""
+    """Return points on three entangled spirals, and the spiral of each point."""
     draw = np.random.default_rng(seed)
     count = 400
     along = np.tile(np.linspace(0.05, 1.0, count), 3)
@@ -43,7 +42,7 @@ def spirals(seed: int) -> tuple[Array, NDArray[np.int64], int]:
 
 
 def text(seed: int) -> tuple[Array, NDArray[np.int64], int]:
-    """Return windows of three letters of this file, and the letter that follows each."""
+    """Return windows of three letters of this file, and the letter after each."""
     del seed
     letters = [ord(one) for one in Path(__file__).read_text(encoding="utf-8").lower()]
     known = sorted(set(letters))
@@ -71,7 +70,7 @@ def gradient(network: Network, points: Array, label: NDArray[np.int64]) -> tuple
 
 
 def accuracy(network: Network, points: Array, label: NDArray[np.int64]) -> float:
-    """Return the share of samples that the network gets right."""
+    """Return the share of samples that the network classifies correctly."""
     first, bias, second, offset = network
     scores = np.tanh(points @ first + bias) @ second + offset
     return float((scores.argmax(axis=1) == label).mean())
@@ -85,13 +84,13 @@ def packed(arrays: Network) -> bytes:
 
 
 def unpacked(data: bytes) -> Network:
-    """Return the arrays that `packed` took."""
+    """Return the arrays that `packed` packed."""
     with np.load(io.BytesIO(data)) as stored:
         return [stored[name] for name in stored.files]
 
 
 class Group:
-    """The workers of this generation: worker 0 in the middle, the others connected to it."""
+    """The workers of this generation: the others are connected to worker 0."""
 
     def __init__(self, rank: int, workers: int) -> None:
         self.rank, self.workers = rank, workers
@@ -112,13 +111,13 @@ class Group:
                 try:
                     self.others = [Client(address, authkey=key)]
                     break
-                except ConnectionRefusedError:  # worker 0 is not there yet
+                except ConnectionRefusedError:  # worker 0 has not started yet
                     time.sleep(0.1)
             self.others[0].send(rank)
 
 
 def main() -> None:
-    """Train, from the newest checkpoint on."""
+    """Train from the newest checkpoint on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=TASKS, default="spirals")
     parser.add_argument("--steps", type=int, default=300)
@@ -171,21 +170,21 @@ def main() -> None:
         else:
             try:
                 group.others[0].send((loss, slope))
-                told = group.others[0].recv()
+                message = group.others[0].recv()
             except (EOFError, OSError):  # worker 0 is gone
                 sys.exit(jobs.STOPPED if stop else 1)
-            leaving = told is None
+            leaving = message is None
             if not leaving:
-                network, step = told, step + 1
+                network, step = message, step + 1
         if leaving:
             if job.leads:
                 print(f"saved after step {step}, loss {loss / BATCH:.4f}", flush=True)
             jobs.leave()
     if job.leads:
         right = accuracy(network, points, label)
-        # Where the newest checkpoint is the last, there was nothing left to train.
-        told = "" if math.isnan(loss) else f"loss {loss / BATCH:.4f}, "
-        print(f"done: {told}{right:.1%} right", flush=True)
+        # If the newest checkpoint is the last, nothing is left to train.
+        loss_text = "" if math.isnan(loss) else f"loss {loss / BATCH:.4f}, "
+        print(f"done: {loss_text}{right:.1%} right", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
     run: {command: [python, loop.py]}
 
-Only what surrounds the loop is another: who joins the processes, and where reports and checkpoints
-go.
+Only the loop's context differs: it connects the processes, and stores reports and checkpoints.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 STEPS, BATCH = 60, 32
 
 
-class Surroundings(Protocol):
-    """What a loop asks of whoever runs it."""
+class LoopContext(Protocol):
+    """The context that the loop needs."""
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module: ...
     def restored(self) -> dict[str, Any] | None: ...
@@ -27,21 +26,22 @@ class Surroundings(Protocol):
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
-    """Fit a line: what a TorchTrainer calls on every worker."""
-    around: Surroundings = config["around"]()
+    """Fit a line; TorchTrainer calls this function on every worker."""
+    context: LoopContext = config["context"]()
     torch.manual_seed(0)
     truth = torch.arange(8, dtype=torch.float32)
-    model = around.prepare(torch.nn.Linear(8, 1))
+    model = context.prepare(torch.nn.Linear(8, 1))
     device = next(model.parameters()).device
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    step, found = 0, around.restored()
+    step, found = 0, context.restored()
     if found is not None:
         step = found["step"]
         model.load_state_dict(found["model"])
     rank, world = dist.get_rank(), dist.get_world_size()
     loss = torch.zeros(())
     while step < STEPS:
-        # The batch belongs to the step, and each worker takes its part: any number of workers goes.
+        # The batch depends on the step, and each worker takes its part, so any number of workers
+        # works.
         points = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(step))[rank::world]
         scores, wanted = model(points.to(device)).squeeze(1), (points @ truth).to(device)
         loss = torch.nn.functional.mse_loss(scores, wanted)
@@ -49,18 +49,18 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         loss.backward()
         optimizer.step()
         step += 1
-        around.report(step, loss.item(), {"step": step, "model": model.state_dict()})
+        context.report(step, loss.item(), {"step": step, "model": model.state_dict()})
     print(f"done: step {step}, loss {loss.item():.3g}, {world} workers", flush=True)
 
 
 class Scheduled:
-    """Under shadowprice: the environment says where the processes meet, `jobs` does the rest."""
+    """Under shadowprice: the environment connects the processes, and `jobs` does the rest."""
 
     def __init__(self) -> None:
         from shadowprice import jobs
 
         self._jobs, self._stop = jobs, jobs.StopSignal()
-        # Whether to stop is agreed on over gloo, on the CPU.
+        # The workers agree by gloo, on the CPU, on whether to stop.
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -73,7 +73,7 @@ class Scheduled:
         return None if found is None else torch.load(io.BytesIO(found.data), weights_only=True)
 
     def report(self, step: int, loss: float, state: dict[str, Any]) -> None:
-        # All stop after the same step, though the signal reaches each at another moment.
+        # All stop after the same step, although the signal reaches each at another moment.
         stopping = torch.tensor(float(bool(self._stop)))
         dist.all_reduce(stopping)
         if dist.get_rank() == 0:
@@ -87,5 +87,5 @@ class Scheduled:
 
 
 if __name__ == "__main__":
-    train_loop_per_worker({"around": Scheduled})
+    train_loop_per_worker({"context": Scheduled})
     dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
     python digits.py --epochs 20
 
-With batch normalisation, dropout and a learning rate schedule; the curve is the same however many
-workers there are, and whenever they change.
+With batch normalisation, dropout and a learning rate schedule. The curve is the same for any number
+of workers, whenever it changes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.utils.data import TensorDataset
 
 from shadowprice import training
 
-TRAINED_ON = 1500  # of 1,797 images; the others say how good it is
+TRAINED_ON = 1500  # of 1,797 images; the others test the model
 
 
 def images() -> tuple[TensorDataset, TensorDataset]:
-    """Return the images to train on, and those to test with."""
+    """Return the images for training, and those for the test."""
     digits = load_digits()
     pixels = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16.0
     labels = torch.tensor(digits.target)
@@ -49,7 +49,7 @@ def network(width: int) -> torch.nn.Module:
 
 @torch.no_grad()
 def right(model: torch.nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """Return the share of images that a model gets right."""
+    """Return the share of images that a model classifies correctly."""
     pixels, labels = (one.to(device) for one in data.tensors)
     model.eval()
     share = (model(pixels).argmax(1) == labels).double().mean().item()
@@ -58,7 +58,7 @@ def right(model: torch.nn.Module, data: TensorDataset, device: torch.device) -> 
 
 
 def main() -> None:
-    """Train, from the newest checkpoint on."""
+    """Train from the newest checkpoint on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--width", type=int, default=32)

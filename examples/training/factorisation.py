@@ -1,10 +1,10 @@
-"""Matrix factorisation with parameter servers: who likes what, from ratings that are generated.
+"""Matrix factorisation with parameter servers: generated ratings of items by users.
 
     python factorisation.py --epochs 8
 
-Under a scheduler this is every worker and every parameter server of the job, as many as there are;
-by hand it is one of each. Users and things have a few hidden traits each, a rating is how well they
-match, with noise; what is learnt is tested on ratings that were held out.
+Under a scheduler each worker and each parameter server of the job runs this script; by hand there
+is one of each. Users and items have a few hidden traits each, and a rating is how well they match,
+with noise. The model is tested on ratings that were held out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USERS, THINGS, TRAITS, RATINGS, NOISE = 400, 300, 6, 40_000, 0.3
 
 
 def ratings(seed: int) -> dict[str, np.ndarray]:
-    """Return ratings: who, what, and how much."""
+    """Return users, items and ratings."""
     draw = np.random.default_rng(seed)
     users, things = draw.normal(size=(USERS, TRAITS)), draw.normal(size=(THINGS, TRAITS))
     who, what = draw.integers(USERS, size=RATINGS), draw.integers(THINGS, size=RATINGS)
@@ -36,7 +36,7 @@ def ratings(seed: int) -> dict[str, np.ndarray]:
 
 
 class Factors(torch.nn.Module):
-    """Traits of users and things."""
+    """Traits of users and items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,10 +68,10 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
 
-    told = jobs.current()
+    job = jobs.current()
     everything = ratings(chosen.seed)
     kept = RATINGS * 9 // 10
-    if told.leads and not Path(chosen.data, "index.json").exists():
+    if job.leads and not Path(chosen.data, "index.json").exists():
         known = {name: array[:kept] for name, array in everything.items()}
         servers.write(chosen.data, known, 2_000)
     while not Path(chosen.data, "index.json").exists():

@@ -4,8 +4,8 @@
     python families.py --family resnet50 --divide 8 --epochs 16   # thinner: seconds on a processor
     python families.py --measure                  # a few steps of each: gradient, seconds, memory
 
-Images are noise over a colour and stripes that tell their class, so that there is something to
-learn; what was learnt is tried on images that nothing was learnt from.
+Images are noise over a colour and stripes that depend on their class, so that there is something
+to learn. The model is tested on images that were held out.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ FAMILIES = {
 }
 CLASSES, COLOURS = 10, 3
 HELD = 100
-"""Images to try what was learnt on."""
+"""Images that test the model."""
 
 
 def models() -> Any:
     """Return torchvision's models.
 
-    Its compiled part may be for another torch, and then does not load; these models need none of
-    it, only that the names of two operators are known.
+    Its compiled part may be for another torch, and then doesn't load. These models don't need it,
+    but
+    for the names of two operators.
     """
     try:
         return importlib.import_module("torchvision.models")
@@ -121,7 +122,7 @@ def loss(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor
 
 
 def right(model: torch.nn.Module, size: int) -> float:
-    """Return the share of new images whose class a model tells."""
+    """Return the share of new images that a model classifies correctly."""
     where = next(model.parameters()).device
     held = {name: torch.from_numpy(one).to(where) for name, one in images(HELD, size, 1).items()}
     with torch.no_grad():
@@ -131,9 +132,9 @@ def right(model: torch.nn.Module, size: int) -> float:
 
 def train(chosen: argparse.Namespace) -> None:
     """Train one family."""
-    told = jobs.current()
+    job = jobs.current()
     index = Path(chosen.data, "index.json")
-    if told.leads and not index.exists():
+    if job.leads and not index.exists():
         servers.write(chosen.data, images(chosen.images, chosen.size, 0), 5 * chosen.minibatch)
     while not index.exists():
         time.sleep(0.1)
@@ -154,8 +155,8 @@ def train(chosen: argparse.Namespace) -> None:
         minibatch=chosen.minibatch,
         seed=chosen.seed,
     )
-    # Of the ten images of a shared mini-batch a part has five, whose statistics batch
-    # normalisation takes: one image alone has none.
+    # Of the ten images of a shared mini-batch a part has five. Batch normalisation needs their
+    # statistics, which one image alone doesn't have.
     settings = servers.Settings(
         synchronous=chosen.in_step, parts=2, keep=4, save_every=60.0, observe=observe
     )

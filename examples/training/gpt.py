@@ -2,7 +2,8 @@
 
     python gpt.py --steps 300
 
-Dropout inside attention, AdamW, warm-up and cosine decay; on any number of workers, with one curve.
+Dropout inside attention, AdamW, warm-up and cosine decay; the curve is the same on any number of
+workers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Text(Dataset[Any]):
 
 
 class Block(nn.Module):
-    """Attention to what came before, and a layer for each letter by itself."""
+    """Attention to earlier letters, and a layer for each letter alone."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what becomes of some pieces of text."""
+        """Return the features of some texts."""
         many, length, width = x.shape
         split = self.queries(self.before(x)).view(many, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
@@ -68,7 +69,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The usual thing, small."""
+    """A usual GPT, but small."""
 
     def __init__(self, letters: int, length: int, width: int, layers: int) -> None:
         super().__init__()
@@ -79,13 +80,13 @@ class Gpt(nn.Module):
         self.scores = nn.Linear(width, letters)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
-        """Return the scores of every letter that might follow, at every place."""
+        """Return the scores of every possible next letter, at every position."""
         places = torch.arange(codes.shape[1], device=codes.device)
         return self.scores(self.last(self.blocks(self.letter(codes) + self.place(places))))
 
     @torch.no_grad()
     def write(self, codes: torch.Tensor, letters: int) -> torch.Tensor:
-        """Return what a text goes on with."""
+        """Return a continuation of a text."""
         self.eval()
         for _ in range(letters):
             scores = self(codes[None, -self.length :])[0, -1]
@@ -95,7 +96,7 @@ class Gpt(nn.Module):
 
 
 def main() -> None:
-    """Train, from the newest checkpoint on."""
+    """Train from the newest checkpoint on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--width", type=int, default=96)

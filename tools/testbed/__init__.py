@@ -1,7 +1,7 @@
 """A Kubernetes cluster on this machine, for tests: real API server, real kubelets, real pods.
 
-`Testbed` is it; ``make testbed`` builds what it runs, once. ``python -m tools.testbed`` starts one
-by hand. `audit` says from the API server's own log whether anything was doubled or left behind.
+`Testbed` runs it, and ``make testbed`` builds its programs once. ``python -m tools.testbed`` starts
+one by hand. `audit` checks the API server's own log for duplicates and orphans.
 """
 
 from tools.testbed.access import ApiError

@@ -1,6 +1,6 @@
 """Run a testbed interactively: ``python -m tools.testbed --nodes one,two``.
 
-It says how to speak to it, and ends with Ctrl-C.
+It prints how to connect, and ends with Ctrl-C.
 """
 
 from __future__ import annotations

@@ -29,14 +29,14 @@ class ApiError(RuntimeError):
 
 
 def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -> None:
-    """Make an authority (``ca.crt``), a server's certificate of it, and the key of accounts.
+    """Create an authority (``ca.crt``), a server's certificate, and the key of service accounts.
 
     Parameters
     ----------
     folder : Path
-        Where ``ca.crt``, ``server.crt``, ``server.key`` and ``accounts.key`` come to be.
+        Folder of ``ca.crt``, ``server.crt``, ``server.key`` and ``accounts.key``.
     names, addresses : sequence of str
-        What the server is called.
+        Names and addresses of the server.
     """
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     also = ",".join([*(f"DNS:{one}" for one in names), *(f"IP:{one}" for one in addresses)])
@@ -71,7 +71,7 @@ class Access:
     Parameters
     ----------
     folder : Path
-        Where certificates, ``tokens.csv`` and kubeconfigs are kept.
+        Folder of certificates, ``tokens.csv`` and kubeconfigs.
     url : str
         The API server's address.
     users : mapping of str to sequence of str
@@ -129,27 +129,11 @@ class Access:
         kind: str = "application/json",
         timeout: float = 30.0,
     ) -> Any:
-        """Send a request; return the response, parsed if it is JSON.
+        """Send a request as a user; return the response, parsed if it is JSON.
 
-        Parameters
-        ----------
-        method, path : str
-            The request; the path begins with a slash.
-        body : object
-            What is sent, as JSON.
-        user : str
-            Who asks.
-        kind : str
-            Content type of the body; patches have their own.
-        timeout : float
-            Seconds.
-
-        Raises
-        ------
-        ApiError
-            If the answer is no success.
-        OSError
-            If nobody answers.
+        `kind` is the content type of `body`; patches have their own. Raise `ApiError` if the
+        response is an
+        error, and `OSError` without a response.
         """
         if self._context is None:
             self._context = ssl.create_default_context(cafile=str(self.certificate))

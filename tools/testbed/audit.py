@@ -1,8 +1,8 @@
 """Checks of the API server's audit log: duplicate pods, orphans, and numbers of requests.
 
-The log has a line for every request that was answered, in the order of the answers. A pod counts as
-live from when its making was answered until its removal, or a status that says that it is over, was
-asked for: what overlaps so did overlap, whatever the order of lines.
+The log has a line for every request, in the order of the responses. A pod counts as live from the
+response to its creation until the request for its removal, or for a final status. So pods that
+count as overlapping did overlap, whatever the order of lines.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Pod:
     Parameters
     ----------
     namespace, name, uid : str
-        Which it is.
+        Its identity.
     service, job : str
-        The service, and the job, that its labels name; empty for others' pods.
+        The service and the job that its labels name; empty for foreign pods.
     generation : int
-        The generation that they name.
+        The generation that its labels name.
     made : float
-        When its making was answered, seconds since 1970; where no line tells, the latest that it
-        may have been.
+        Time of the response to its creation, seconds since 1970; the latest possible one without a
+        line.
     over : float
-        When a request came after which it ran no more: its removal, or a status that says so.
+        Time of the first request after which it no longer ran: a removal, or a final status.
     removed : float
-        When the request for its removal came that removed it.
+        Time of the request that removed it.
     told : tuple of str
-        Who asked for its deletion, with what grace or eviction; in order.
+        Users that requested its deletion, with grace period or eviction; in order.
     logged : bool
-        Whether a line tells of its making: the API server may have been killed in between.
+        Whether its creation has a line: the API server may have been killed before it wrote one.
     """
 
     namespace: str
@@ -75,15 +75,15 @@ class Call:
     Parameters
     ----------
     verb, resource : str
-        What was asked; a subresource follows after a slash.
+        Kind of the request; a subresource follows after a slash.
     user : str
-        Who asked.
+        User that sent it.
     job : str
-        The first 16 digits of the key of the job that it is about; empty where no name tells.
+        The first 16 digits of the key of its job; empty without one.
     status : int
-        HTTP status of the answer.
+        HTTP status of the response.
     at : float
-        When it came, seconds since 1970.
+        Time of the request, seconds since 1970.
     """
 
     verb: str
@@ -115,7 +115,7 @@ class Audit:
     pods : dict of str to Pod
         Every pod by uid.
     calls : list of Call
-        Every request but watches that began, in the order of their answers.
+        Every request except starts of watches, in the order of the responses.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class Audit:
     def twice(self) -> list[str]:
         """Return pods that were created twice under one name, a line each.
 
-        A generation begins once, so none of its pods is made twice.
+        A generation starts once, so each of its pods is created once.
         """
         names = Counter((pod.service, pod.job, pod.generation, str(pod)) for pod in self.of_jobs())
         return [
@@ -280,8 +280,7 @@ class Audit:
         Parameters
         ----------
         *users : str
-            Whose requests count; everybody's where none is named. Requests about no one job are
-            counted under an empty key.
+            Users whose requests count; all by default. Requests without a job have an empty key.
         """
         counted: dict[str, Counter[str]] = {}
         for call in self.calls:

@@ -31,28 +31,28 @@ _KERNEL = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/pa
 class Testbed:
     """A cluster on loopback and a bridge, with all files in one temporary folder.
 
-    Several may run at once. It begins with ``start`` or a ``with`` block, and leaves nothing after
-    ``stop``; what one leaves whose process was killed, the next one that starts removes.
+    Several may run at once. It starts with ``start`` or a ``with`` block, and leaves nothing after
+    ``stop``. The next one that starts removes what is left of one whose process was killed.
 
     Parameters
     ----------
     nodes : mapping of str to mapping of str to str
-        Labels of each node that runs pods. Nodes take a control plane alone from being every
-        user's to being root's.
+        Labels of each node that runs pods. Without nodes, the control plane needs no root.
     capacity : mapping of str to mapping of str to int
-        What a node says it has beside this machine's cores and memory, such as
-        ``nvidia.com/gpu``; of ``cpu`` (cores) and ``memory`` (bytes) how much of this machine's.
+        Resources that a node reports beside this machine's cores and memory, such as
+        ``nvidia.com/gpu``; of ``cpu`` (cores) and ``memory`` (bytes) its part of this machine's.
     hollow : int
-        How many hollow nodes there are beside, which pretend to run pods: ``hollow-0``, ...
+        Number of further nodes that only pretend to run pods: ``hollow-0``, ...
     users : mapping of str to sequence of str
         Users by token beside ``admin``, with their groups.
     node_grace : float
-        Seconds without a sign of life after which a node counts as not ready; None chooses, longer
-        where nodes are hollow.
+        Seconds without a heartbeat after which a node counts as not ready. None chooses; longer
+        with
+        hollow nodes.
     apiserver : sequence of str
-        More arguments of the API server.
+        Further arguments of the API server.
     policies : bool
-        Whether network policies hold for pods, as they are when a pod begins; see `policies`.
+        Whether network policies hold for pods, as they are when a pod starts; see `policies`.
     """
 
     __test__ = False
@@ -272,8 +272,8 @@ class Testbed:
     def expire_watches(self) -> None:
         """Compact etcd, so that watches from older revisions get 410 Gone.
 
-        The API server is killed and begun again, which ends the watches there are, and etcd
-        forgets what was before.
+        The API server is killed and restarted, which ends all watches, and etcd drops older
+        revisions.
         """
         self.kill("kube-apiserver")
         self.plane.compact()
@@ -286,12 +286,7 @@ class Testbed:
     def restore(self, name: str, *, wiped: bool = False) -> None:
         """Power on a node.
 
-        Parameters
-        ----------
-        name : str
-            The node.
-        wiped : bool
-            Whether it comes back without its disk, knowing nothing of the pods that it ran.
+        If it is `wiped`, it comes back with an empty disk, without knowledge of its pods.
         """
         if wiped:
             self.nodes[name].wipe()

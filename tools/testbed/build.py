@@ -1,8 +1,8 @@
 """Build the programs of the testbed: ``make testbed``, once.
 
 Kubernetes comes from Debian's source package and is built with its own ``make``; etcd, containerd,
-runc and the plugins of pods' networks are Debian's packages. Nothing of this machine's settings is
-changed but the packages that are installed: the source is fetched with settings of its own.
+runc and the plugins of pod networks are Debian's packages. The build only installs packages on this
+machine: it fetches the source with a configuration of its own.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ FLAGS = "-tags=providerless"
 
 HOLLOW = Path(__file__).parent / "hollow_nodes" / "main.go"
 REFLECT = "github.com/modern-go/reflect2"
-"""A library that Kubernetes carries along in a version that Go of 1.18 and later ends with a crash:
-the API server's, with the first custom resource. Debian's package has the next."""
+"""A library that Kubernetes vendors in a version that crashes with Go 1.18 and later. The API
+server
+ends with the first custom resource. Debian's package has the next version.
+"""
 
 SPACE = 8 << 30
 """Disk space for the build in bytes; most of it is freed at the end."""

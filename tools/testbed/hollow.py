@@ -56,9 +56,9 @@ class Hollow:
             )
         )
         file.chmod(0o600)
-        # Each watches a folder that nothing comes into; a user has few such watches, and who runs
-        # beside needs them. In a user namespace of their own they have none, and do without.
-        # The kernel's log may be closed to such a namespace; nothing that they do stands in it.
+        # Each node watches an empty folder, but a user has few such watches. In a user namespace of
+        # their own the nodes have none, and do without.
+        # The kernel's log may be closed to such a namespace; they only ever read it.
         limit = "echo 0 > /proc/sys/user/max_inotify_instances; mount --bind /dev/null /dev/kmsg"
         spaces = ["unshare", "--user", "--map-root-user", "--mount"]
         before = [*spaces, "sh", "-c", f'{limit}; exec "$@"', "sh"]
@@ -103,15 +103,16 @@ class Hollow:
 class Logs:
     """Serves the logs of all hollow nodes: one line for every pod.
 
-    Without it they tell none, and who asks asks again. All of them say that they are at one address
-    and port, a kubelet's usual one, so that there may be one of these on a machine.
+    Without it they have no logs, and clients retry. All of them report one address and a kubelet's
+    usual
+    port, so only one of these fits on a machine.
 
     Parameters
     ----------
     address : str
-        Where they say that they are; see `Hollow.address`.
+        The reported address; see `Hollow.address`.
     folder : Path
-        Where the testbed has a certificate.
+        Folder of the testbed's certificate.
     """
 
     PORT = 10250

@@ -94,13 +94,8 @@ def write(folder: Path) -> tuple[Path, ...]:
 def host_python(*more: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes and mounts with which a pod of `BASE` runs this interpreter.
 
-    The folders of this machine that the interpreter, its packages and the libraries of the system
-    are in are mounted where they are here, read-only.
-
-    Parameters
-    ----------
-    *more : Path
-        More folders, likewise.
+    The folders of the interpreter, its packages and the system's libraries are mounted read-only at
+    their paths on this machine, and the folders in `more` too.
     """
     wanted = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
     wanted += [one for one in map(Path, ("/usr", "/lib", "/lib64")) if one.is_dir()]

@@ -1,9 +1,9 @@
 """A log folder for each kubelet.
 
-Where they are is written into the program: ``/var/log/pods``. And once a minute a kubelet removes
-there what belongs to no pod that it knows: on a machine with several, the logs of all others' pods.
-So the place leads to the working directory of whoever opens it, which for a kubelet and its
-containerd is their node's folder.
+The folder ``/var/log/pods`` is compiled into kubelets. Once a minute a kubelet removes logs of
+unknown pods from it; on a machine with several kubelets, those are the logs of the others' pods.
+So the path becomes a link to the working directory of the process that opens it, which for a
+kubelet and its containerd is their node's folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 PLACE: Final = Path("/var/log/pods")
 OWN: Final = "pods.log"
-"""Its name in a node's folder."""
+"""Name of the link's target in a node's folder."""
 
 _TARGET: Final = f"/proc/self/cwd/{OWN}"
 _LOCK: Final = Path("/tmp/testbed.logs.lock")
@@ -27,14 +27,14 @@ _LOCK: Final = Path("/tmp/testbed.logs.lock")
 def apart(place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
     """Give each process its own log folder, and restore the original folder afterwards.
 
-    The last of those who use it gives it back, whether others ended or were killed.
+    The last user restores it, whether the others ended or were killed.
 
     Parameters
     ----------
     place : Path
-        Where kubelets keep logs.
+        The folder of kubelets' logs.
     lock : Path
-        Held while it is changed; beside it another one is shared by all who use the place.
+        File that is locked during a change; a file beside it is shared by all users of the folder.
     """
     with lock.with_name(f"{lock.name}.users").open("a") as users:
         with _locked(lock):

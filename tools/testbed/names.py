@@ -1,6 +1,6 @@
 """DNS for a testbed's pods, from the API server's endpoints.
 
-Debian has no package of CoreDNS, and names of headless services are all that is needed: this
+Debian has no package of CoreDNS, and tests only need names of headless services. So this server
 answers queries for addresses (A) over UDP, and nothing else.
 """
 
@@ -70,10 +70,7 @@ def _question(packet: bytes) -> tuple[str, int, int]:
 def answer(access: Access, packet: bytes) -> bytes:
     """Return the response to a query.
 
-    Raises
-    ------
-    ValueError, IndexError, struct.error
-        If it is none.
+    Raise ValueError, IndexError or struct.error if it isn't one.
     """
     (number, flags) = struct.unpack_from("!HH", packet)
     name, kind, end = _question(packet)

@@ -1,6 +1,6 @@
 """Nodes of a testbed: each has a kubelet and a containerd, and runs real pods.
 
-One containerd a node, for a kubelet ends every pod that it finds and does not know. All share this
+Each needs a containerd, because a kubelet ends every pod that it doesn't know. All share this
 machine's kernel; each has its own folder, ports, control groups and address.
 """
 
@@ -150,22 +150,22 @@ class Node:
     name : str
         Its name.
     folder : Path
-        Where it keeps everything; short, for sockets are in it.
+        Folder of all its files; a short path, because it contains sockets.
     access : Access
-        How its kubelet speaks to the API server, as ``system:node:NAME``.
+        Access of its kubelet to the API server, as ``system:node:NAME``.
     network : Network
-        Where its address, and its pods', come from.
+        Network of its address and those of its pods.
     port : int
-        Its kubelet's.
+        Port of its kubelet.
     group : str
         Its control group.
     images : sequence of Path
-        Archives of the images that it has.
+        Archives of its images.
     labels : mapping of str to str
         Labels that it registers with.
     capacity : mapping of str to int or str
-        Resources that its status says it has beside its own, such as ``nvidia.com/gpu``; of
-        ``cpu`` (cores) and ``memory`` (bytes) it gives pods no more than is said.
+        Further resources in its status, such as ``nvidia.com/gpu``; limits of ``cpu`` (cores) and
+        ``memory`` (bytes) for pods.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Experiments on nine real nodes: ``python -m tools.testbed.papers [NAME] [--quick]``.
 
-It starts a testbed whose nodes have the names of the experiment's servers, lets pods use this
-machine's interpreter and packages, read-only, and runs the same command as anywhere else. In the
-end the auditor says what the API server's own log has of pods: none doubled, none left behind.
+The nodes of the testbed have the names of the experiment's servers, and pods use this machine's
+interpreter and packages, read-only. The command is the same as anywhere else. In the end the
+auditor checks the API server's log for duplicate pods and orphans.
 """
 
 from __future__ import annotations

@@ -50,10 +50,11 @@ class TestbedError(RuntimeError):
 
 
 def cache() -> Path:
-    """Return the folder of the built programs.
+    """Return the folder of the built programs, which may not exist.
 
-    ``SHADOWPRICE_TESTBED`` names it; else it is ``shadowprice/testbed/VERSION`` below the user's
-    cache directory. It need not exist.
+    ``SHADOWPRICE_TESTBED`` names it; by default it is ``shadowprice/testbed/VERSION`` below the
+    user's
+    cache directory.
     """
     own = os.environ.get("SHADOWPRICE_TESTBED")
     if own:
@@ -99,10 +100,7 @@ def program(name: str) -> str:
 def missing(*, nodes: bool = True) -> str:
     """Return why no testbed can run here, or an empty string.
 
-    Parameters
-    ----------
-    nodes : bool
-        Whether nodes that run pods are asked for, which takes more than a control plane.
+    With `nodes` that run pods it needs more than a control plane does.
     """
     if not sys.platform.startswith("linux"):
         return "the testbed needs Linux"

@@ -56,19 +56,19 @@ class ControlPlane:
     Parameters
     ----------
     folder : Path
-        Where everything is kept.
+        Folder of all files.
     ports : Ports
-        Where ports come from.
+        Source of free ports.
     users : mapping of str to sequence of str
         Users by token beside the usual ones, with their groups.
     node_grace : float
-        Seconds without a sign of life after which a node counts as not ready.
+        Seconds without a heartbeat after which a node counts as not ready.
     apiserver : sequence of str
-        More arguments of the API server.
+        Further arguments of the API server.
     services : str
-        Addresses of services, a network.
+        Network of services.
     inside : str
-        The first of them, at which pods find the API server.
+        Its first address, at which pods reach the API server.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Enforcement of network policies: a CNI plugin, called after the one that creates the network.
 
-A pod's packets are let through or refused by rules in its own network, which are there before its
-first process. They say what the policies of its namespace say at that moment of a pod with its
-labels; what is changed later holds for pods that come later. Peers that are named by labels of pods
-or namespaces are not known here: a policy that has any lets no pod begin, rather than be taken for
-another. Everything of this file is of the standard library: it is called for every pod.
+Rules in a pod's own network accept or reject its packets, from before its first process on. They
+follow the policies of its namespace for its labels at that moment; later changes apply to later
+pods. Peers that are selected by labels of pods or namespaces aren't supported: a policy with any
+lets no pod start, so that it isn't enforced wrongly. The plugin runs for every pod, so this file
+needs only the standard library.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ def rules_of(
     Parameters
     ----------
     policies : sequence of mapping
-        Those of the pod's namespace.
+        Policies of the pod's namespace.
     labels : mapping
-        The pod's.
+        Labels of the pod.
     ports : mapping, optional
         Numbers of the ports that its containers name.
 
     Raises
     ------
     UnknownPolicyError
-        If a policy that chooses the pod says what is not enforced here.
+        If a policy that selects the pod uses a feature that is not enforced here.
     """
     chosen = [one["spec"] for one in policies if selects(one["spec"]["podSelector"], labels)]
     found: list[list[str]] = []
@@ -83,8 +83,8 @@ def rules_of(
                     ["-A", chain, *more, *words, "-j", "ACCEPT"]
                     for more in _peers(rule.get(peers), address)
                 ]
-        # Connections, as policies are about them: of one that was let through the kernel may take a
-        # packet for none of its own on a busy machine, and refused it would break it.
+        # Policies are about connections. On a busy machine the kernel may not assign a packet to
+        # its accepted connection, and a rejection would break that.
         found.append(["-A", chain, "-m", "conntrack", "--ctstate", "NEW", *REFUSED])
     return found
 

@@ -25,8 +25,9 @@ _STARTING = ThreadPoolExecutor(1, "testbed")
 class Ports:
     """Loopback ports, reserved against other testbeds.
 
-    They lie below those that the kernel gives to connections. Each is reserved by a socket bound to
-    the same port of another address of loopback, which other testbeds try as well.
+    They are below those that the kernel assigns to connections. A socket that is bound to the same
+    port
+    of another loopback address reserves each; other testbeds try that address as well.
     """
 
     RESERVED_AT = "127.77.0.1"
@@ -67,22 +68,22 @@ class Ports:
 class Component:
     """One program of a testbed.
 
-    It ends with the process that started it, however that ends.
+    It ends with the process that started it, in any case.
 
     Parameters
     ----------
     name : str
-        The program, as `places.program` knows it.
+        Name of the program for `places.program`.
     words : sequence of str
         Its arguments.
     folder : Path
-        Where its log is kept, ``NAME.log``; appended to by every start.
+        Folder of its log, ``NAME.log``; every start appends to it.
     ready : callable
-        Tells whether it does its work.
+        Whether it is ready.
     env : mapping of str to str
-        More of its environment.
+        Additional environment variables.
     before : sequence of str
-        What it is run by, where that is not this process alone.
+        Command that runs it, if any.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Component:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.log.parent,  # `logs` tells kubelets apart by it
+                cwd=self.log.parent,  # identifies kubelets for `logs`
                 env={"PATH": path, "HOME": str(self.log.parent), **self._env},
                 start_new_session=True,
             ).result()

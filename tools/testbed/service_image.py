@@ -1,9 +1,9 @@
 """The service's own image, built from its recipe: ``make test SUITE=image``.
 
-`buildah` runs every step of ``deploy/container/Containerfile``. There is no registry: the base is
+`buildah` runs every step of ``deploy/container/Containerfile`` without a registry: the base is
 Debian's own Python in a small root made by `mmdebstrap`, and the packages are wheels that this
-machine's pip fetched, so nothing is fetched from within. What is built is kept, until a file that
-goes into it is another.
+machine's pip fetched. So nothing is fetched from within. The image is kept until one of its files
+changes.
 """
 
 from __future__ import annotations

@@ -22,5 +22,5 @@ class Paced(LOOP["Scheduled"]):  # type: ignore[misc, name-defined]  # it is rea
 
 
 if __name__ == "__main__":
-    LOOP["train_loop_per_worker"]({"around": Paced})
+    LOOP["train_loop_per_worker"]({"context": Paced})
     dist.destroy_process_group()
