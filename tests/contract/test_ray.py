@@ -41,7 +41,7 @@ from tests.support.ray_cluster import RayCluster
 pytestmark = pytest.mark.ray
 
 
-def test_an_end_is_known_before_the_actors_go_that_alone_could_tell_it(
+def test_an_end_is_recorded_before_the_only_actors_that_report_it_go(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service is killed once the actors of a failed generation are gone; another continues."""

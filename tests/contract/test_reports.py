@@ -202,7 +202,7 @@ def test_refused_reports_are_reported_after_invalid_metrics(harness: Harness) ->
     harness.run(scenario)
 
 
-def test_a_look_tells_what_is_reported_by_then(
+def test_a_poll_returns_the_reports_until_then(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = (

@@ -111,7 +111,7 @@ def test_free_to_choose_its_workers_j12_stays_within_its_share() -> None:
     assert gang.payoff == row["payoff"] * MICRO
 
 
-def test_free_to_choose_nobody_borrows() -> None:
+def test_without_limits_no_tenant_borrows() -> None:
     # In the order of service, j12 comes before j21 and does even better: (9, 12], 92 - 3. Then j21
     # finds two used workers and one used server in (10, 12]: 92 - 2 * (2 + 1).
     (first, _), left = played(rigid=False)

@@ -131,7 +131,7 @@ def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
         assert journal(live) == before
 
 
-def test_nobody_else_adds_to_a_jobs_story(tmp_path: Path) -> None:
+def test_no_other_user_adds_to_a_jobs_history(tmp_path: Path) -> None:
     clock = ManualClock()
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a", "b")

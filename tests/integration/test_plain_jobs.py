@@ -386,7 +386,7 @@ def test_an_interrupted_submission_names_its_jobs(
     assert main(["cancel", match[1], "--yes"]) == 0
 
 
-def test_what_was_cancelled_before_an_error_is_printed(
+def test_cancellations_before_an_error_are_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     long = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -400,7 +400,7 @@ def test_what_was_cancelled_before_an_error_is_printed(
     assert "finished" in captured.err
 
 
-def test_logs_end_although_the_job_goes_on_printing(
+def test_logs_end_although_the_job_keeps_printing(
     live: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = "import itertools\nfor n in itertools.count(): print(f'{n:07}', flush=True)"

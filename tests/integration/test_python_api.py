@@ -399,7 +399,7 @@ def test_paths_may_begin_with_the_home_directory(
 
 
 @pytest.mark.parametrize("folder", [3, None, b"run"])
-def test_what_is_no_path_is_an_input_error(folder: Any) -> None:
+def test_an_invalid_path_is_an_input_error(folder: Any) -> None:
     with pytest.raises(InputError, match="folder: expected a path, got "):
         shadowprice.open_run(folder)
 

@@ -25,8 +25,8 @@ REQUIRED_TESTS = {
     "test_policies_follow_jobs_that_are_revised",
     "test_policies_follow_servers_that_change",
     "test_restarts_at_every_event_change_nothing",
-    "test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to",
-    "test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would",
+    "test_a_run_from_a_pause_equals_a_whole_run",
+    "test_every_refusal_has_true_advice_or_none_exists",
 }
 """Some of the tests that every policy must pass."""
 

@@ -105,7 +105,7 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
     harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
 
 
-def test_logs_that_a_node_does_not_tell_are_requested_less_and_less(tmp_path: Path) -> None:
+def test_logs_that_a_node_withholds_are_requested_less_and_less(tmp_path: Path) -> None:
     """Hollow nodes have no logs; while the pods end, and for readers, they are requested again."""
     reason = missing(nodes=False)
     if reason:
@@ -250,7 +250,7 @@ def test_an_event_is_written_for_every_line_of_the_history_and_no_other(
 
 @pytest.mark.extended
 @pytest.mark.skipif(binaries() is None, reason="there is no PostgreSQL")
-def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
+def test_idle_replicas_request_only_leases_and_watches(
     control_plane: Testbed, tmp_path: Path
 ) -> None:
     bed, span = control_plane, 60.0

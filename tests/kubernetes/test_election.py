@@ -197,9 +197,7 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
 
 
 @pytest.mark.extended
-def test_clocks_that_are_minutes_apart_change_neither_who_leads_nor_what_is_kept(
-    user: User, tmp_path: Path
-) -> None:
+def test_clocks_minutes_apart_change_neither_leader_nor_state(user: User, tmp_path: Path) -> None:
     with postgres() as server, replicas(user.bed, tmp_path, server.url) as another:
         ahead = another("ahead", 600)
         eventually(ahead.ready, "the leader")

@@ -301,7 +301,7 @@ def test_how_a_job_ended_is_known_whichever_write_of_its_end_a_service_was_kille
     asyncio.run(all_of_them())
 
 
-def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(
+def test_a_stop_keeps_its_grace_period_whatever_the_clock_of_the_successor(
     testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is recorded, and its service disconnected before the pod gets it; the next is
@@ -433,7 +433,7 @@ def test_a_pod_that_is_requested_late_never_runs_and_is_removed(
         ({"pod": {"priority_class": "none"}}, ["the API server refused it", "none"]),
     ],
 )
-def test_what_cannot_begin_is_refused_with_the_clusters_reason(
+def test_a_generation_that_cannot_start_is_refused_with_the_clusters_reason(
     harness: KubernetesHarness, more: dict[str, Any], words: list[str]
 ) -> None:
     async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:

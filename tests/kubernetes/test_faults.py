@@ -102,7 +102,7 @@ def test_watches_that_expire_lose_nothing(harness: KubernetesHarness, tmp_path: 
     harness.run(scenario)
 
 
-def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
+def test_a_node_without_heartbeats_for_a_while_loses_nothing(
     harness: KubernetesHarness, tmp_path: Path
 ) -> None:
     harness.settings["lost_after"] = "600"
@@ -131,7 +131,7 @@ async def _until(condition: Callable[[], bool], patience: float = 120.0) -> None
             await asyncio.sleep(0.1)
 
 
-def test_what_a_lost_node_ran_goes_on_elsewhere_and_not_before(
+def test_jobs_of_a_lost_node_resume_elsewhere_and_not_before(
     harness: KubernetesHarness, tmp_path: Path
 ) -> None:
     async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:

@@ -36,7 +36,7 @@ def user(testbed: Testbed) -> User:
 @pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(GROUPS))
 @pytest.mark.parametrize("turns", TURNS)
-def test_another_replica_goes_on_whatever_step_of_a_change_its_leader_was_at(
+def test_another_replica_continues_from_any_step_of_a_change(
     user: User, tmp_path: Path, name: str, turns: str
 ) -> None:
     mark = f"{name}-{turns}"

@@ -80,7 +80,7 @@ def asking(name: str, node: str, labels: dict[str, str], folder: Path) -> dict[s
     )
 
 
-def test_what_is_delivered_lets_through_what_the_service_needs_and_nothing_else(
+def test_the_delivered_policy_allows_only_the_services_traffic(
     bed: Testbed, tmp_path: Path
 ) -> None:
     space = Space(bed, SPACE)

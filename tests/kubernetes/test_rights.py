@@ -105,7 +105,7 @@ def test_a_namespace_without_rights_says_so_and_holds_no_node(user: User, tmp_pa
             eventually(lambda: user.resource("other", "speech") is None, "its end", PATIENCE)
 
 
-def test_rights_that_go_under_a_running_job_hold_no_other(user: User, tmp_path: Path) -> None:
+def test_rights_revoked_under_a_running_job_block_no_other(user: User, tmp_path: Path) -> None:
     with namespace(user.bed, "vision"), namespace(user.bed, "speech"):
         bind_jobs(user.bed, "vision")
         bind_jobs(user.bed, "speech")

@@ -198,7 +198,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
 
 
 @pytest.mark.extended
-def test_nodes_that_close_open_go_and_come_are_servers_that_do(
+def test_nodes_that_are_cordoned_removed_and_added_are_servers_that_are(
     testbed: Testbed, tmp_path: Path
 ) -> None:
     """A job runs on through a cordon, a taint, and the deletion of a node."""
@@ -261,7 +261,7 @@ def _job(pod: dict[str, Any]) -> str:
     return str(json.loads(pod["metadata"]["annotations"]["shadowprice.io/job-name"]))
 
 
-def test_what_another_scheduler_runs_is_seen_and_nothing_is_written(
+def test_jobs_of_another_scheduler_are_seen_and_nothing_is_written(
     testbed: Testbed, tmp_path: Path
 ) -> None:
     pod = {

@@ -112,7 +112,7 @@ def test_a_namespace_finds_its_share_whatever_others_were_promised(
         assert shares(service).get(third, {}) == {}
 
 
-def test_what_is_no_share_is_reported_and_leaves_the_others(user: User, tmp_path: Path) -> None:
+def test_an_invalid_share_is_reported_and_leaves_the_others(user: User, tmp_path: Path) -> None:
     with (
         operated(user.bed, tmp_path, policy="rolling") as service,
         namespaces(user, good="{cpu: 1}", bad="{gpus: 8}"),

@@ -92,7 +92,7 @@ def test_memory_beyond_its_limit_kills_a_container(space: Space) -> None:
     assert state["state"]["terminated"]["reason"] == "OOMKilled"
 
 
-def test_an_image_that_is_not_there_and_a_node_without_room_are_said(space: Space) -> None:
+def test_a_missing_image_and_a_full_node_are_reported(space: Space) -> None:
     missing = {"image": "shadowprice.test/none:1"}
     space.submit(pod("a", "true", "one", container=missing))
     result = space.wait("a", lambda found: bool(_waiting(found)))
@@ -159,9 +159,7 @@ def test_a_node_that_is_lost_takes_its_pods_and_comes_back(testbed: Testbed, spa
     space.phase("b", "Succeeded")
 
 
-def test_a_node_that_is_cut_off_goes_on_and_is_reported_later(
-    testbed: Testbed, space: Space
-) -> None:
+def test_a_partitioned_node_runs_on_and_is_reported_later(testbed: Testbed, space: Space) -> None:
     space.submit(pod("a", "sleep 1000", "two"))
     space.phase("a", "Running")
     before = testbed.nodes["two"].groups.processes()

@@ -66,7 +66,7 @@ def test_the_definition_is_established_and_explains_itself(user: User) -> None:
         ({"wrokers": {"max": 2}}, "wrokers"),
     ],
 )
-def test_what_is_no_job_is_refused_at_once(user: User, change: Any, words: str) -> None:
+def test_an_invalid_job_is_refused_at_once(user: User, change: Any, words: str) -> None:
     document = manifest("wrong", **change)
     with pytest.raises(TestbedError, match=re.escape(words)):
         user.apply(document)
@@ -162,7 +162,7 @@ def test_a_resource_takes_the_curve_of_its_family_from_the_service(
     user.gone("of-a-family")
 
 
-def test_what_the_models_refuse_is_rejected_until_it_is_mended(
+def test_specs_that_the_models_refuse_are_rejected_until_fixed(
     user: User, service: RunningService
 ) -> None:
     user.apply(manifest("invalid", workers={"min": 3, "max": 2}))
@@ -176,7 +176,9 @@ def test_what_the_models_refuse_is_rejected_until_it_is_mended(
     user.gone("invalid")
 
 
-def test_what_never_fits_is_rejected_with_the_reason(user: User, service: RunningService) -> None:
+def test_a_job_that_never_fits_is_refused_with_the_reason(
+    user: User, service: RunningService
+) -> None:
     user.apply(manifest("large", worker={"cpu": 64}))
     rejected = user.waits_for("large", "Rejected")
     assert rejected["reason"] == "DoesNotFit"
@@ -190,7 +192,7 @@ def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Runnin
     user.gone("large")
 
 
-def test_whoever_takes_the_finalizer_away_cancels_too(user: User, service: RunningService) -> None:
+def test_removing_the_finalizer_cancels_too(user: User, service: RunningService) -> None:
     deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]  # it isn't gone at once
     user.apply(manifest("forced", run={"command": deaf, "grace": "20s"}))
     user.waits_for("forced", "Running")

@@ -57,7 +57,9 @@ def test_the_steps_that_are_tried_are_all_there_are(user: User, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("step", sorted(STEPS))
-def test_a_controller_cut_off_at_any_step_goes_on(user: User, tmp_path: Path, step: str) -> None:
+def test_a_controller_interrupted_at_any_step_continues(
+    user: User, tmp_path: Path, step: str
+) -> None:
     name = f"cut-{step.replace(' ', '-')}"
     cut: list[str] = []
 
@@ -106,7 +108,7 @@ def _until(user: User, name: str, cut: list[str]) -> None:
         act()
 
 
-def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -> None:
+def test_a_server_that_throttles_requests_loses_nothing(tmp_path: Path) -> None:
     """One write at a time, and many clients: the service's writes get 429."""
     reason = missing(nodes=False)
     if reason:

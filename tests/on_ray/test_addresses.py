@@ -91,9 +91,7 @@ def test_jobs_run_at_an_address(inside: StartedCluster, tmp_path: Path, written:
     Addressed(tmp_path / "executor", address).run(over_the_whole_life)
 
 
-def test_what_may_run_on_a_node_is_what_its_label_says(
-    inside: StartedCluster, tmp_path: Path
-) -> None:
+def test_the_label_of_a_node_sets_its_role(inside: StartedCluster, tmp_path: Path) -> None:
     cluster = {
         "slot": "2s",
         "horizon": 200,

@@ -23,7 +23,7 @@ def forgetful() -> Iterator[StartedCluster]:
 
 
 @pytest.mark.extended
-def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) -> None:
+def test_jobs_continue_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) -> None:
     with serving(tmp_path, forgetful) as (client, _):
         until(lambda: "other" in {s["name"] for s in client.get("/v1/servers").json()["servers"]})
         assert client.post("/v1/jobs", json=job("only", 1, 1)).is_success

@@ -75,7 +75,7 @@ def actors() -> list[int]:
     return [process for process in found if own(process)]
 
 
-def test_slots_in_which_nothing_was_heard_of_a_job_say_nothing_of_its_speed(
+def test_slots_without_reports_do_not_measure_a_jobs_speed(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     with serving(tmp_path, ray_cluster) as (client, _):

@@ -86,7 +86,7 @@ def test_a_node_killed_under_runs_costs_time_only(
     ray_cluster.restore()
 
 
-def test_what_was_done_is_not_done_again(on_ray: RayBackend, tmp_path: Path) -> None:
+def test_completed_work_is_not_repeated(on_ray: RayBackend, tmp_path: Path) -> None:
     marks, kept = tmp_path / "marks", tmp_path / "kept"
     cases = [(n, 0.1, str(marks)) for n in range(20)]
 
@@ -150,7 +150,7 @@ def test_an_error_of_a_run_is_that_of_a_run_in_turn(on_ray: RunBackend, tmp_path
         )
 
 
-def test_what_others_may_write_is_not_read(tmp_path: Path) -> None:
+def test_files_that_others_may_write_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir(mode=0o777)
     (tmp_path / "kept").chmod(0o777)
     with pytest.raises(InputError, match="others may write there"):

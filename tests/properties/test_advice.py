@@ -89,7 +89,7 @@ def test_without_refused_jobs_there_is_no_advice() -> None:
 
 
 @pytest.mark.parametrize("seed", [1066, 1107])
-def test_what_is_said_to_be_in_vain_is_so_when_it_moves_the_constants(seed: int) -> None:
+def test_changes_reported_as_useless_are_even_if_they_move_the_constants(seed: int) -> None:
     """Refused with the minimum of everything at the run's prices, admitted with less of one."""
     hold(case_of("oasis", {"prices": "offline"}, seed))
 
@@ -191,7 +191,7 @@ TENANTS_SHARING = ("gandiva_fair", "hived")
 @pytest.mark.parametrize(
     "policy", [name for name, info in policies().items() if not info.knows_all_jobs]
 )
-def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(policy: str) -> None:
+def test_every_refusal_has_true_advice_or_none_exists(policy: str) -> None:
     kinds = {"oasis": lambda name, seed: case_of(name, {}, seed)}
     kinds |= dict.fromkeys((*TENANTS_PRICED, *TENANTS_SHARING), awkward_case)
     refused = advised = 0
@@ -209,7 +209,7 @@ def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(poli
 
 
 @pytest.mark.extended
-def test_a_job_that_runs_in_what_is_left_and_is_given_up_was_not_admitted() -> None:
+def test_a_job_that_runs_on_spare_capacity_and_is_abandoned_was_not_admitted() -> None:
     """``rolling`` runs jobs without a promise, and may abandon them later."""
     given_up = held = 0
     for seed in sample(range(8)):

@@ -90,7 +90,7 @@ def test_every_job_ends_and_nothing_is_overbooked(
 
 @settings(max_examples=example_count(15), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
-def test_what_is_paid_is_received_and_only_beyond_the_share(seed: int) -> None:
+def test_payments_are_received_and_only_made_beyond_the_share(seed: int) -> None:
     jobs = {job.name: job for job in random_jobs(CLUSTER, 16, seed)}
     notes = DecisionRecorder()
     simulate(CLUSTER, list(jobs.values()), "astraea", {}, observers=[notes])
@@ -306,7 +306,7 @@ def test_shares_that_do_not_add_up_are_an_error() -> None:
     assert [share["worker"] for share in shares.values()] == [3, 3, 2]
 
 
-def test_a_job_of_nobody_is_an_error_where_known_and_a_refusal_where_not() -> None:
+def test_a_job_without_an_owner_is_an_error_if_known_and_a_refusal_if_not() -> None:
     orphan = shared_job(CLUSTER, "orphan", None)
     with pytest.raises(InputError, match="no tenant is given for orphan"):
         simulate(CLUSTER, [orphan], "astraea")

@@ -166,7 +166,7 @@ def test_events_that_belong_together_leave_no_trace_together(policy: str) -> Non
         at += len(some)
 
 
-def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> None:
+def test_a_policy_that_fails_to_resync_does_so_before_the_next_event() -> None:
     on, jobs, events, _ = record_run("rolling", 4)
     policy: Any = build_policy("rolling", on, jobs, 4)
     engine = Engine(on, policy, keeps_memory=False)
@@ -187,7 +187,7 @@ def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> No
 
 
 @pytest.mark.parametrize("policy", policy_names())
-def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: str) -> None:
+def test_a_policy_whose_state_is_not_kept_resyncs_after_it_raised(policy: str) -> None:
     """The engine's state is restored; the policy resumes from the current view."""
     blown = 0
     for seed in (4, 5):
@@ -396,7 +396,7 @@ class Stubborn:
         return self._decide(view, event)
 
 
-def test_what_a_policy_cannot_follow_is_refused_and_leaves_no_trace() -> None:
+def test_changes_that_a_policy_cannot_follow_are_refused_without_a_trace() -> None:
     cluster, jobs, _ = build_world("fifo", 2)
     engine = Engine(cluster, Stubborn(build_policy("fifo", cluster, jobs, 2)))
     first = replace(jobs[0], arrival=0)

@@ -112,7 +112,7 @@ def cases(seeds: range) -> Iterator[tuple[Market, Job, int, list[Any], bool]]:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("part", range(3))
-def test_offers_complete_the_work_and_lie_between_what_can_be_had_and_its_bound(part: int) -> None:
+def test_offers_complete_the_work_within_their_bounds(part: int) -> None:
     possible = found = largest = longer = 0
     for market, job, remaining, offered, begun in cases(range(part * 200, part * 200 + 200)):
         now, end = market.ledger.start, market.ledger.end

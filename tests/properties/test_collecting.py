@@ -28,7 +28,7 @@ def recorded(kind: type[Recorder], policy: str, seed: int) -> tuple[Recorder, En
 
 
 @pytest.mark.parametrize("policy", policy_cases.policy_names())
-def test_a_run_whose_jobs_leave_the_engine_tells_the_same(policy: str) -> None:
+def test_a_run_whose_jobs_leave_the_engine_has_the_same_results(policy: str) -> None:
     for seed in (2, 5):
         collecting, engine = recorded(Recorder, policy, seed)
         keeping, full = recorded(Keeping, policy, seed)

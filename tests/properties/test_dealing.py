@@ -305,7 +305,7 @@ def test_a_host_is_known_by_its_name_and_by_its_address() -> None:
     assert results == [True, True, True, False, False, False, False]
 
 
-def test_fewer_epochs_than_were_begun_are_done_at_once_and_more_go_on_later() -> None:
+def test_fewer_epochs_than_done_end_at_once_and_more_continue() -> None:
     def dealt(epochs: int, record: dict[str, object] | None, most: int) -> AsyncAssigner:
         ledger = AsyncAssigner([1, 1, 1], epochs, lambda _: (0, 1, 2), record)
         for _ in range(most):
@@ -322,7 +322,7 @@ def test_fewer_epochs_than_were_begun_are_done_at_once_and_more_go_on_later() ->
     assert dealt(4, fewer.record(), 5).finished
 
 
-def test_what_is_announced_is_what_comes_next() -> None:
+def test_the_announced_transfer_comes_next() -> None:
     order = ChunkOrder([2] * 12, 0)
     ledger = AsyncAssigner([2] * 12, 2, order.chunks)
     ahead: dict[int, int] = {}

@@ -103,7 +103,7 @@ def test_lemma_2_fails_for_algorithm_5_s_price_as_printed() -> None:
 
 @settings(max_examples=example_count(40), deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1))
-def test_reserving_mends_run_ends_as_if_filled_anew(seed: int) -> None:
+def test_reservations_update_run_ends_like_a_new_table(seed: int) -> None:
     generator = np.random.default_rng(seed)
     slots, servers, most = generator.integers(1, 9), generator.integers(1, 4), 3
     free = generator.integers(0, most + 1, (slots, servers))

@@ -28,7 +28,7 @@ WORLDS: Final = int(os.environ.get("SHADOWPRICE_TEST_WORLDS", (20 if RUN_ALL els
 
 
 @pytest.mark.parametrize("policy", LIVE)
-def test_what_is_admitted_ends_and_nothing_is_stopped_in_vain(policy: str) -> None:
+def test_admitted_jobs_end_and_no_stop_loses_work(policy: str) -> None:
     for seed in range(LIVE.index(policy), WORLDS, len(LIVE)):
         broken = violations(play(draw_world(seed), policy))
         if broken:

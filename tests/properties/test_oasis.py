@@ -147,7 +147,7 @@ class Auditor(Observer):
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS, st.sampled_from(["offline", "online"]))
-def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) -> None:
+def test_the_boards_equal_the_ledger(seed: int, prices: str) -> None:
     cluster, jobs, incidents = random_world(seed)
     policy = make_policy("oasis", PolicyContext(cluster, jobs), {"prices": prices})
     assert isinstance(policy, OasisPolicy)

@@ -85,7 +85,7 @@ def from_beginning(simulation: Simulation) -> tuple[Engine, EventRecorder]:
 @pytest.mark.extended
 @pytest.mark.parametrize("policy", unforeseeing())
 @pytest.mark.parametrize("seed", [1, 4])
-def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, seed: int) -> None:
+def test_a_run_from_a_pause_equals_a_whole_run(policy: str, seed: int) -> None:
     drawn = Drawn(policy, seed)
     rng = np.random.default_rng(seed)
     cancelled = {event.job for event in drawn.incidents if isinstance(event, JobCancelled)}

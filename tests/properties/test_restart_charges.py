@@ -61,7 +61,7 @@ def test_those_are_the_planners_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
-def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
+def test_plans_that_fall_short_by_restarts_are_replaced(policy: str) -> None:
     again, ended = 0, 0
     for seed in sample(range(1, 9)):
         cluster, jobs, incidents = build_world(policy, seed)

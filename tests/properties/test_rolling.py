@@ -115,7 +115,9 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
 @pytest.mark.extended
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(SEEDS, st.sampled_from([1, 2, 4]), st.booleans(), st.booleans())
-def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bool) -> None:
+def test_no_job_waits_beside_free_capacity(
+    seed: int, kinds: int, moves: bool, shares: bool
+) -> None:
     """However plans were packed:
 
     a job that keeps its servers leaves other capacity than planned.

@@ -245,7 +245,7 @@ def drive(engine: Engine, slots: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("seed", EVENTFUL)
-def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
+def test_a_policy_without_its_state_continues(seed: int) -> None:
     """It restarts at any moment; running copies keep their servers."""
     on, _, events, _ = drawn(seed)
     for cut in range(1, len(events), 4):

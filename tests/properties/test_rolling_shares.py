@@ -338,7 +338,7 @@ def answers(
 @pytest.mark.extended
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
-def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: int) -> None:
+def test_a_tenants_first_jobs_get_the_promises_of_its_share_alone(seed: int) -> None:
     """Whatever was promised to others: promises are those of a cluster of the share alone."""
     rng = np.random.default_rng(seed)
     share, others = int(rng.integers(1, 5)), int(rng.integers(1, 5))
@@ -383,7 +383,7 @@ def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
     assert not engine.open_jobs
 
 
-def test_what_a_tenant_does_not_use_goes_to_the_others() -> None:
+def test_unused_capacity_of_a_tenant_goes_to_the_others() -> None:
     on = shared([2, 2], 0)
     engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), keeps_memory=False)
 

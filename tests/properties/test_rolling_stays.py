@@ -272,7 +272,7 @@ def test_promises_are_kept_beside_bags(seed: int) -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
-def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
+def test_kept_jobs_are_within_the_shares_of_tenants(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shares = {"a": int(rng.integers(1, 6)), "b": int(rng.integers(1, 6))}
     common = int(rng.integers(0, 3))
@@ -339,7 +339,7 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", [3, 7, 11])
-def test_a_policy_without_its_memory_takes_up_who_stays(seed: int) -> None:
+def test_a_policy_without_its_state_resumes_the_remaining_jobs(seed: int) -> None:
     """Between slots the policy knows from placements and promises that jobs stay."""
     on, jobs, _ = lasting(seed)
     taken_up = 0

@@ -31,7 +31,7 @@ histories = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 30), st.intege
 
 @settings(max_examples=example_count(150), deadline=None)
 @given(order=orders(), history=histories)
-def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
+def test_every_sample_comes_once_an_epoch_with_any_change_of_workers(
     order: Order, history: list[tuple[int, int, int]]
 ) -> None:
     seen: dict[int, Counter[int]] = {}

@@ -48,7 +48,7 @@ def test_restarts_at_every_event_change_nothing(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", policy_names())
-def test_a_clone_goes_its_own_way(policy: str) -> None:
+def test_a_clone_is_independent(policy: str) -> None:
     """A clone decides as the original does next, and leaves no trace in it."""
     for seed in SEEDS:
         on, jobs, events, commands = record_run(policy, seed)
@@ -70,7 +70,7 @@ def test_a_clone_goes_its_own_way(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", policy_names())
-def test_a_state_is_written_out_as_it_was_while_the_engine_goes_on(policy: str) -> None:
+def test_a_state_is_written_as_it_was_while_the_engine_continues(policy: str) -> None:
     """One part after every event, for any size of parts:
 
     together they are the state when it began.
@@ -170,7 +170,7 @@ def drive_on(engine: Engine, coming: list[DriverEvent], slots: int) -> None:
 
 
 @pytest.mark.parametrize("policy", policy_names())
-def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) -> None:
+def test_recovery_without_the_policy_state_continues_with_any_event(policy: str) -> None:
     """The policy resyncs with its view, in the middle of the next event."""
     for seed in SEEDS:
         on, jobs, events, _ = record_run(policy, seed)

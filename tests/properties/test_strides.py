@@ -73,7 +73,7 @@ def test_idle_time_is_not_saved_up() -> None:
     assert used == [200, 200]
 
 
-def test_what_nobody_claims_goes_to_whoever_wants_it() -> None:
+def test_unclaimed_capacity_goes_to_any_tenant() -> None:
     claims = [GangRequest("a", 0, 2), *(GangRequest(f"b{n}", 1, 1) for n in range(20))]
     assert by_tenant(run([9, 1], claims, 10, 10), claims) == [20, 80]
     assert by_tenant(run([9, 0], claims, 10, 10), claims) == [20, 80]
@@ -88,7 +88,7 @@ def test_trading_follows_the_second_price() -> None:
 
 @PROPERTY
 @given(st.integers(0, 2**32 - 1))
-def test_trading_loses_no_place_and_harms_nobody(seed: int) -> None:
+def test_trading_loses_no_unit_and_harms_no_tenant(seed: int) -> None:
     generator = np.random.default_rng(seed)
     tenants, types = generator.integers(1, 6), generator.integers(1, 4)
     shares = generator.integers(0, 9, (tenants, types)).astype(np.float64)

@@ -55,7 +55,7 @@ def train(run: Any, model: Any, optimizer: Any, data: Any = DATA) -> None:
         optimizer.zero_grad()
 
 
-def test_a_training_alone_goes_through_and_is_whole() -> None:
+def test_a_training_alone_completes() -> None:
     run, model, optimizer = begun()
     assert not run.register(model=model, optimizer=optimizer)
     train(run, model, optimizer)
@@ -127,7 +127,7 @@ def test_a_part_without_weight_changes_no_buffer() -> None:
     assert [change.tolist() for change in buffers._changes] == [[0.0, 0.0], [0.0, 0.0]]
 
 
-def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
+def test_no_thread_has_the_last_reference_to_a_sent_tensor() -> None:
     # In an interpreter that shuts down it would abort the process.
     run, model, optimizer = begun()
     run.register(model=model, optimizer=optimizer)
@@ -342,7 +342,7 @@ def test_a_state_that_could_not_be_read_again_is_found_at_once(value: object) ->
         run.register(model=model, odd=Odd())
 
 
-def test_a_model_whose_extra_state_could_not_be_read_again_is_found_at_once() -> None:
+def test_a_model_with_unreadable_extra_state_is_refused_at_once() -> None:
     class Odd(torch.nn.Linear):
         def get_extra_state(self) -> Any:
             return {"where": Path()}

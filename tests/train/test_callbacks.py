@@ -194,7 +194,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
         ("lightning", ("--limit", "3"), "limit_train_batches must be 1.0"),
     ],
 )
-def test_what_would_depend_on_the_workers_is_refused(
+def test_features_that_depend_on_the_workers_are_refused(
     tmp_path: Path, library: str, words: tuple[str, ...], message: str
 ) -> None:
     if importlib.util.find_spec("lightning" if library == "lightning" else "transformers") is None:

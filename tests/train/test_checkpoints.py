@@ -57,7 +57,7 @@ def test_nothing_in_a_checkpoint_is_run(
     assert "ignoring the checkpoint of step 2, saved by other code" in capsys.readouterr().err
 
 
-def test_what_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
+def test_unreadable_state_is_not_saved(tmp_path: Path) -> None:
     for odd in (np.float64(1.0), np.int64(3), Path("here")):
         with pytest.raises(TrainingError, match=r"use only tensors, .*: .*GLOBAL"):
             checkpoints.save(1, {"a": {"b": [odd]}}, tmp_path)

@@ -80,7 +80,7 @@ def test_a_full_disk_leaves_no_torn_index(tmp_path: Path, monkeypatch: pytest.Mo
     assert chunks.read(folder) == written
 
 
-def test_a_storage_that_is_not_hdfs_says_nothing_of_where_chunks_are(url: str) -> None:
+def test_a_storage_other_than_hdfs_reports_no_locations(url: str) -> None:
     data = chunks.write(url, ARRAYS, 3)
     assert not data.has_locations
     assert data.locations(0) == []
@@ -120,7 +120,7 @@ def test_a_storage_that_fails_is_retried(tmp_path: Path, monkeypatch: pytest.Mon
     assert storage.reads == 4
 
 
-def test_what_stays_torn_or_away_is_refused_by_name(
+def test_incomplete_or_missing_chunks_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = chunks.write(str(tmp_path / "set"), ARRAYS, 3)
@@ -151,7 +151,7 @@ def test_an_object_store_that_hangs_is_waited_for(store: ObjectStore) -> None:
     assert np.array_equal(results[0]["y"], [3, 4, 5])
 
 
-def test_what_others_put_into_an_object_store_is_not_trained_on(
+def test_foreign_objects_in_a_store_are_not_trained_on(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import s3fs
@@ -194,7 +194,7 @@ NO_HDFS = (
         ("nonsense://set", "", "unknown storage: Protocol not known: nonsense"),
     ],
 )
-def test_a_storage_that_nothing_here_reaches_is_refused_at_once_with_what_it_takes(
+def test_a_storage_without_its_library_is_refused_at_once_with_the_library(
     monkeypatch: pytest.MonkeyPatch, url: str, missing: str, says: str
 ) -> None:
     if missing:
@@ -227,9 +227,7 @@ def test_objects_are_never_read(tmp_path: Path) -> None:
         ({"chunks": [["x", 1]]}, "is invalid"),
     ],
 )
-def test_an_index_that_says_what_cannot_be_is_refused(
-    tmp_path: Path, index: Any, message: str
-) -> None:
+def test_an_impossible_index_is_refused(tmp_path: Path, index: Any, message: str) -> None:
     text = index if isinstance(index, str) else json.dumps(index)
     (tmp_path / chunks.INDEX).write_text(text)
     with pytest.raises(TrainingError, match=message):
@@ -242,7 +240,7 @@ def test_arrays_need_one_row_a_sample(tmp_path: Path) -> None:
             chunks.write(str(tmp_path), arrays, 2)
 
 
-def test_what_torch_does_not_take_is_refused_when_it_is_written(tmp_path: Path) -> None:
+def test_samples_that_torch_refuses_are_refused_when_written(tmp_path: Path) -> None:
     for arrays, message in (
         ({"name": np.array(["a", "b"])}, "array name has type <U1; encode it"),
         ({"file": np.ones(2)}, "array name file is reserved"),
@@ -257,7 +255,7 @@ def test_what_torch_does_not_take_is_refused_when_it_is_written(tmp_path: Path) 
     assert (found.tolist(), found.dtype.isnative) == ([1, 258], True)
 
 
-def test_what_could_not_be_read_is_not_written(
+def test_unreadable_results_are_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = str(tmp_path / "set")
@@ -291,7 +289,7 @@ def test_a_chunk_has_the_arrays_and_nothing_else(
 # ------------------------------------------------------------------ ahead of need
 
 
-def test_what_was_wanted_is_there_when_it_is_taken() -> None:
+def test_prefetched_chunks_are_there_when_needed() -> None:
     begun, requested = threading.Event(), []
 
     def fetch(number: int) -> chunks.Arrays:
@@ -313,7 +311,7 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     assert requested == [5, 6, 7, 5]
 
 
-def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
+def test_a_failed_prefetch_is_repeated_when_needed() -> None:
     faults = [OSError("away for a while")]
 
     def fetch(number: int) -> chunks.Arrays:
@@ -327,7 +325,7 @@ def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
     assert fetcher.fetch(1)["x"] == 1
 
 
-def test_who_keeps_one_chunk_fetches_each_once() -> None:
+def test_a_cache_of_one_chunk_fetches_each_once() -> None:
     requests = []
 
     def fetch(number: int) -> chunks.Arrays:

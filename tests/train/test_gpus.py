@@ -26,7 +26,7 @@ MEMORY = 4 << 30
     ("workers", "share", "says"),
     [(1, 1000, ""), (2, 500, "has its own GPU (some share one)")],
 )
-def test_workers_learn_on_what_they_are_dealt(
+def test_workers_learn_on_their_assigned_chunks(
     tmp_path: Path, workers: int, share: int, says: str
 ) -> None:
     async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:

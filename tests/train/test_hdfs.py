@@ -79,9 +79,7 @@ def test_chunks_come_back_as_they_were(folder: str) -> None:
         assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
 
 
-def test_what_others_put_there_is_not_trained_on(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_files_are_not_trained_on(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "_BACKOFF_SECONDS", (0.0,))
     data = chunks.write(folder, ARRAYS, 3)
     there, path = importlib.import_module("fsspec.core").url_to_fs(folder)
@@ -215,7 +213,7 @@ time.sleep(300)
 """
 
 
-def test_who_reads_from_hdfs_saves_before_it_leaves(folder: str) -> None:
+def test_a_reader_of_hdfs_saves_before_it_leaves(folder: str) -> None:
     """Java handles SIGTERM too: it ends the process with the status of one that has saved."""
     words = [sys.executable, "-c", SAVING, folder, str(Path(__file__).parents[2])]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:

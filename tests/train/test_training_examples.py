@@ -55,7 +55,7 @@ def test_a_gpt_learns_to_write(tmp_path: Path) -> None:
     assert float(result[1]) < 0.95 * float(result[2])
 
 
-def test_a_loop_in_ray_trains_form_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+def test_a_loop_in_ray_trains_form_continues_with_another_number_of_workers(tmp_path: Path) -> None:
     moved, alone = (Job(tmp_path / name, "paced_loop.py") for name in ("moved", "alone"))
     try:
         generation = moved.start(3)

@@ -117,7 +117,7 @@ def test_a_first_stretch_that_was_fast_costs_nothing(clock: Clock) -> None:
     assert change.first == 0.0
 
 
-def test_only_what_the_generation_before_left_is_a_change(tmp_path: Path) -> None:
+def test_only_state_of_the_generation_before_is_a_change(tmp_path: Path) -> None:
     assert Change.measured(tmp_path, 1, 0).checkpoint is None
     record_leaving(tmp_path, 3, 40, 0.25)
     assert Change.measured(tmp_path, 4, 40).checkpoint == 0.25
@@ -130,7 +130,7 @@ def test_only_what_the_generation_before_left_is_a_change(tmp_path: Path) -> Non
         assert Change.measured(tmp_path, 4, 40).checkpoint is None
 
 
-def test_what_cannot_be_written_is_a_figure_less(tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_written_is_omitted(tmp_path: Path) -> None:
     record_leaving(tmp_path / "nowhere", 1, 1, 0.1)
     (tmp_path / "left.json").mkdir()
     record_leaving(tmp_path, 1, 1, 0.1)
@@ -178,7 +178,7 @@ def ended(process: subprocess.Popen[str], number: int) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("script", [SCRIPT, OWN], ids=["plain", "checkpoints-of-its-own"])
-def test_a_plain_script_tells_what_moving_it_cost(tmp_path: Path, script: str) -> None:
+def test_a_plain_script_reports_the_cost_of_its_moves(tmp_path: Path, script: str) -> None:
     first = generation(tmp_path, script, 1)
     # Its first start costs no change, because nothing ran before.
     report = reports(tmp_path, lambda one: one["minibatches"] >= 30)
@@ -203,7 +203,7 @@ def test_a_plain_script_tells_what_moving_it_cost(tmp_path: Path, script: str) -
 
 
 @pytest.mark.processes
-def test_what_a_script_says_itself_goes_before(tmp_path: Path) -> None:
+def test_a_scripts_own_report_has_priority(tmp_path: Path) -> None:
     script = SCRIPT.replace("loss=1 / step", "change_start=7.0")
     ended(generation(tmp_path, script, 1), signal.SIGTERM)
     second = generation(tmp_path, script, 2)

@@ -283,7 +283,7 @@ def test_a_wrong_importer_is_one_diagnostic(lab: Path, spec: str, message: str) 
         ("a,0,1,inf", "'a': duration: inf exceeds the limit of 5,000,000,000 seconds"),
     ],
 )
-def test_what_an_importer_returns_is_checked(lab: Path, rows: str, problem: str) -> None:
+def test_the_result_of_an_importer_is_checked(lab: Path, rows: str, problem: str) -> None:
     (lab / "jobs.csv").write_text(f"job,submit,gpus,duration\n{rows}\n")
     with pytest.raises(InputError, match=re.escape(f"jobs.csv: {problem}")):
         read_trace(f"{lab}/lab.py:read_lab:{lab}/jobs.csv")
@@ -329,7 +329,7 @@ def test_a_run_records_the_files_that_it_executed(
         PolicyChoice.of_run(info)
 
 
-def test_only_a_user_who_asks_has_the_files_of_a_run_executed(
+def test_files_of_a_run_are_only_executed_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = tmp_path / "jobs.yaml"

@@ -61,7 +61,7 @@ def test_a_report_goes_into_the_file(inside: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in inside.iterdir()] == ["progress.json"]
 
 
-def test_what_is_no_count_is_not_reported_and_said_once(
+def test_an_invalid_count_is_not_reported_and_warned_about_once(
     inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))

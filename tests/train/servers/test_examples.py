@@ -37,7 +37,7 @@ def worker(job: str, rank: int) -> int | None:
 
 
 @pytest.mark.extended
-def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> None:
+def test_factorisation_continues_without_a_worker_and_learns(tmp_path: Path) -> None:
     job = f"ratings-{os.getpid()}"
     words = (sys.executable, str(EXAMPLES / "factorisation.py"), "--epochs", "8")
 

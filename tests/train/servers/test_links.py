@@ -57,7 +57,7 @@ def begun(store: tuple[Any, int], capacity: int, backend: str) -> tuple[PairLink
     ("capacity", "backend"),
     [(0, "gloo"), (CAPACITY, "gloo"), (CAPACITY, "wired"), pytest.param(0, "nccl", marks=ON_GPUS)],
 )
-def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
+def test_tensors_arrive_unchanged_and_a_death_is_noticed(
     store: tuple[Any, int], capacity: int, backend: str
 ) -> None:
     link, process = begun(store, capacity, backend)
@@ -96,7 +96,7 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
 
 
 @pytest.mark.parametrize(("capacity", "backend"), [(0, "gloo"), (CAPACITY, "gloo"), (0, "wired")])
-def test_what_came_stays_until_the_next_of_its_kind(
+def test_a_received_value_stays_until_the_next_of_its_kind(
     store: tuple[Any, int], capacity: int, backend: str
 ) -> None:
     # As a gradient that waits for its commit, which may bring as many bytes.
@@ -140,7 +140,7 @@ def test_what_came_stays_until_the_next_of_its_kind(
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 @pytest.mark.parametrize("dies", ["who sends", "who receives"])
-def test_who_dies_while_a_tensor_is_under_way_is_noticed(
+def test_a_death_during_a_transfer_is_noticed(
     store: tuple[Any, int], backend: str, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What NCCL was asked to move would wait for good: gloo says, or a limit, that it is lost."""
@@ -185,7 +185,7 @@ def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
         assert SharedMemoryBuffer.open(wrong) is None
 
 
-def test_who_does_not_come_is_not_waited_for_forever(store: tuple[Any, int]) -> None:
+def test_an_absent_process_is_not_awaited_forever(store: tuple[Any, int]) -> None:
     with pytest.raises(PeerLostError, match="the other process did not connect"):
         connect_pair(store[0], "nobody", 0, timedelta(seconds=1))
     with pytest.raises(TrainingError, match="backend 'pigeons' isn't available here"):

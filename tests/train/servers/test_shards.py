@@ -28,9 +28,7 @@ pytestmark = pytest.mark.train
 
 
 @pytest.mark.parametrize("adam", [False, True])
-def test_divided_and_divided_anew_it_learns_as_one_optimiser_does(
-    tmp_path: Path, adam: bool
-) -> None:
+def test_divided_in_any_way_it_learns_as_one_optimizer(tmp_path: Path, adam: bool) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), adam=adam)
     model = build_seeded_model(recipe)
     layout = parameter_layout(model)
@@ -96,7 +94,7 @@ class Plain(torch.optim.Optimizer):
                     param.sub_(self.state[param]["sum"].add_(param.grad), alpha=group["lr"])
 
 
-def test_an_optimiser_steps_over_what_has_a_gradient_alone(tmp_path: Path) -> None:
+def test_an_optimizer_only_updates_parameters_with_a_gradient(tmp_path: Path) -> None:
     recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Plain)
     learnt = []
     for servers in (1, 3):
@@ -119,7 +117,7 @@ class Spread(torch.optim.Optimizer):
                 self.state[param]["row"] = torch.zeros(param.numel() + 1)
 
 
-def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) -> None:
+def test_an_optimizer_that_is_not_elementwise_is_refused(tmp_path: Path) -> None:
     recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Spread)
     shard = Shard(recipe, 0, 1)
     with pytest.raises(TrainingError, match="Spread stores row with another shape"):

@@ -108,7 +108,7 @@ def test_one_worker_and_one_server_are_a_plain_loop(tmp_path: Path) -> None:
     assert outcome.measured["minibatch_time"] > 0
 
 
-def test_a_storage_that_does_not_say_where_chunks_are_is_trained_on_all_the_same(
+def test_training_works_with_a_storage_that_reports_no_locations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("requests")
@@ -415,7 +415,7 @@ def test_a_late_value_of_a_buffer_that_began_infinite_is_not_added(tmp_path: Pat
     assert shard.buffers[-1].item() == 4.0
 
 
-def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_path: Path) -> None:
+def test_in_step_random_draws_do_not_depend_on_the_workers(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1)
 
     def noisy(model: Any, batch: Any) -> Any:
@@ -538,7 +538,7 @@ def test_several_workers_without_a_server_are_refused(
         run(recipe)
 
 
-def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
+def test_errors_of_the_script_are_raised_there(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
 
     before = threading.active_count()

@@ -18,7 +18,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 CALL = "from shadowprice.cli.main import run; run()"
 
 
-def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
+def test_a_shell_gets_the_completions_that_tests_get(tmp_path: Path) -> None:
     for words in ("shadowprice simulate -p oa", "shadowprice explain nowhere re"):
         done = subprocess.run(
             [sys.executable, "-c", f"import sys; sys.argv[0] = 'shadowprice'; {CALL}"],
@@ -104,9 +104,7 @@ def test_jobs_of_a_run_are_offered(tmp_path: Path) -> None:
         ("--sort job,-te", ["job,-tenant"]),
     ],
 )
-def test_what_the_jobs_of_a_run_have_is_offered(
-    words: str, some: list[str], tmp_path: Path
-) -> None:
+def test_keys_of_the_runs_jobs_are_offered(words: str, some: list[str], tmp_path: Path) -> None:
     jobs = {
         "job": ["sweep", "resnet50", "resnet101"],
         "outcome": ["finished", "refused", "finished"],
@@ -116,7 +114,7 @@ def test_what_the_jobs_of_a_run_have_is_offered(
     assert offered(f"shadowprice jobs . {words}", tmp_path) == some
 
 
-def test_what_cannot_be_read_is_not_offered(tmp_path: Path) -> None:
+def test_unreadable_files_are_not_offered(tmp_path: Path) -> None:
     (tmp_path / "jobs.parquet").write_bytes(b"PAR1 no table")
     assert offered("shadowprice explain nowhere re", tmp_path) == []
     assert offered("shadowprice explain . re", tmp_path) == []

@@ -37,7 +37,7 @@ def test_every_option_is_drawn() -> None:
         assert not missing, command.words
 
 
-def test_a_service_that_is_drawn_listens_on_this_machine_alone_and_asks_no_other() -> None:
+def test_a_drawn_service_listens_on_this_machine_only_and_contacts_no_other() -> None:
     drawer = Drawer(2, ["fifo"])
     for _ in range(200):
         words = [part for word in drawer.draw("serve").words for part in word.split("=", 1)]

@@ -62,7 +62,7 @@ WORKLOAD = "-c c.yaml -j j.yaml"
         ("cloning waves c.yaml --rule none --machine-price 1", "without the rule saving"),
     ],
 )
-def test_what_would_do_nothing_is_refused(
+def test_options_without_effect_are_refused(
     call: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(call.split()) == 2

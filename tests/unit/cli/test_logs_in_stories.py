@@ -24,7 +24,7 @@ def _job(why: str, **more: Any) -> Job:
 
 
 @pytest.mark.parametrize("kind", ["failed", "retrying", "ended"])
-def test_each_line_of_a_log_is_a_line_of_the_story(kind: str) -> None:
+def test_each_line_of_a_log_is_a_line_of_the_history(kind: str) -> None:
     line = format_event({"kind": kind, "data": {"generation": 1, "code": 1, "reason": WHY}})
     first, *log = _with_log(line, WHY)
     assert first.endswith(": worker-0 exited 1")
@@ -36,7 +36,7 @@ def test_a_line_without_a_log_stays(why: str) -> None:
     assert _with_log("refused: no room", why) == ["refused: no room"]
 
 
-def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_show_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[str]) -> None:
     from datetime import UTC, datetime
 
     job = _job(WHY)
@@ -60,7 +60,7 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
         (3, 2, (1, "2 times, not caused by the job")),
     ],
 )
-def test_what_was_lost_is_no_failure_of_the_job(
+def test_a_loss_is_no_failure_of_the_job(
     failures: int, lost: int, message: tuple[object, str]
 ) -> None:
     result = dict(describe_job(_job("", failures=failures, lost=lost)))

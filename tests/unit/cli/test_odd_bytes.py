@@ -30,7 +30,7 @@ def test_paths_that_are_no_text_are_used_as_any_other(
     assert r"half\udcff" in captured.err
 
 
-def test_a_word_that_must_be_text_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_must_be_text_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("httpx")
     assert main(["status", ODD]) == 2
     assert r"'half\udcff' contains bytes that are not valid text" in capsys.readouterr().err
@@ -39,7 +39,7 @@ def test_a_word_that_must_be_text_is_reported(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     "host", [ODD, "\N{COLLISION SYMBOL}", "münchen.example", "../..", "a" * 70]
 )
-def test_an_address_is_what_goes_over_the_wire(host: str) -> None:
+def test_an_address_is_sent_as_written(host: str) -> None:
     with pytest.raises(InputError, match="is not a valid address of a service"):
         normalize_url(f"http://{host}")
     assert normalize_url("http://xn--mnchen-3ya.example/") == "http://xn--mnchen-3ya.example"

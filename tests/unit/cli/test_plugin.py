@@ -64,7 +64,7 @@ def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
         (["serve"], "no command"),
     ],
 )
-def test_what_is_no_call_says_what_would_be(words: list[str], message: str) -> None:
+def test_an_invalid_call_gets_the_valid_form(words: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_words(words)
 
@@ -78,9 +78,7 @@ def test_what_is_no_call_says_what_would_be(words: list[str], message: str) -> N
         (["a.yaml", "-s"], ["a.yaml"]),
     ],
 )
-def test_what_follows_an_option_of_quote_is_its_value_and_no_manifest(
-    words: list[str], files: list[str]
-) -> None:
+def test_the_value_of_an_option_of_quote_is_no_manifest(words: list[str], files: list[str]) -> None:
     found, options = split(words)
     assert found == files
     assert options == [word for word in words if word not in files]

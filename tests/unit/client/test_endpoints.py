@@ -25,7 +25,7 @@ def _keep(**known: Endpoint) -> None:
     SavedEndpoints(dict(known), next(iter(known))).save()
 
 
-def test_what_is_kept_is_read_again_and_only_by_its_owner() -> None:
+def test_stored_credentials_are_readable_by_their_owner_only() -> None:
     _keep(lab=Endpoint("https://lab", "t-lab"), home=Endpoint("http://127.0.0.1:1", None))
     assert stat.S_IMODE(config_file().stat().st_mode) == 0o600
     kept = SavedEndpoints.load()
@@ -55,7 +55,7 @@ def test_a_file_that_others_can_read_is_refused() -> None:
         '{"servers": {"a": {"url": "ftp://x"}}}',
     ],
 )
-def test_a_damaged_file_says_so(text: str) -> None:
+def test_a_damaged_file_is_reported(text: str) -> None:
     _keep(lab=Endpoint("https://lab"))
     config_file().write_text(text)
     with pytest.raises(InputError, match=r"servers\.json"):
@@ -114,7 +114,7 @@ def test_an_unknown_name_lists_those_known(text: str) -> None:
         "\n",
     ],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(InputError):
         normalize_url(text)
 
@@ -123,7 +123,7 @@ def test_a_port_alone_needs_no_scheme() -> None:
     assert normalize_url("127.0.0.1:8642/") == "http://127.0.0.1:8642"
 
 
-def test_who_has_no_home_names_the_service_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in containers that run as a number: no HOME, and no user name."""
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.delenv("HOME", raising=False)

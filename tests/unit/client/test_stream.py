@@ -59,7 +59,7 @@ def test_a_stream_that_breaks_before_its_first_event_resumes_where_it_started() 
 
 
 @pytest.mark.parametrize("data", ["nonsense", "[1]", '"text"'])
-def test_what_is_no_event_is_an_error(data: str) -> None:
+def test_an_invalid_event_is_an_error(data: str) -> None:
     decoder = SseDecoder()
     list(decoder.feed(f"data: {data}"))
     with pytest.raises(ValueError):  # noqa: PT011  # of any kind that json raises

@@ -12,7 +12,7 @@ def test_it_is_what_the_tool_writes() -> None:
     )
 
 
-def test_what_has_no_counterpart_is_refused() -> None:
+def test_features_without_a_counterpart_are_refused() -> None:
     text = SOURCE.read_text("utf-8")
     with pytest.raises(ValueError, match="'async' has no synchronous counterpart"):
         synchronous(text + "\n\nLATER = [one async for one in ()]\nasync\n")

@@ -246,12 +246,12 @@ def test_a_token_that_was_read_from_a_file_may_end_with_the_line() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "two words", "t\u00f6ken"])
-def test_what_is_no_token_is_an_input_error(token: str) -> None:
+def test_an_invalid_token_is_an_input_error(token: str) -> None:
     with pytest.raises(InputError, match="token: contains no token"):
         Client("http://127.0.0.1:9", token)
 
 
-def test_what_json_cannot_hold_is_named_by_its_location() -> None:
+def test_values_that_json_cannot_hold_are_named_by_location() -> None:
     job = {"name": "a", "run": {"workdir": Path("/srv")}}
     with (
         Client("http://127.0.0.1:9", "t") as client,
@@ -273,7 +273,7 @@ def test_the_token_does_not_show() -> None:
     assert "token" not in repr(HERE).replace("token=", "")
 
 
-def test_certificates_are_read_where_they_may_be_needed_and_nobody_is_trusted_without() -> None:
+def test_certificates_are_read_where_needed_and_required() -> None:
     for url in ("https://127.0.0.1:9", "https://scheduler.example", "http://scheduler.example"):
         assert shared.httpx_options(Endpoint(url))["verify"] is True
     nobody = shared.httpx_options(HERE)["verify"]

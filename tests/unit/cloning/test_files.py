@@ -201,7 +201,7 @@ class TestCommand:
                 best = 304.0 if method == "exact" else 320.0
                 assert record["expected_cost"] == pytest.approx(best)
 
-    def test_tables_tell_what_was_found(
+    def test_tables_show_the_results(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         write_times(tmp_path)

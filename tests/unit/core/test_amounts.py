@@ -46,7 +46,7 @@ def test_durations_in_slots_wait_for_the_length_of_a_slot() -> None:
 @pytest.mark.parametrize(
     "bad", [20, 1.5, None, True, "20", "-3s", "3 parsecs", "", "1:30", "s", []]
 )
-def test_what_is_no_duration_is_refused_with_the_mend(bad: object) -> None:
+def test_invalid_durations_are_refused_with_a_hint(bad: object) -> None:
     with pytest.raises(InputError, match=r"250ms|start at 0"):
         parse_duration(bad)
 
@@ -96,7 +96,7 @@ def test_an_amount_has_a_bound_that_is_reported(most: str, above: str, bound: st
         (None, "not an amount"),
     ],
 )
-def test_what_is_no_amount_is_refused(bad: object, word: str) -> None:
+def test_invalid_amounts_are_refused(bad: object, word: str) -> None:
     with pytest.raises(InputError, match=word):
         parse_amount(bad)
 

@@ -78,7 +78,7 @@ def message_of(model: type[LimitedModel], document: object) -> str:
         (JobSpec, {**JOB, "name": "x" * 201}, bounds.NAME),
     ],
 )
-def test_what_is_too_large_is_refused_with_its_bound_before_it_is_built(
+def test_too_large_inputs_are_refused_with_the_limit_before_they_are_built(
     model: type[LimitedModel], document: object, bound: bounds.InputLimit
 ) -> None:
     tracemalloc.start()

@@ -74,7 +74,7 @@ def plan_on(server: int, *slots: int) -> Schedule:
     return Schedule.from_arrays(np.array(slots), server * ones, ones, 0 * ones)
 
 
-def test_a_reader_learns_what_was_reserved_and_released_since_its_last_look() -> None:
+def test_a_reader_gets_the_reservations_and_releases_since_its_last_read() -> None:
     on = make_cluster(3, 0, horizon=HORIZON)
     ledger, worker = Ledger(on, HORIZON), on.demand({"gpu": 1000})
     view = LedgerView(ledger)

@@ -64,7 +64,7 @@ def test_a_moment_is_read(text: str, expected: float) -> None:
         ("0s", "has passed"),
     ],
 )
-def test_what_is_no_moment_ahead_is_refused(text: str, what: str) -> None:
+def test_invalid_and_past_moments_are_refused(text: str, what: str) -> None:
     with pytest.raises(InputError, match=what) as caught:
         seconds(text)
     assert "--until" in str(caught.value)

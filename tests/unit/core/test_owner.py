@@ -29,7 +29,7 @@ def test_labels_name_the_owner_they_were_made_of() -> None:
 
 
 @pytest.mark.parametrize("label", [*OWNER.labels(), "shadowprice.io/anything"])
-def test_nobody_submits_the_labels_of_an_owner(label: str) -> None:
+def test_no_user_submits_the_labels_of_an_owner(label: str) -> None:
     with pytest.raises(InputError, match="reserved for the service"):
         read(job("a", labels={label: "kube-system"}))
     assert read(job("a", labels={"mine": "x"}))

@@ -51,7 +51,7 @@ def test_without_a_restart_nothing_changes() -> None:
 
 
 @given(st.integers(1, 10**7), st.fractions(0, 1, max_denominator=997))
-def test_what_is_left_of_a_gain_is_rounded_down(rate: int, share: Fraction) -> None:
+def test_the_rest_of_a_gain_is_rounded_down(rate: int, share: Fraction) -> None:
     curve = {1: Fraction(rate, MICRO)}
     made = make_job(make_cluster(), speed=curve, chunks=1, restart_seconds=share * 600)
     exact = made.gain(1) * (1 - share)

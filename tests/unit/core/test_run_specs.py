@@ -34,7 +34,7 @@ def program_of(run: Any) -> Program:
     return spec.resolve(Fraction(20))
 
 
-def test_words_are_taken_as_they_are() -> None:
+def test_arguments_are_used_as_they_are() -> None:
     program = program_of({"command": ["python", "train.py", "--n", 3, "a b; c"]})
     assert program.command == ("python", "train.py", "--n", "3", "a b; c")
     assert (program.retries, program.grace, program.directory) == (0, 30.0, "")
@@ -102,7 +102,7 @@ def test_a_job_plans_the_same_with_and_without_it() -> None:
         ({"command": "x", "grace": "-1s"}, "run.grace"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(run: Any, message: str) -> None:
+def test_errors_have_a_location(run: Any, message: str) -> None:
     said = faults_of(run)
     assert sum(message in one for one in said) == 1, said
     assert all(one.startswith("jobs.yaml: jobs[0].run") for one in said)

@@ -130,7 +130,7 @@ def test_json_lines_read_the_same(tmp_path: Path) -> None:
         (("epochs: 100", "epochs: 100\n        epochs: 3"), "'epochs' is repeated"),
     ],
 )
-def test_faults_of_a_job_name_the_place_and_the_mend(
+def test_errors_of_a_job_have_location_and_hint(
     tmp_path: Path, change: tuple[str, str], expected: str
 ) -> None:
     assert change[0] in JOB

@@ -40,7 +40,7 @@ WORDS = (
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_words_of_a_command_and_its_environment_stay_as_written(word: str) -> None:
+def test_arguments_and_environment_of_a_command_stay_as_written(word: str) -> None:
     record = parse_yaml(f"run: {{command: [run, {word}], env: {{NAME: {word}}}}}")
     assert keep_written_words(record)["run"] == {"command": ["run", word], "env": {"NAME": word}}
 
@@ -117,7 +117,7 @@ def test_text_fields_keep_dates_and_numbers_of_other_bases(tmp_path: Path) -> No
         ("2024-01-01: 1", "jobs[0].2024-01-01: unknown key"),
     ],
 )
-def test_what_is_no_value_of_a_field_is_an_error_with_its_location(
+def test_an_invalid_value_of_a_field_is_an_error_with_its_location(
     tmp_path: Path, part: str, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:

@@ -167,7 +167,7 @@ def test_a_driver_that_contradicts_itself_is_reported(done: tuple[int, ...]) -> 
         run(Fixed(), done)
 
 
-def test_a_bags_progress_says_which_tasks() -> None:
+def test_a_bags_progress_names_its_tasks() -> None:
     engine, _ = run(Fixed())
     engine.handle(SlotBegan(0))
     with pytest.raises(ShadowpriceError, match="finished None tasks in slot 0"):

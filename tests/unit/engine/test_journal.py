@@ -229,9 +229,7 @@ def test_any_other_damage_is_an_error_with_its_place(
         ("[]", "is not a header"),
     ],
 )
-def test_what_is_no_journal_of_this_version_is_refused(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_journal_of_another_version_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text(text)
     with pytest.raises(InputError, match=rf"journal\.jsonl: line 1: .*{said}"):
@@ -267,7 +265,7 @@ def test_the_writer_marks_the_state_now_and_then(
 # ---------------------------------------------------------------- the command
 
 
-def test_what_no_reader_takes_is_not_written(
+def test_values_that_no_reader_accepts_are_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "journal.jsonl"

@@ -78,7 +78,7 @@ def kinds(commands: Iterable[Any]) -> list[str]:
     return [type(command).__name__ for command in commands]
 
 
-def test_what_arrives_while_a_slot_runs_is_decided_for_the_next() -> None:
+def test_arrivals_within_a_slot_are_decided_for_the_next() -> None:
     made = engine()
     made.handle(JobsArrived(0, (alone("early"),)))
     made.handle(SlotBegan(0))
@@ -134,7 +134,7 @@ def test_a_drained_server_is_left_after_the_running_slot() -> None:
     assert not made.lost
 
 
-def test_servers_come_shrink_and_go() -> None:
+def test_servers_are_added_shrunk_and_removed() -> None:
     made = engine()
     made.handle(JobsArrived(0, (alone("one"), alone("two"), alone("three"))))
     amounts = dict(zip(ON.resources, ON.capacity[0].tolist(), strict=True))
@@ -221,7 +221,7 @@ def test_a_job_that_ends_as_it_waits_is_complete() -> None:
     made.handle(SlotBegan(1))
 
 
-def test_measured_progress_never_goes_back() -> None:
+def test_measured_progress_never_decreases() -> None:
     made = engine()
     requested = alone("one")  # 80 mini-batches, 8 worker-slots
     made.handle(JobsArrived(0, (requested,)))
@@ -244,7 +244,7 @@ def test_measured_progress_never_goes_back() -> None:
     assert Completed(1, "one", 10.0) in made.handle(SlotEnded(1, {}))
 
 
-def test_what_was_counted_by_time_ends_with_the_first_report() -> None:
+def test_progress_by_time_ends_with_the_first_report() -> None:
     made = engine()
     made.handle(JobsArrived(0, (alone("one"),)))  # 80 mini-batches, 8 worker-slots
     made.handle(SlotBegan(0))
@@ -282,7 +282,7 @@ def test_a_revised_job_keeps_its_share_of_the_work() -> None:
         made.handle(JobRevised(1, alone("one", arrival=1)))
 
 
-def test_orders_wait_for_the_end_of_what_holds_their_servers() -> None:
+def test_commands_wait_for_the_end_of_generations_on_their_servers() -> None:
     made = Engine(make_cluster(1, 0, horizon=6), Resuming(), acknowledges=True)
     made.handle(JobsArrived(0, (alone("one"), alone("two"))))
     (start,) = made.handle(SlotBegan(0))

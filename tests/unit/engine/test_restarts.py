@@ -91,7 +91,7 @@ def test_a_plan_that_forgets_its_restarts_is_refused() -> None:
     Engine(ON, Scripted(MOVING)).handle(JobsArrived(0, (hour_job(0),)))
 
 
-def test_what_was_charged_suffices_and_nothing_less() -> None:
+def test_the_charged_amount_suffices_and_no_less() -> None:
     """The simulator's progress equals the engine's, to the unit."""
     job = hour_job(60)
     engine = Simulation(ON, [job], Scripted(LONGER)).run()
@@ -141,7 +141,7 @@ def test_a_plan_that_forgets_the_first_start_is_made_again() -> None:
     assert record.progress == (7 * 600 - 60) * 10**6
 
 
-def test_what_a_restart_costs_may_change_while_jobs_run() -> None:
+def test_the_cost_of_a_restart_may_change_while_jobs_run() -> None:
     engine = Engine(ON, Scripted(STAYING))
     engine.handle(JobsArrived(0, (hour_job(0),)))
     for change, seconds, first in (

@@ -58,7 +58,7 @@ def test_a_step_that_fails_is_made_again_and_reported_until_one_does_not(
     assert isinstance(said.exc_info[1], KeyError)
 
 
-def test_a_step_that_lasts_goes_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_step_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     made = 0
 
     async def step() -> None:
@@ -80,7 +80,7 @@ def test_a_step_that_lasts_goes_well(caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(play())
 
 
-def test_what_a_step_waits_for_may_be_ended_and_it_goes_on() -> None:
+def test_a_step_continues_if_what_it_waits_for_ends() -> None:
     made = 0
 
     async def step() -> bool:

@@ -21,7 +21,7 @@ def test_it_is_never_more_and_hardly_less_and_what_counts_stays(found: int) -> N
 
 
 @pytest.mark.parametrize("written", [10**9, 100 * 10**9, 250_500 * 10**6, 1 << 20, 2047 << 30])
-def test_what_somebody_wrote_counts_as_it_is(written: int) -> None:
+def test_user_written_values_count_as_they_are(written: int) -> None:
     assert round_down_memory(written) == written
     assert round_down_memory(written + 1) <= written + 1
 

@@ -27,7 +27,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BridgeClient:
     return BridgeClient(tmp_path / "log", lambda _: None)
 
 
-def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: BridgeClient) -> None:
+def test_a_request_is_cancelled_even_as_its_response_comes(link: BridgeClient) -> None:
     async def scenario() -> None:
         await link.open(0)
 

@@ -112,14 +112,14 @@ def test_a_parameter_server_lost_after_all_workers_were_done_changes_nothing() -
 
 
 @pytest.mark.parametrize("change", [{"phase": "running"}, {"cut": True}, {"code": None}])
-def test_what_nobody_saw_end_is_lost(change: dict[str, Any]) -> None:
+def test_a_generation_without_an_observed_end_is_lost(change: dict[str, Any]) -> None:
     state = {"phase": "ended", "code": 0, "at": 1.0, "exited": 1.0, "ending": "done"}
     assert ProcessExit.from_state("worker-0", state, "gone").lost == ""
     assert ProcessExit.from_state("worker-0", {**state, **change}, "gone").lost == "gone"
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
-def test_a_process_that_its_node_told_to_end_fails_nothing(code: int) -> None:
+def test_a_process_that_its_node_stopped_is_no_failure(code: int) -> None:
     state = {"phase": "ended", "code": code, "at": 2.0, "exited": 2.0, "stop_requested": True}
     end = ProcessExit.from_state("worker-0", {**state, "outside": True}, "gone")
     assert is_outcome_final([end], 2, tolerant=True)
@@ -179,7 +179,7 @@ def test_duplicate_names_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptu
     assert [entry.args for entry in caplog.records] == [("a",), ("a",)]
 
 
-def test_what_can_carry_nothing_is_no_server() -> None:
+def test_a_node_without_capacity_is_no_server() -> None:
     dead = {**record("dead", "2", CPU=8), "Alive": False}
     assert list_nodes([record("head", "1", memory=1e9), dead], {}) == {}
 
@@ -210,14 +210,14 @@ def test_requests_to_ray(node: RayNode) -> None:
         ([{"disk": 4000}], [], "insufficient disk on a: 4 requested, 3 free"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_ray_would_wait(
+def test_a_generation_that_does_not_fit_is_refused_before_ray_would_wait(
     node: RayNode, new: list[dict[str, int]], old: list[dict[str, int]], why: str
 ) -> None:
     with pytest.raises(PlacementError, match=why):
         check_available(node, new, old)
 
 
-def test_what_fits_is_not_refused(node: RayNode) -> None:
+def test_jobs_that_fit_are_not_refused(node: RayNode) -> None:
     check_available(node, [{"gpu": 500, "cpu": 1000}] * 2, [{"gpu": 1000, "memory": 1000}])
     check_available(node, [{"bandwidth": 10**12}], [])
 
@@ -313,7 +313,7 @@ def test_invalid_report_that_stays_is_reported_at_its_second_poll(
     assert "not JSON" in report.reason
 
 
-def test_reports_of_two_processes_are_told_once(generation: RayGeneration) -> None:
+def test_reports_of_two_processes_are_emitted_once(generation: RayGeneration) -> None:
     processes = [RayProcess(f"worker-{rank}", "one", "1", f"{rank}") for rank in range(2)]
 
     def poll(minibatches: int) -> bool:
@@ -334,7 +334,7 @@ def place(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("content", [None, "plan"])
-def test_interrupted_go_leaves_nothing_on_the_node(
+def test_an_interrupted_start_leaves_nothing_on_the_node(
     place: dict[str, Any], content: str | None
 ) -> None:
     part = Path(place["root"], "parts", "k")
@@ -421,7 +421,7 @@ def test_invalid_progress_file_is_reported_as_on_one_machine(
         ("ended", -1.0, False),
     ],
 )
-def test_process_whose_supervisor_died_is_abandoned(
+def test_a_process_whose_supervisor_died_is_abandoned(
     place: dict[str, Any], phase: str, deadline: float, abandoned: bool
 ) -> None:
     actor = ProcessActor(place)

@@ -194,7 +194,7 @@ def test_memory_limit_stays_below_that_of_the_service(tmp_path: Path) -> None:
     assert generation.state()["tail"] == [f"{1 << 30} {1 << 30}"]
 
 
-def test_process_that_cannot_be_prepared_says_why(tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_prepared_has_a_reason(tmp_path: Path) -> None:
     generation = _accepted(tmp_path / "1", {"command": ["true"]}, cgroup=str(tmp_path / "group"))
     words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "1")]
     subprocess.run(words, check=True, timeout=WAIT_LIMIT_SECONDS)

@@ -92,7 +92,7 @@ def test_time_jumps_to_the_next_timer() -> None:
     assert run_virtual(main) == (3_600 * SECOND, ORIGIN + 3_600 * SECOND)
 
 
-def test_what_is_given_to_a_thread_runs_inline_and_raises_where_it_is_awaited() -> None:
+def test_threaded_work_runs_inline_and_raises_where_it_is_awaited() -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -199,7 +199,7 @@ def test_a_placement_that_is_not_free_is_refused() -> None:
     assert (refused.job, refused.reason) == ("c", "gpu of g-0: 2 of 2 are in use")
 
 
-def test_a_lost_server_takes_what_runs_there_along() -> None:
+def test_a_lost_server_ends_its_processes() -> None:
     async def script(world: _World) -> None:
         await world.executor.start(_spec("a"))
         await world.executor.start(_spec("b", server="g-1"))
@@ -220,7 +220,7 @@ def test_a_lost_server_takes_what_runs_there_along() -> None:
     assert [(at, one.server.name) for at, one in world.received(ServerSeen)][-1] == (31.0, "g-0")
 
 
-def test_reports_are_cumulative_and_say_what_a_change_took() -> None:
+def test_reports_are_cumulative_and_have_the_cost_of_a_change() -> None:
     async def script(world: _World) -> None:
         executor = world.executor
         await executor.start(_spec())
@@ -255,7 +255,7 @@ def test_reports_are_cumulative_and_say_what_a_change_took() -> None:
     assert not any(metrics for _, _, metrics in reports[:-1])
 
 
-def test_whoever_watches_again_hears_what_is_not_forgotten() -> None:
+def test_a_new_watch_gets_all_remembered_reports() -> None:
     async def main(clock: VirtualClock) -> list[Report]:
         first = _World(clock, {"a": _job()})
         await asyncio.sleep(0)

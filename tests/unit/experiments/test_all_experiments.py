@@ -45,7 +45,7 @@ def made(name: str, folder: Path, first: int, error: Exception | None = None) ->
     return Experiment(name, name, "nowhere", "nothing", measure, draw)
 
 
-def test_what_is_cut_off_makes_nothing_again_and_leaves_nothing_behind(
+def test_an_interruption_repeats_nothing_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = {one.name: one for one in (made("a", tmp_path, 1), made("b", tmp_path, 4))}
@@ -116,7 +116,7 @@ def test_one_that_fails_keeps_no_other_from_being_made_and_is_reported(
     assert sorted(path.name for path in out.iterdir()) == ["a", "b", "c", "d"]
 
 
-def test_what_is_skipped_is_no_failure(
+def test_a_skip_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lacks = MissingExtraError("torch", "train", "training the jobs")

@@ -108,7 +108,7 @@ def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
 
 
 @pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
-def test_a_service_does_with_the_same_facts_what_the_simulator_does(
+def test_a_service_decides_as_the_simulator_on_the_same_facts(
     who: PolicyChoice, tmp_path: Path
 ) -> None:
     requests = [

@@ -64,7 +64,7 @@ def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int
 
 
 @pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
-def test_a_service_does_with_the_same_facts_what_the_simulator_does(
+def test_a_service_decides_as_the_simulator_on_the_same_facts(
     who: PolicyChoice, tmp_path: Path
 ) -> None:
     files = measure._files(measure.FULL, 0, 3.0)
@@ -185,7 +185,7 @@ def test_a_job_is_submitted_with_what_it_runs() -> None:
     JobSpec.model_validate(submission)
 
 
-def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
+def test_measurements_are_compared_with_predictions() -> None:
     files = scaled(10, seed=0, jobs=2, slots=4, restart=1.0)
     names = [str(job["name"]) for job in files.jobs]
     base = 5

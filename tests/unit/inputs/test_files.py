@@ -135,7 +135,9 @@ def test_json_may_escape_characters_as_pairs(tmp_path: Path) -> None:
         ("jobs:\n- name: a\n".encode("utf-16-be"), "line 1: is UTF-16; save the file as UTF-8"),
     ],
 )
-def test_what_is_no_job_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_other_than_a_job_file_is_named(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "jobs.yaml"
     path.write_bytes(content)
     [fault] = faults(path)

@@ -71,7 +71,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", sample(range(60)))
-def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int) -> None:
+def test_parameter_servers_go_first_if_workers_take_their_resources(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count, resources = int(rng.integers(1, 5)), int(rng.integers(1, 3))
     role = rng.choice([WORKER_ROLE | PS_ROLE, WORKER_ROLE | PS_ROLE, WORKER_ROLE, PS_ROLE], count)
@@ -134,7 +134,7 @@ def test_splits_keep_what_is_there_and_are_found_again() -> None:
     assert contents(line, 0) == [(1, 1), (1, 4)]
 
 
-def test_what_a_tenant_may_hold_is_its_share_and_what_nobody_owns() -> None:
+def test_a_tenants_limit_is_its_share_and_unowned_capacity() -> None:
     share = np.array([[4, 0], [2, 0], [0, 0]])
     line = new_timeline(4, 2, share, np.array([3, -1]))
     reset(line, 0, np.array([1]), np.array([WORKER_ROLE]), np.array([[9, 9]]))

@@ -69,7 +69,7 @@ def test_costs_places_and_what_is_free_agree_with_counting(seed: int) -> None:
     assert (before == free).all()
 
 
-def test_what_is_not_there_is_not_taken() -> None:
+def test_missing_fields_are_not_read() -> None:
     free = np.array([[[4, 4], [1, 4]]])
     before = free.copy()
     entries = np.array([[0, 0, 1, 0], [0, 1, 1, 0]])

@@ -94,7 +94,7 @@ class Twin:
 
 
 @pytest.mark.parametrize("seed", sample(range(80)))
-def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
+def test_waiting_jobs_are_placed_as_by_the_twin(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, servers, resources = int(rng.integers(1, 12)), int(rng.integers(1, 16)), 2
     jobs = random_jobs(rng, rows, resources)._replace(remaining=rng.integers(1, 12, rows))

@@ -144,7 +144,7 @@ def test_known_changes_of_many_servers_move_them_between_groups(seed):
 
 
 @pytest.mark.parametrize("servers", [6, 60])
-def test_refreshing_and_rolling_equal_building_anew(servers):
+def test_updates_and_rolling_equal_a_new_table(servers):
     """With 60 servers, few of them change in a slot: they are moved between its groups."""
     rng = np.random.default_rng(8)
     capacity = np.full((servers, 2), 4)

@@ -141,9 +141,7 @@ def packed(
 
 @pytest.mark.parametrize("rises", [False, True])
 @pytest.mark.parametrize("seed", sample(range(40)))
-def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
-    seed: int, rises: bool
-) -> None:
+def test_fixed_jobs_stay_and_others_are_placed_independently(seed: int, rises: bool) -> None:
     rng = np.random.default_rng(seed)
     rows, servers, resources = int(rng.integers(2, 9)), int(rng.integers(2, 16)), 2
     kinds = rng.integers(4, 16, (int(rng.integers(1, 4)), resources))

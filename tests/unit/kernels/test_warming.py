@@ -171,7 +171,7 @@ def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.compiles
 @compiled
-def test_an_install_that_nobody_can_write_to_runs(tmp_path: Path) -> None:
+def test_a_read_only_installation_runs(tmp_path: Path) -> None:
     package = ROOT / "src" / "shadowprice"
     for source in package.rglob("*"):
         if source.is_file() and source.parent.name != "__pycache__":

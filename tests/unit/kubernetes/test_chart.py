@@ -71,7 +71,7 @@ def test_the_chart_is_the_manifests(tmp_path: Path) -> None:
 
 
 @needs_go
-def test_values_reach_what_they_are_for(tmp_path: Path) -> None:
+def test_values_reach_their_templates(tmp_path: Path) -> None:
     result = by_name(
         rendered(
             tmp_path,

@@ -60,7 +60,7 @@ def test_a_request_that_is_put_off_is_sent_again_when_it_may(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
-def test_refusals_of_a_server_are_reported_in_its_words(tmp_path: Path) -> None:
+def test_refusals_of_a_server_are_reported_verbatim(tmp_path: Path) -> None:
     async def scenario(server: Scripted, connection: ApiClient) -> None:
         fields = {"reason": "AlreadyExists", "message": 'pods "a" already exists', "code": 409}
         server.faults = [web.json_response(fields, status=409), web.Response(status=503, text="no")]
@@ -75,7 +75,7 @@ def test_refusals_of_a_server_are_reported_in_its_words(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: Path) -> None:
+def test_a_former_leader_writes_nothing_but_its_lease(tmp_path: Path) -> None:
     async def scenario(server: Scripted, connection: ApiClient) -> None:
         leads = True
         connection.restrict_writes(lambda: leads)
@@ -176,7 +176,7 @@ def test_a_token_is_renewed_before_it_expires(
     asyncio.run(main())
 
 
-def test_who_lost_the_lease_while_its_token_was_renewed_writes_nothing(
+def test_a_replica_that_lost_the_lease_during_a_token_renewal_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MIN_TOKEN_REFRESH_SECONDS", 0.0)
@@ -241,7 +241,7 @@ def test_the_time_is_that_of_the_server_whatever_it_is_here(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
-def test_nobody_there_is_not_known_to_be_done_or_not(tmp_path: Path) -> None:
+def test_without_processes_a_job_is_not_known_to_be_done(tmp_path: Path) -> None:
     async def scenario(_: Scripted, connection: ApiClient) -> None:
         text = (tmp_path / "kubeconfig").read_text().replace(connection.host, "http://127.0.0.1:9")
         (tmp_path / "nowhere").write_text(text)
@@ -265,7 +265,7 @@ def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: str | None)
     assert "\n" not in str(caught.value)
 
 
-def test_an_informer_knows_what_is_there_through_every_trouble(
+def test_an_informer_knows_the_objects_through_every_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(informers, "MAX_BACKOFF_SECONDS", 0.3)
@@ -346,7 +346,7 @@ def test_a_watch_that_fails_is_disconnected_at_once(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
+def test_a_lease_has_one_holder_and_is_free_without_renewal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.kubernetes.lease.LEASE_DURATION_SECONDS", 5)

@@ -44,7 +44,7 @@ SPEC: Mapping[str, Any] = build_crd(rules=True)["spec"]["versions"][0]["schema"]
 ]["spec"]
 
 
-def test_what_is_committed_is_current() -> None:
+def test_committed_state_is_current() -> None:
     assert main(check=True) == 0, "run python -m tools.kubernetes_manifests"
 
 
@@ -88,9 +88,7 @@ def test_rules_are_there_only_where_they_are_known() -> None:
 
 
 @pytest.mark.parametrize(("properties", "known"), [(KNOWN, False), (NEWER, True)])
-def test_rules_are_found_by_what_a_server_publishes(
-    properties: frozenset[str], known: bool
-) -> None:
+def test_rules_are_found_by_the_published_schema(properties: frozenset[str], known: bool) -> None:
     name = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
     definitions = {name: {"properties": {key: {} for key in properties}}}
     assert supports_cel_rules({"definitions": definitions}) is known
@@ -98,7 +96,7 @@ def test_rules_are_found_by_what_a_server_publishes(
     assert not supports_cel_rules({"definitions": {}})
 
 
-def test_what_cannot_be_revised_is_what_lasts() -> None:
+def test_keys_that_cannot_be_revised_are_those_that_last() -> None:
     left = JobSpec.model_fields.keys() - EXCLUDED_KEYS - set(REVISABLE_KEYS) - {"run", "restart"}
     assert set(IMMUTABLE_KEYS) == left
 

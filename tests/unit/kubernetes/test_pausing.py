@@ -30,7 +30,7 @@ from tests.unit.kubernetes.apiserver import Scripted, served
 
 
 @given(st.floats(0.01, 5.0), st.floats(1.0, 50.0), st.floats(0.0, 1000.0))
-def test_no_more_tries_fit_into_a_time_than_is_said(
+def test_no_more_attempts_fit_into_a_time_than_stated(
     first: float, factor: float, span: float
 ) -> None:
     longest = first * factor
@@ -44,7 +44,7 @@ def test_no_more_tries_fit_into_a_time_than_is_said(
         assert count <= max_attempts(first, longest, span)
 
 
-def test_pauses_double_to_their_bound_and_begin_anew() -> None:
+def test_backoff_doubles_to_its_limit_and_is_reset() -> None:
     pauses = Backoff(1.0, 8.0)
     assert pauses.over
     for bound in (1.0, 2.0, 4.0, 8.0, 8.0):

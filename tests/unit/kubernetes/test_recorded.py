@@ -64,7 +64,7 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_a_version_has_is_found_by_its_own_description(version: str) -> None:
+def test_features_of_a_version_are_found_by_its_schema(version: str) -> None:
     minor = VERSIONS.index(version)
     assert schema_has_scheduling_gates(openapi_document(version)) == (
         minor >= VERSIONS.index(OLDEST_WITH_GATES)
@@ -94,7 +94,7 @@ def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
     assert faults == []
 
 
-def test_what_is_sent_to_newer_ones_would_be_unknown_to_older_ones() -> None:
+def test_fields_for_newer_servers_are_unknown_to_older_ones() -> None:
     """The search finds what it has to find."""
     pod = sent(gated=True)[-1]
     assert list(unknown_fields(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]

@@ -52,7 +52,7 @@ def simulated(
 # ---------------------------------------------------------------- kernels
 
 
-def test_what_copies_cost_is_the_sum_over_slots() -> None:
+def test_the_cost_of_copies_is_the_sum_over_slots() -> None:
     log_survival = np.log(np.array([[1.0, 0.5, 0.2], [1.0, 1.0, 0.3]]))
     price = np.array([2.0, 1.0, 7.0])
     table = copy_costs(log_survival, price, 4)

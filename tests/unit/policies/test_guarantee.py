@@ -107,7 +107,7 @@ def test_premise_is_evaluated_correctly(lower: str, seed: int) -> None:
         assert guarantee["D0_within_half_of_optimum"] is True
 
 
-def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
+def test_resources_that_a_server_does_not_limit_do_not_limit_the_optimum() -> None:
     servers = [("a", Role.ANY, {"cpu": 8_000}), ("b", Role.ANY, {"cpu": 8_000, "bandwidth": 2})]
     dimensions = {"cpu": Dimension.COUNT, "bandwidth": Dimension.RATE}
     cluster = build_cluster(

@@ -58,7 +58,7 @@ def placed(
     return placements  # type: ignore[return-value]
 
 
-def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take() -> None:
+def test_workers_and_parameter_servers_that_fit_on_one_server() -> None:
     cluster = make_cluster(2, 2, 1, gpus=4)
     rng = np.random.default_rng(5)
     result = set()

@@ -143,7 +143,7 @@ def test_batchsche_s_tenants_have_rounds_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("calendar", ["demand", "doubling"])
-def test_rounds_go_on_after_a_job_of_enormous_value(calendar: str) -> None:
+def test_rounds_continue_after_a_job_of_enormous_value(calendar: str) -> None:
     cluster = shared_cluster(16, worker=8, ps=8, horizon=64)
     service = Service("astraea", cluster, {"calendar": calendar})
     jobs = [replace(service.job(name, None, 30), utility=Constant(1e12)) for name in ("a", "b")]
@@ -153,7 +153,7 @@ def test_rounds_go_on_after_a_job_of_enormous_value(calendar: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ROUNDS)
-def test_rounds_go_on_after_a_job_ends_that_has_lost_its_plan(policy: str) -> None:
+def test_rounds_continue_after_a_job_without_a_plan_ends(policy: str) -> None:
     """Its report comes after its slot was accounted, and after its server was lost."""
     tenants = {"a": {"worker": 2, "ps": 2}}
     service = Service(policy, shared_cluster(2, tenants, worker=1, horizon=64))

@@ -64,7 +64,7 @@ def test_the_interval_holds_as_often_as_it_says() -> None:
     assert missed <= 45
 
 
-def test_too_few_reports_tell_nothing() -> None:
+def test_too_few_reports_measure_nothing() -> None:
     assert Pace().step_time() is None
     assert _paced([0.1] * 6).step_time() is None
     pace = Pace()
@@ -120,7 +120,7 @@ def test_a_part_that_is_not_shared_is_found_again(serial: float, shared: float) 
     assert fit_serial(measured[:2]) is None
 
 
-def test_what_does_not_fit_is_reported() -> None:
+def test_jobs_that_do_not_fit_are_reported() -> None:
     measured = [Speed(n, 0, 1.0 / (0.05 + 0.05 / n)) for n in (1, 2, 4, 8)]
     fit = fit_linear(measured)
     assert fit.quality.verdict == "does not fit"

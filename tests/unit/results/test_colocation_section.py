@@ -64,7 +64,7 @@ def test_the_drawing_covers_every_slot_once() -> None:
     check_page(render_report(run))
 
 
-def test_separate_servers_leave_nothing_to_say() -> None:
+def test_separate_servers_need_no_message() -> None:
     assert colocation(simulated_run()) is None
 
 

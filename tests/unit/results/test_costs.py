@@ -83,7 +83,7 @@ def test_a_run_costs_what_its_slots_cost(policy: str, seed: int) -> None:
     assert run.info["cluster"]["costs_per_hour"] == cluster.costs.tolist()
 
 
-def test_a_run_without_prices_tells_no_money() -> None:
+def test_a_run_without_prices_shows_no_money() -> None:
     cluster, jobs, _ = random_world(1)
     scenario = Scenario(cluster, jobs, until=40)
     run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
@@ -93,7 +93,7 @@ def test_a_run_without_prices_tells_no_money() -> None:
     assert "money" not in stories(run, run.jobs, {})["jobs"]
 
 
-def test_pages_and_stories_tell_what_jobs_and_the_cluster_cost(tmp_path: Path) -> None:
+def test_pages_and_histories_show_costs_of_jobs_and_the_cluster(tmp_path: Path) -> None:
     cluster, jobs, _ = random_world(1)
     cluster = replace(cluster, costs=np.arange(1.0, cluster.servers + 1.0))
     scenario = Scenario(cluster, jobs, until=40)

@@ -228,7 +228,7 @@ def test_the_ends_of_other_runs_are_no_variation_of_a_policy() -> None:
     assert set(reordered.against_first("total_utility")) == {"fifo"}
 
 
-def test_the_story_and_the_pages_tell_the_same_times(
+def test_the_history_and_the_pages_have_the_same_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A job of 40 minutes isn't in time if 20 are allowed, and is if 40 are."""

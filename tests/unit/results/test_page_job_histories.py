@@ -36,7 +36,7 @@ def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
     return value
 
 
-def test_a_run_read_back_gives_the_stories_of_the_run_in_memory(tmp_path: Path) -> None:
+def test_a_run_read_from_disk_gives_the_histories_of_the_run_in_memory(tmp_path: Path) -> None:
     run = planned_run()
     write_run(run, tmp_path)
     assert list(read_run(tmp_path).decisions(True)) == list(run.decisions(True))
@@ -73,7 +73,7 @@ def test_slots_of_long_runs_are_exact() -> None:
     assert shown["jobs"]["start"][1] >= 1_234_567
 
 
-def test_a_job_that_had_not_arrived_is_told_as_that() -> None:
+def test_a_job_that_had_not_arrived_is_reported_as_such() -> None:
     on = make_cluster(1, 1)
     jobs = [make_job(on, "first"), make_job(on, "later", arrival=9)]
     policy = make_policy("fifo", PolicyContext(on, jobs, 1), {})
@@ -82,7 +82,7 @@ def test_a_job_that_had_not_arrived_is_told_as_that() -> None:
     assert [lines[0] for lines in facts] == [["arrived", "in slot 0"], ["arrives", "in slot 9"]]
 
 
-def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
+def test_the_first_waiting_job_is_not_admitted_twice(tmp_path: Path) -> None:
     on = shared_cluster()
     jobs = random_jobs(on, 6, seed=1)
     policy = make_policy("astraea", PolicyContext(on, jobs, None), {})
@@ -110,7 +110,7 @@ def placed(places: dict[str, list[int]]) -> Counter[tuple[int, int, int, int, in
 
 
 @pytest.mark.parametrize("run", [planned_run(), flat_run(9)], ids=["pdors", "flat"])
-def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: RunData) -> None:
+def test_placements_are_those_that_ran_and_those_that_were_planned(run: RunData) -> None:
     histories = stories_of(run)
     names = histories["jobs"]["job"]
     at = {name: row for row, name in enumerate(names)}
@@ -173,7 +173,7 @@ def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -
     assert peak < 30 * count
 
 
-def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
+def test_the_page_shows_what_explain_prints(tmp_path: Path) -> None:
     run = planned_run()
     write_run(run, tmp_path)
     histories = stories_of(run)
@@ -185,7 +185,7 @@ def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
         assert facts == lines
 
 
-def test_every_promise_is_in_the_story_in_the_order_in_which_it_was_given() -> None:
+def test_every_promise_is_in_the_history_in_its_order() -> None:
     run = promised_run()
     histories = stories_of(run)
     given: dict[str, list[tuple[int, int]]] = {}
@@ -209,7 +209,7 @@ def test_the_end_of_a_plan_is_no_promise_beside_it() -> None:
     assert stories_of(planned_run())["promises"] is None
 
 
-def test_stories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
+def test_histories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
     run = flat_run(60)
     block, count = stories_block(run)
     assert count == 60
@@ -223,7 +223,7 @@ def test_stories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
     assert stories_block(run, 1)[1] == 1
 
 
-def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_with_fewer_histories_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowprice.results.report.section_job_histories.MAX_HISTORIES", 4)
     text = render_report(flat_run(9))
     check_page(text)

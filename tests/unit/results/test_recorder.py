@@ -141,7 +141,7 @@ def test_summary_counts_every_job_once(seed: int) -> None:
         assert summary["jct"]["median"] == pytest.approx(float(np.median(spans)))
 
 
-def test_a_planner_tells_why_and_what(tmp_path: object) -> None:
+def test_a_planner_gives_reason_and_resource(tmp_path: object) -> None:
     del tmp_path
     _, _, account, run = recorded(3, "planner")
     lines = list(run.decisions(True))

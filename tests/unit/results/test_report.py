@@ -62,7 +62,7 @@ def test_the_page_is_whole_and_needs_no_network() -> None:
     assert render_report(run) == text
 
 
-def test_refusals_tell_value_price_and_bottleneck() -> None:
+def test_refusals_have_value_price_and_bottleneck() -> None:
     text = render_report(simulated_run(price=1e3))
     refusals = text.partition('<section id="refusals">')[2].partition("</section>")[0]
     table = page_data(refusals)[1]
@@ -253,7 +253,7 @@ def test_any_text_is_harmless_and_seen(name: str) -> None:
     assert inline_assets.unpack(block) == {"name": [visible, visible]}
 
 
-def test_what_does_not_show_is_written_out() -> None:
+def test_invisible_characters_are_written_out() -> None:
     assert inline_assets.escape_invisible("plain name") == "plain name"
     assert inline_assets.escape_invisible("a\x1b[31mb\x00") == "a\\x1b[31mb\\x00"
     assert inline_assets.escape_invisible("pay\u202elobda") == "pay\\u202elobda"
@@ -450,9 +450,7 @@ def test_the_number_of_refused_jobs_counts_no_dropped_ones() -> None:
 
 
 @pytest.mark.parametrize(("times", "beyond"), [(2, 0), (50, 1)])
-def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
-    times: int, beyond: int
-) -> None:
+def test_the_longest_jobs_are_completed_or_reported_as_beyond(times: int, beyond: int) -> None:
     run = simulated_run(0.0, 40)
     [*spans] = pl.concat([run.jobs["jct"]] * 8)
     spans[spans.index(max(run.jobs["jct"].drop_nulls()))] *= times

@@ -34,7 +34,7 @@ def test_an_interval_is_students(sample: list[float]) -> None:
     assert (got.low, got.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_what_differs_by_rounding_does_not_differ() -> None:
+def test_rounding_errors_are_no_difference() -> None:
     total = 0.1 + 0.2 + 0.3
     again = 0.3 + 0.2 + 0.1
     assert total != again

@@ -255,7 +255,7 @@ def test_a_list_whose_first_word_is_no_program_gets_the_hint_of_a_list(
         ),
     ],
 )
-def test_words_that_no_shell_expands_are_named(
+def test_arguments_that_no_shell_expands_are_named(
     tmp_path: Path, command: list[str], hint: str
 ) -> None:
     tail = said(command, tmp_path)

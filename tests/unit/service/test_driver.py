@@ -84,7 +84,7 @@ def _submit(name: str) -> SubmitJobs:
     return SubmitJobs(read_submissions([record], CLUSTER, tenant=None, runs=False), at_once=True)
 
 
-def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
+def test_a_lone_request_never_waits_and_concurrent_ones_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(str(tmp_path / "data"))
@@ -208,7 +208,7 @@ def _count_jobs(state: DurableState, slots: int) -> tuple[int, int]:
     return len(state.engine.open_jobs), slots
 
 
-def test_nobody_waits_for_the_whole_of_a_snapshot(
+def test_no_operation_waits_for_a_whole_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.service.state.durable_engine.SNAPSHOT_EVENTS", 30)
@@ -250,7 +250,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
     assert len(meanwhile) > 20
 
 
-def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
+def test_a_failed_driver_leaves_no_caller_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(str(tmp_path / "data"))
@@ -536,7 +536,7 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
     assert shown == kept[::-1][:: -(-len(kept) // 100)][::-1]
 
 
-def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
+def test_old_data_is_deleted_however_much_there_is(tmp_path: Path) -> None:
     clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
@@ -577,7 +577,7 @@ class Counted(DurableEngine):
         return super().commit(operations)
 
 
-def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
+def test_many_quotes_delay_no_other_tenant(tmp_path: Path) -> None:
     clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
@@ -605,7 +605,7 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
     assert durable.batches[0].count(SubmitJobs) == 3
 
 
-def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
+def test_many_requests_delay_no_other_tenant(tmp_path: Path) -> None:
     clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()

@@ -391,7 +391,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
     bench.store.close()
 
 
-def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: EngineBench) -> None:
+def test_a_job_that_runs_at_half_its_speed_is_replanned(bench: EngineBench) -> None:
     bench.submit("slow")
     bench.advance()
     bench.report_start("slow")
@@ -416,7 +416,7 @@ def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: EngineBench) -
     assert bench.event_kinds("slow").count("moved") >= 1
 
 
-def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: EngineBench) -> None:
+def test_slots_of_a_downtime_do_not_measure_a_jobs_speed(bench: EngineBench) -> None:
     bench.submit("far", minibatches=400, utility={"kind": "constant", "value": 20})
     bench.advance()
     bench.report_start("far")
@@ -433,7 +433,7 @@ def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Engi
     assert "remeasured" not in bench.event_kinds("far")
 
 
-def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: EngineBench) -> None:
+def test_a_history_has_progress_that_decreased_or_never_came(bench: EngineBench) -> None:
     for name in ("back", "never", "says"):
         bench.submit(name, minibatches=400, utility={"kind": "constant", "value": 20})
     bench.advance()
@@ -484,7 +484,7 @@ def test_an_older_report_that_arrives_later_is_no_fault_of_the_job(bench: Engine
     assert bench.event_kinds("late").count("misreported") == 1
 
 
-def test_who_was_displaced_says_what_it_waits_for_until_it_runs(tmp_path: Path) -> None:
+def test_a_displaced_job_has_the_reason_of_its_wait_until_it_runs(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data", "fifo")
     bench.submit("one", utility={"kind": "constant", "value": 20}, workers={"max": 1})
     bench.advance()
@@ -532,7 +532,7 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
     assert bench.durable.state.engine.slot_running == began + 12
 
 
-def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_heard(
+def test_slots_of_a_downtime_count_as_stated_until_a_job_reports(
     bench: EngineBench,
 ) -> None:
     for name in ("posts", "files", "silent"):
@@ -565,7 +565,7 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
     assert "remeasured" not in bench.event_kinds("files")
 
 
-def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(
+def test_repeated_work_after_a_failure_does_not_measure_a_jobs_speed(
     bench: EngineBench,
 ) -> None:
     bench.submit("again", minibatches=200, utility={"kind": "constant", "value": 20})
@@ -640,7 +640,7 @@ def change(bench: EngineBench, name: str, minibatches: float, **seconds: float) 
     bench.commit(RecordProgress({name: report}, []))
 
 
-def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: EngineBench) -> None:
+def test_a_measured_cost_of_a_change_replaces_the_stated_one(bench: EngineBench) -> None:
     bench.submit("moved", restart="3s")
     bench.advance()
     bench.lose_generation("moved")
@@ -844,7 +844,7 @@ def test_one_that_cannot_be_decided_on_costs_those_beside_it_nothing(
 
 
 @pytest.mark.parametrize("policy", ["oasis", "rolling", "fifo", "drf", "las", "pdors"])
-def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
+def test_a_stored_value_is_read_unchanged(tmp_path: Path, policy: str) -> None:
     bench = EngineBench(tmp_path / "data", policy, virtual=True)
     for index in range(12):
         bench.submit(f"job-{index}", chunks=1 + index % 3)
@@ -870,7 +870,7 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
     bench.store.close()
 
 
-def test_a_policy_that_cannot_take_plans_over_is_refused_with_the_mend(tmp_path: Path) -> None:
+def test_a_policy_that_cannot_resume_plans_is_refused_with_a_hint(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data", "oasis")
     bench.submit("planned")
     bench.durable.write_snapshot()  # two: the one before is no substitute
@@ -920,7 +920,7 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
     bench.store.close()
 
 
-def test_a_snapshot_lets_the_journal_go_that_nobody_reads(
+def test_a_snapshot_deletes_the_part_of_the_journal_that_is_no_longer_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.service.state.durable_engine.JOURNAL_DELETE_BATCH", 4)
@@ -962,7 +962,7 @@ def test_orders_are_not_kept_where_nothing_runs(bench: EngineBench) -> None:
     assert not result.engine.unacknowledged
 
 
-def test_what_is_to_run_since_the_last_start_is_waited_for_after_the_next(
+def test_commands_since_the_last_start_are_awaited_after_the_next(
     bench: EngineBench,
 ) -> None:
     bench.virtual = True
@@ -1062,7 +1062,7 @@ def _label_with_other_sources(bench: EngineBench) -> None:
             )
 
 
-def test_the_policy_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_the_policy_continues_unchanged(tmp_path: Path) -> None:
     promises = []
     for again in (False, True):
         bench = EngineBench(tmp_path / str(again), "rolling", virtual=True)

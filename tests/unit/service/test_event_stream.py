@@ -23,7 +23,7 @@ from shadowprice.service.state.commit_result import StreamEvent
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
-def test_keepalives_tell_where_to_resume_without_visible_events(
+def test_keepalives_have_the_position_to_resume_without_visible_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(event_stream, "HEARTBEAT", 0.0)
@@ -83,7 +83,7 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
     assert hub.last == 9
 
 
-def test_stream_that_lacks_events_tells_no_later_place_to_resume(
+def test_a_stream_that_lacks_events_gives_no_later_position_to_resume(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(event_stream, "HEARTBEAT", 0.0)

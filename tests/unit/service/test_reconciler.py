@@ -46,7 +46,7 @@ def outbox() -> Reconciler:
     return reconciler
 
 
-def test_what_is_foreign_is_stopped_though_its_number_is_wanted(outbox: Reconciler) -> None:
+def test_an_orphan_is_stopped_although_its_number_is_requested(outbox: Reconciler) -> None:
     running = {"theirs": _start("theirs", 5, "two"), "ours": _start("ours", 6, "two")}
     unacknowledged = dict(enumerate(running.values(), 5))
     assert outbox.actions(running, unacknowledged, 0) == [StopAction(UNCOMMANDED_STOP, "theirs", 1)]
@@ -66,7 +66,7 @@ def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None
     assert outbox.actions(running, {}, 0) == [StartAction(order) for order in running.values()]
 
 
-def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Reconciler) -> None:
+def test_its_reports_measure_nothing_even_when_repeated(outbox: Reconciler) -> None:
     ended = Ended(0, "theirs", 1, 0.0, Ending.FAILED, 1, "")
     for _ in range(2):
         outbox.record_report(ended, 0)

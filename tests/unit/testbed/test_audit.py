@@ -118,7 +118,7 @@ def test_a_pod_that_is_left_is_found_unless_it_may_be() -> None:
     assert Audit.of(lines).present() == {"a-1"}
 
 
-def test_what_was_refused_did_not_happen() -> None:
+def test_refused_events_have_no_effect() -> None:
     refused = {"status": 409, "answer": {"kind": "Status", "metadata": {}}}
     lines = [made("a-1", 1, 1), line("create", pod("a-2", 2), 2, **refused), removal("a-1", 1, 3)]
     audit = Audit.of(lines)
@@ -133,7 +133,7 @@ def test_requests_that_overlap_are_in_either_order() -> None:
     assert Audit.of(lines).faults() == []
 
 
-def test_a_pod_whose_making_no_line_tells_counts_from_its_creation() -> None:
+def test_a_pod_without_a_line_counts_from_its_creation() -> None:
     first = pod("a-1", 1, creationTimestamp=when(1), phase="Running")
     lines = [line("patch", first, 5), made("a-2", 2, 3), removal("a-1", 1, 6)]
     audit = Audit.of([*lines, removal("a-2", 2, 7)])
@@ -178,7 +178,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), max_size=12), st.data())
-def test_doubled_is_what_a_look_at_every_moment_finds(
+def test_duplicates_are_those_of_a_check_at_every_moment(
     lives: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     """Pods come and go at random; a naive check of every instant has to agree."""

@@ -32,7 +32,7 @@ def test_every_process_finds_its_own_and_the_place_is_given_back(tmp_path: Path)
     assert [one.name for one in place.iterdir()] == ["before"]
 
 
-def test_the_last_one_gives_the_place_back_whoever_that_is(tmp_path: Path) -> None:
+def test_the_last_user_restores_the_folder(tmp_path: Path) -> None:
     place, lock = tmp_path / "pods", tmp_path / "lock"
     first, second = apart(place, lock), apart(place, lock)
     with first:
@@ -43,7 +43,7 @@ def test_the_last_one_gives_the_place_back_whoever_that_is(tmp_path: Path) -> No
     assert not place.exists()
 
 
-def test_who_is_killed_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_killed_process_is_not_awaited(tmp_path: Path) -> None:
     place, lock = tmp_path / "pods", tmp_path / "lock"
     program = (
         "import os, sys; from pathlib import Path; from tools.testbed.logs import apart\n"
@@ -57,7 +57,7 @@ def test_who_is_killed_is_not_waited_for(tmp_path: Path) -> None:
     assert not place.exists()
 
 
-def test_those_who_end_at_once_leave_it_to_nobody(tmp_path: Path) -> None:
+def test_simultaneous_last_users_still_restore_it(tmp_path: Path) -> None:
     place, lock = tmp_path / "pods", tmp_path / "lock"
     program = (
         "import sys; from pathlib import Path; from tools.testbed.logs import apart\n"

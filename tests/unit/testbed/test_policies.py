@@ -34,7 +34,7 @@ def test_a_pod_that_no_policy_chooses_is_left_alone() -> None:
     assert rules_of([], LABELS) == []
 
 
-def test_one_that_is_chosen_gets_what_any_policy_lets_through() -> None:
+def test_a_selected_pod_gets_the_traffic_of_any_policy() -> None:
     first = policy(ingress=[{"ports": [{"port": 80}]}], policyTypes=["Ingress"])
     second = policy(ingress=[{"ports": [{"port": 90, "protocol": "UDP"}]}])
     rules = rules_of([first, second], LABELS)
@@ -75,7 +75,7 @@ def test_selectors(operator: str, values: list[str] | None, chosen: bool) -> Non
 @pytest.mark.parametrize(
     "peer", [{"podSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]
 )
-def test_what_is_not_enforced_is_said_and_not_left_out(peer: dict[str, Any]) -> None:
+def test_unsupported_rules_are_reported_and_not_left_out(peer: dict[str, Any]) -> None:
     with pytest.raises(UnknownPolicyError):
         rules_of([policy(ingress=[{"from": [peer]}])], LABELS)
     block = {"ipBlock": {"cidr": "10.0.0.0/8"}}

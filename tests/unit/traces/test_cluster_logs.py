@@ -772,7 +772,7 @@ GRES_HEAD = "JobID|State|Submit|Start|End|NNodes|ReqGRES"
         ("7696487:1", 3.0, None),
     ],
 )
-def test_gres_of_slurm_are_counted_as_they_say(
+def test_gres_of_slurm_are_counted_as_stated(
     tmp_path: Path, gres: str, gpus: float, gpu_type: str | None
 ) -> None:
     row = f"1|COMPLETED|2020-03-05T06:00:00|2020-03-05T06:00:00|2020-03-05T07:00:00|3|{gres}\n"
@@ -922,7 +922,7 @@ def test_wrong_rows_are_listed_with_their_lines_and_may_be_skipped(tmp_path: Pat
         max_size=20,
     )
 )
-def test_what_a_log_says_comes_back_whatever_the_form(
+def test_a_log_has_the_same_jobs_in_every_form(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, int]]
 ) -> None:
     begin = datetime(2023, 12, 30, tzinfo=ZoneInfo("UTC"))
@@ -2418,7 +2418,9 @@ def test_a_dump_without_a_header_before_another_is_refused(tmp_path: Path) -> No
         ([sacct_row("1", Start="None", State="PENDING", Elapsed="00:00:00")], " .*pending"),
     ],
 )
-def test_a_dump_of_sacct_without_jobs_says_so(tmp_path: Path, rows: list[str], detail: str) -> None:
+def test_a_dump_of_sacct_without_jobs_is_reported(
+    tmp_path: Path, rows: list[str], detail: str
+) -> None:
     with pytest.raises(InputError, match=f"contains no job{detail}.*; give a trace with jobs"):
         read_sacct(tmp_path, *rows)
 

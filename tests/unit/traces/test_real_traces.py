@@ -114,7 +114,7 @@ def test_kalos_durations_are_recomputed(traces):
     assert jobs["duration"].to_list() == [8.0, 70.0]
 
 
-def test_pai_sample_rows_do_not_join_and_say_so(traces):
+def test_pai_sample_rows_that_do_not_join_are_reported(traces):
     with pytest.raises(InputError, match="job without tasks in pai_task_table: 1"):
         read_trace(f"pai:{traces}/format_samples/pai_2020")
 

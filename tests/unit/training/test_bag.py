@@ -182,7 +182,7 @@ def test_a_failure_ends_no_task_of_which_another_copy_runs() -> None:
     assert _run(functions.fails_first, [("raise", 3)], copies=2).results == [3]
 
 
-def test_others_go_on_where_that_is_requested(tmp_path: Path) -> None:
+def test_other_workers_continue_on_request(tmp_path: Path) -> None:
     tasks = [(0, 0), (1, 9), (2, 0)]
     outcome = _run(functions.writes_files, tasks, keep_going=True, directory=tmp_path)
     assert dict(outcome.values) == {0: 0, 2: 2}
@@ -202,7 +202,7 @@ def test_files_of_winners_are_kept_whole_and_no_others(tmp_path: Path) -> None:
     assert (kept / "task-000001" / "second.txt").read_text() == "whole"
 
 
-def test_a_bag_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
+def test_an_interrupted_bag_continues(tmp_path: Path) -> None:
     tasks = [(0, 0), (1, 1), (2, 0)]
     with pytest.raises(bag.TaskFailedError):
         _run(functions.writes_files, tasks, 1, directory=tmp_path)
@@ -254,7 +254,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_bag_with_sets_goes_on_with_another_hash_seed(tmp_path: Path) -> None:
+def test_a_bag_with_sets_continues_with_another_hash_seed(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(_SETS)
     root = Path(__file__).parents[3]

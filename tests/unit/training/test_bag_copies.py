@@ -52,7 +52,7 @@ def test_copies_are_those_of_cloning() -> None:
     assert plan.miss_probability <= 0.02
 
 
-def test_what_cannot_be_planned_is_reported() -> None:
+def test_unplannable_jobs_are_reported() -> None:
     with pytest.raises(InputError, match=r"8 processes cannot finish .* processes: "):
         _plan(CopyPlanner(DISTRIBUTION), 8, 8, 1.0)
     with pytest.raises(InputError, match="2 distributions for 3 tasks"):
@@ -77,7 +77,7 @@ def test_measured_durations_make_a_distribution() -> None:
 
 
 @pytest.mark.parametrize("durations", [[], [0.0, 1.0], [math.nan, 1.0], [math.inf], [-1.0]])
-def test_what_are_no_durations_make_no_distribution(durations: list[float]) -> None:
+def test_invalid_durations_make_no_distribution(durations: list[float]) -> None:
     for tail in (True, False):
         with pytest.raises(InputError, match="durations: expected positive, finite durations"):
             fit_durations(durations, tail=tail)

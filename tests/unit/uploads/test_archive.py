@@ -101,7 +101,7 @@ def test_files_belong_to_the_user_of_the_job(tmp_path: Path) -> None:
     assert status.st_uid == 0
 
 
-def test_what_leads_outside_is_left_out_and_named(tmp_path: Path) -> None:
+def test_links_that_lead_outside_are_left_out_and_named(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "p" / "q").mkdir(parents=True)
     (root / "top").mkdir()

@@ -37,7 +37,7 @@ def test_nothing_stays_if_nothing_changed(tmp_path: Path, archive: Path) -> None
         assert list(work.iterdir()) == []
 
 
-def test_what_a_job_wrote_stays(tmp_path: Path, archive: Path) -> None:
+def test_files_that_a_job_wrote_stay(tmp_path: Path, archive: Path) -> None:
     work = tmp_path / "work"
     unpack(archive, work)
     (work / "train.py").write_text("print(2)\n")  # as long as before

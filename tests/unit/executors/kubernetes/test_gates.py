@@ -116,7 +116,7 @@ def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
 
 
 @pytest.mark.parametrize(("workers", "lists"), [(2, 2), (8, 8), (9, 1)])
-def test_what_gates_cost(workers: int, lists: int, tmp_path: Path) -> None:
+def test_cost_of_gates(workers: int, lists: int, tmp_path: Path) -> None:
     """One patch a pod, and one poll of them all: by name if they are few, else by one list."""
 
     async def life(

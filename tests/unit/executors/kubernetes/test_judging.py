@@ -78,7 +78,7 @@ def test_a_process_has_ended_though_a_sidecar_runs_on(code: int) -> None:
         ({"terminated": {"exitCode": 9, "finishedAt": "2026-11-22T12:00:00Z"}}, 9),
     ],
 )
-def test_what_an_old_kubelet_says_of_a_deleted_pod_is_no_exit(
+def test_the_status_of_a_deleted_pod_by_an_old_kubelet_is_no_exit(
     state: dict[str, object], code: int | None
 ) -> None:
     item = {
@@ -110,7 +110,7 @@ def test_the_first_stop_of_a_pod_is_known_whatever_its_grace_became() -> None:
     assert since(deletionTimestamp="2026-11-22T12:00:00Z") == 1795348800.0
 
 
-def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
+def test_a_generation_without_a_command_is_lost_and_not_failed() -> None:
     for view in (
         replace(exited(143), deleting=True),
         replace(exited(137), reason="Evicted", message="The node was low on memory"),
@@ -160,7 +160,7 @@ def test_a_pod_that_vanished_while_it_ran_is_given_a_moment() -> None:
     assert (result.code, result.stop_requested, result.lost) == (143, True, "")
 
 
-def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() -> None:
+def test_jobs_on_a_removed_node_have_ended_on_the_operators_word() -> None:
     assert ended(RUNNING, gone=30.0) is None
     # deleted by force: no one observed its end
     assert ended(RUNNING, gone=30.0, vanished=20.0) is None
@@ -188,5 +188,5 @@ def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() 
         ("something else", "cannot run it: something else"),
     ],
 )
-def test_why_a_program_cannot_be_run_is_said_as_elsewhere(message: str, said: str) -> None:
+def test_the_reason_why_a_program_cannot_run_is_as_elsewhere(message: str, said: str) -> None:
     assert said in start_error_message(message)

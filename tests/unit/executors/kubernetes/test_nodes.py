@@ -247,7 +247,7 @@ def test_jobs_of_one_name_are_observed_by_tenant_and_service() -> None:
     ]
 
 
-def test_pods_ask_for_what_the_scheduler_counts() -> None:
+def test_pods_request_the_resources_that_the_scheduler_counts() -> None:
     item = pod("a", "one")
     item["spec"]["containers"] = [
         {"name": "c", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", GPU: "1"}}},

@@ -181,7 +181,7 @@ def expanded(text: str) -> str:
 
 
 @given(st.text(alphabet="$()aB{} \n", max_size=20))
-def test_what_is_passed_on_is_never_expanded(text: str) -> None:
+def test_forwarded_arguments_are_never_expanded(text: str) -> None:
     assert expanded(escape_references(text)) == text
 
 
@@ -194,7 +194,7 @@ def test_a_line_runs_under_a_shell_that_passes_signals_on() -> None:
     assert pods[0]["spec"]["containers"][0]["command"] == ["python", "t.py"]
 
 
-def test_a_batch_script_runs_under_the_same_shell_with_all_its_words() -> None:
+def test_a_batch_script_runs_under_the_same_shell_with_all_its_arguments() -> None:
     command = build_script_command("train.sh", 'echo "$@"\nexit 3\n', ["/bin/sh"], ["a b", "$x"])
     _, pods = build_pods(order(program_of(command=command, image="i")))
     words = [expanded(word) for word in pods[0]["spec"]["containers"][0]["command"]]
@@ -213,7 +213,7 @@ def test_a_grace_is_never_none_at_all(grace: float, whole: int) -> None:
     assert whole_grace_seconds(grace) == whole
 
 
-def test_what_a_job_says_of_its_pods_is_carried() -> None:
+def test_pod_settings_of_a_job_reach_its_pods() -> None:
     pod = {
         "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "volumes": [
@@ -273,7 +273,7 @@ def test_what_a_job_says_of_its_pods_is_carried() -> None:
         ({"pull": "Sometimes"}, "pull"),
     ],
 )
-def test_what_is_no_part_of_a_pod_is_named(pod: dict[str, Any], word: str) -> None:
+def test_unknown_parts_of_a_pod_are_named(pod: dict[str, Any], word: str) -> None:
     assert word in faults_of(**pod)
 
 
@@ -287,7 +287,7 @@ def test_what_is_no_part_of_a_pod_is_named(pod: dict[str, Any], word: str) -> No
         ({"run_as_user": 0}, "root"),
     ],
 )
-def test_what_reaches_out_of_a_pod_has_to_be_allowed(pod: dict[str, Any], name: str) -> None:
+def test_access_beyond_a_pod_has_to_be_allowed(pod: dict[str, Any], name: str) -> None:
     spec = order(program_of(image="i", pod=pod))
     for allow, allowed in (("", False), (name, True)):
         _, why = planned(spec, {"allow": allow})
@@ -302,7 +302,7 @@ def test_a_node_that_is_no_server_now_is_refused() -> None:
     assert planned(spec, {}, NODES.keys() - {gone}) == ({}, f"the node {gone} is not ready")
 
 
-def test_a_server_is_let_go_before_what_ran_there_is_lost() -> None:
+def test_a_server_is_released_before_its_processes_are_lost() -> None:
     assert read_settings({}).tolerate_unready == 30.0
     assert read_settings({"tolerate_unready": "200"}).tolerate_unready == 150.0
     assert read_settings({"lost_after": "20"}).tolerate_unready == 10.0
@@ -328,7 +328,7 @@ def test_settings_that_are_none_are_named(settings: dict[str, str], word: str) -
     assert word in str(caught.value)
 
 
-def test_what_holds_of_all_pods_is_read_from_a_file(tmp_path: Path) -> None:
+def test_settings_of_all_pods_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text("tolerations: [{key: gpu, operator: Exists}]\nservice_account: trainer\n")
     settings = read_settings({"pod": str(path)})

@@ -48,7 +48,7 @@ def test_a_record_of_a_thousand_processes_fits_into_a_config_map() -> None:
     assert restored.end == parts[0].end
 
 
-def test_what_is_read_back_tells_its_identity_and_a_stop_that_nothing_requested(
+def test_a_stored_generation_has_its_identity_and_unrequested_stop(
     tmp_path: Path,
 ) -> None:
     record = JobGenerations("job")

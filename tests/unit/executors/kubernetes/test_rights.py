@@ -110,7 +110,7 @@ def test_gates_that_may_not_be_removed_refuse_the_start(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: Path) -> None:
+def test_rights_revoked_while_a_job_runs_withhold_only_its_resources(tmp_path: Path) -> None:
     def cpu(executor: KubernetesExecutor) -> int:
         return executor.session.cluster.servers["one"].capacity["cpu"]
 

@@ -88,7 +88,7 @@ def test_one_that_is_deleted_or_off_is_gone_at_once(cluster: ClusterCache) -> No
     assert cluster.diff_servers(()) == ([], ["n"])
 
 
-def test_nobody_is_gone_by_what_nobody_could_tell(cluster: ClusterCache, clock: Clock) -> None:
+def test_no_process_counts_as_gone_without_evidence(cluster: ClusterCache, clock: Clock) -> None:
     say(cluster, ready=False)
     cluster.nodes.healthy = False
     clock.now += 3600.0
@@ -99,7 +99,7 @@ def test_nobody_is_gone_by_what_nobody_could_tell(cluster: ClusterCache, clock: 
     assert cluster.diff_servers(()) == ([], ["n"])
 
 
-def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
+def test_a_node_that_was_never_ready_is_no_server_unless_expected(
     cluster: ClusterCache, clock: Clock
 ) -> None:
     say(cluster, ready=False)
