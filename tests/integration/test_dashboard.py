@@ -1107,6 +1107,12 @@ def test_assets_are_sent_once_and_no_other_files(live: RunningService) -> None:
         assert client.get("/", headers=tag).status_code == 304
         charts = client.get("/assets/charts/echarts.min.js")
         assert charts.headers["content-encoding"] == "gzip"
+        for accepted in ("identity", "gzip;q=0", "*;q=0", "br, gzip ; q=0.00"):
+            plain = client.get(charts.url, headers={"Accept-Encoding": accepted})
+            assert "content-encoding" not in plain.headers
+        for accepted in ("*", "br;q=1, GZIP;q=0.001"):
+            packed = client.get(charts.url, headers={"Accept-Encoding": accepted})
+            assert packed.headers["content-encoding"] == "gzip"
         assert charts.text == inline_assets.asset("echarts.min.js")
         # The client sends the first one as /api/app.py; only assets are public.
         assert client.get("/assets/../api/app.py").status_code == 401

@@ -360,6 +360,8 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     assert live.client.get("/v1/jobs/long-a").json()["state"] == "cancelled"
     assert main(["cancel", "--tenant", "nobody", "--yes", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
+    assert main(["cancel", "--tenant", "nobody", "--yes"]) == 0
+    assert capsys.readouterr() == ("", "no open job matches\n")
     assert main(["cancel", "--all", "--yes", "-o", "json"]) == 0
     cancelled = {job["name"] for job in json.loads(capsys.readouterr().out)}
     assert cancelled >= {"long-b", repeated["name"]}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more
+from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more, print_note
 from shadowprice.cli.live import (
     FAILOVER,
     JobArgument,
@@ -232,6 +232,8 @@ def cancel(
             found: list[Job] = list(client.jobs(*states, tenant=tenant))
         else:
             found = [client.job(name) for name in dict.fromkeys(jobs or [])]
+        if not found:
+            print_note("no open job matches")
         running = [job.name for job in found if job.state in {"running", "resizing"}]
         if selected and found:
             question = f"Cancel {pluralize(len(found), 'job')} ({len(running)} running)?"
@@ -246,7 +248,7 @@ def cancel(
 def _print_states(jobs: list[Job], *, output: Output) -> None:
     if output is Output.JSON:
         print_json([job.record for job in jobs])
-    else:
+    elif jobs:
         show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
 
 

@@ -132,9 +132,19 @@ def _send_file(request: Request, file: StaticFile) -> Response:
     if file.tag in {tag.strip().removeprefix("W/") for tag in cached_tags.split(",")}:
         return Response(status_code=304, headers=headers)
     body = file.body
-    if file.packed and "gzip" in request.headers.get("accept-encoding", ""):
+    if file.packed and accepts_gzip(request.headers.get("accept-encoding", "")):
         body, headers["Content-Encoding"] = file.packed, "gzip"
     return Response(body, headers=headers, media_type=file.kind)
+
+
+def accepts_gzip(header: str) -> bool:
+    """Whether an Accept-Encoding header allows gzip; a quality of 0 forbids it."""
+    qualities = {}
+    for part in header.lower().split(","):
+        coding, _, parameter = part.partition(";")
+        qualities[coding.strip()] = parameter.replace(" ", "")
+    quality = qualities.get("gzip", qualities.get("*", "q=0"))
+    return re.fullmatch(r"q=0(\.0*)?", quality) is None
 
 
 __all__ = ["router"]
