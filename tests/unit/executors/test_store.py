@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shadowprice.executors.generations.disk import FileLock
 from shadowprice.executors.generations.store import GenerationStore
 
 NOBODY = 65_534
@@ -51,3 +53,16 @@ def test_read_only_directories_of_a_job_are_deleted_with_it(open_folder: Path) -
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert {path.name for path in own.iterdir()} == {"fence"}
+
+
+def test_a_released_lock_is_free_although_a_process_inherited_it(tmp_path: Path) -> None:
+    """Every new process has a copy of it between fork and exec."""
+    lock = FileLock.try_acquire(tmp_path)
+    assert lock is not None
+    assert FileLock.try_acquire(tmp_path) is None
+    with subprocess.Popen(["sleep", "1000"], pass_fds=[lock.descriptor]) as heir:
+        lock.release()
+        second = FileLock.try_acquire(tmp_path)
+        heir.kill()
+    assert second is not None
+    second.release()

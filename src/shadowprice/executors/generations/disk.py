@@ -197,7 +197,9 @@ class FileLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock, even if another process inherited it."""
+        # Between fork and exec, every new process has a copy of the descriptor.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
     def __enter__(self) -> FileLock:
