@@ -218,8 +218,8 @@ def test_hostile_names_are_escaped(browser: Browser, live: RunningService) -> No
             page.locator("h1").get_by_text(
                 inline_assets.escape_invisible(name), exact=True
             ).wait_for()
-            page.locator(".story-list li").first.wait_for()
-            assert page.locator(".story-list .what").last.inner_text() == "submitted"
+            page.locator(".history-list li").first.wait_for()
+            assert page.locator(".history-list .what").last.inner_text() == "submitted"
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
 
@@ -264,9 +264,9 @@ def test_job_page_shows_the_job_history(browser: Browser, live: RunningService) 
         log = page.locator("pre.log").first
         log.get_by_text("step 4 of 4 <i>&amp;").wait_for()
         assert "\x1b" not in log.inner_text()
-        story = page.locator(".story-list .badge").all_inner_texts()
+        history = page.locator(".history-list .badge").all_inner_texts()
         events = live.client.get("/v1/jobs/short/explain").json()["events"]
-        assert story == [entry["kind"] for entry in reversed(events)]
+        assert history == [entry["kind"] for entry in reversed(events)]
         generations = page.get_by_role("region", name="Generations").locator("tbody tr")
         assert generations.count() == len(
             live.client.get("/v1/jobs/short/generations").json()["generations"]

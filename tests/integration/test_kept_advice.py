@@ -21,7 +21,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import JobAdvice, advice_lines
 from shadowprice.results.report.inline_assets import unpack
 from shadowprice.results.report.section_job_histories import jobs as jobs_section
-from shadowprice.results.report.section_job_histories import stories
+from shadowprice.results.report.section_job_histories import histories_data
 from shadowprice.results.run_directory import read_advice, read_run
 from shadowprice.simulator.advice import add_advice, advise, many
 from shadowprice.simulator.interrupt import StopRequestObserver
@@ -83,13 +83,13 @@ def test_the_page_shows_advice_beside_the_refusal(
 ) -> None:
     assert call(*CALL, "--advice", "--out", "run")[0] == 0
     written = Path("run/report.html").read_text()
-    block = re.search(r'<script [^>]*id="stories".*?</script>', written, re.DOTALL)
+    block = re.search(r'<script [^>]*id="histories".*?</script>', written, re.DOTALL)
     assert block is not None
-    stories: Any = unpack(block[0])
+    histories: Any = unpack(block[0])
     kept = read_advice(Path("run"))
-    for index, job in enumerate(stories["jobs"]["job"]):
-        lines = [tuple(line) for line in stories["facts"][index]]
-        assert stories["jobs"]["advised"][index] == (job in kept)
+    for index, job in enumerate(histories["jobs"]["job"]):
+        lines = [tuple(line) for line in histories["facts"][index]]
+        assert histories["jobs"]["advised"][index] == (job in kept)
         if job in kept:
             stored = [*advice_lines(kept[job])]
             assert lines[-len(stored) :] == stored
@@ -135,7 +135,7 @@ def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
     for index, entry in enumerate(entries):
         if entry["name"] in given_up:
             assert run.advice[entry["name"]] == advise(scenario, rolling, index, entry)
-    histories = stories(replace(run, advice={}), run.jobs, {})["jobs"]
+    histories = histories_data(replace(run, advice={}), run.jobs, {})["jobs"]
     advisable = {
         job for job, at in zip(histories["job"], histories["advisable"], strict=True) if at
     }

@@ -214,7 +214,7 @@ def test_pages_render_without_errors(
         if job.count():
             job.click()
             if page.locator("dialog[open]").count():
-                assert axe.objections(page, f"{name}, a story") == []
+                assert axe.objections(page, f"{name}, a history") == []
 
 
 def test_content_security_policy_blocks_foreign_scripts_and_requests(

@@ -18,7 +18,7 @@ from shadowprice.results.job_history_text import history_lines
 from shadowprice.results.observer import Observer
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.section_job_histories import stories
+from shadowprice.results.report.section_job_histories import histories_data
 from shadowprice.results.run_directory import write_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.examples import sample
@@ -90,7 +90,7 @@ def test_a_run_without_prices_shows_no_money() -> None:
     assert "money" not in run.summary
     assert "cost" not in run.jobs.columns
     assert "cost of what jobs used" not in render_report(run)
-    assert "money" not in stories(run, run.jobs, {})["jobs"]
+    assert "money" not in histories_data(run, run.jobs, {})["jobs"]
 
 
 def test_pages_and_histories_show_costs_of_jobs_and_the_cluster(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_pages_and_histories_show_costs_of_jobs_and_the_cluster(tmp_path: Path) 
     cluster = replace(cluster, costs=np.arange(1.0, cluster.servers + 1.0))
     scenario = Scenario(cluster, jobs, until=40)
     run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
-    page, histories = render_report(run), stories(run, run.jobs, {})
+    page, histories = render_report(run), histories_data(run, run.jobs, {})
     money = run.summary["money"]
     for name in ("used", "whole"):
         assert format_number(money[name]) in page

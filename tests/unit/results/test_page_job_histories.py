@@ -20,7 +20,7 @@ from shadowprice.results.job_history import read_job_history
 from shadowprice.results.job_history_text import history_lines
 from shadowprice.results.report import inline_assets
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.section_job_histories import MAX_CHARS, _run_segments, stories_block
+from shadowprice.results.report.section_job_histories import MAX_CHARS, _run_segments, histories_block
 from shadowprice.results.run_directory import RunData, read_run, write_run
 from shadowprice.results.slot_snapshot import read_slot_snapshot, slot_snapshot_of
 from shadowprice.simulator.driver import Incident
@@ -30,17 +30,17 @@ from tests.support.report_pages import check_page, flat_run, planned_run, promis
 from tests.support.workloads import make_cluster, make_job
 
 
-def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
-    value: Any = inline_assets.unpack(stories_block(run, budget)[0])
+def histories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
+    value: Any = inline_assets.unpack(histories_block(run, budget)[0])
     assert isinstance(value, dict)
     return value
 
 
-def test_a_run_read_from_disk_gives_the_histories_of_the_run_in_memory(tmp_path: Path) -> None:
+def test_a_run_read_from_disk_gives_the_hihistories_of_the_run_in_memory(tmp_path: Path) -> None:
     run = planned_run()
     write_run(run, tmp_path)
     assert list(read_run(tmp_path).decisions(True)) == list(run.decisions(True))
-    assert stories_of(read_run(tmp_path)) == stories_of(run)
+    assert histories_of(read_run(tmp_path)) == histories_of(run)
     assert read_slot_snapshot(tmp_path, 5).record() == slot_snapshot_of(run, 5).record()
 
 
@@ -67,7 +67,7 @@ def test_slots_of_long_runs_are_exact() -> None:
     run = record_run(
         Scenario(on, jobs), "fifo", make_policy("fifo", PolicyContext(on, jobs, None), {})
     )
-    shown = stories_of(run)
+    shown = histories_of(run)
     for column in ("arrival", "start", "completion"):
         assert shown["jobs"][column] == run.jobs[column].to_list()
     assert shown["jobs"]["start"][1] >= 1_234_567
@@ -78,7 +78,7 @@ def test_a_job_that_had_not_arrived_is_reported_as_such() -> None:
     jobs = [make_job(on, "first"), make_job(on, "later", arrival=9)]
     policy = make_policy("fifo", PolicyContext(on, jobs, 1), {})
     run = record_run(Scenario(on, jobs, until=1), "fifo", policy)
-    facts = stories_of(run)["facts"]
+    facts = histories_of(run)["facts"]
     assert [lines[0] for lines in facts] == [["arrived", "in slot 0"], ["arrives", "in slot 9"]]
 
 
@@ -111,7 +111,7 @@ def placed(places: dict[str, list[int]]) -> Counter[tuple[int, int, int, int, in
 
 @pytest.mark.parametrize("run", [planned_run(), flat_run(9)], ids=["pdors", "flat"])
 def test_placements_are_those_that_ran_and_those_that_were_planned(run: RunData) -> None:
-    histories = stories_of(run)
+    histories = histories_of(run)
     names = histories["jobs"]["job"]
     at = {name: row for row, name in enumerate(names)}
     assert names == run.jobs["job"].to_list()
@@ -145,9 +145,9 @@ def test_placements_are_those_that_ran_and_those_that_were_planned(run: RunData)
 
 @pytest.mark.parametrize("piece", [1, 7, 200_000])
 def test_rows_are_ordered_by_job_and_joined(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = stories_of(planned_run())["ran"]
+    whole = histories_of(planned_run())["ran"]
     monkeypatch.setattr("shadowprice.results.report.section_job_histories._PIECE", piece)
-    ran = stories_of(planned_run())["ran"]
+    ran = histories_of(planned_run())["ran"]
     assert ran["job"] == sorted(ran["job"])
     ends = {(j, s, w, p, slot + n) for j, s, w, p, slot, n in rows_of(ran)}
     assert not any((j, s, w, p, slot) in ends for j, s, w, p, slot, _ in rows_of(ran))
@@ -176,7 +176,7 @@ def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -
 def test_the_page_shows_what_explain_prints(tmp_path: Path) -> None:
     run = planned_run()
     write_run(run, tmp_path)
-    histories = stories_of(run)
+    histories = histories_of(run)
     for name, facts in zip(histories["jobs"]["job"], histories["facts"], strict=True):
         lines = [
             [inline_assets.escape_invisible(part) for part in line]
@@ -187,7 +187,7 @@ def test_the_page_shows_what_explain_prints(tmp_path: Path) -> None:
 
 def test_every_promise_is_in_the_history_in_its_order() -> None:
     run = promised_run()
-    histories = stories_of(run)
+    histories = histories_of(run)
     given: dict[str, list[tuple[int, int]]] = {}
     for record in run.decisions(False):
         if record.get("promise") is not None:
@@ -196,7 +196,7 @@ def test_every_promise_is_in_the_history_in_its_order() -> None:
     names = histories["jobs"]["job"]
     found: dict[str, list[tuple[int, int]]] = {}
     for at, *row in zip(
-        *(histories["promises"][key] for key in ("job", "told", "slot")), strict=True
+        *(histories["promises"][key] for key in ("job", "given", "slot")), strict=True
     ):
         found.setdefault(names[at], []).append((row[0], row[1]))
     assert found == given
@@ -206,21 +206,21 @@ def test_every_promise_is_in_the_history_in_its_order() -> None:
 
 
 def test_the_end_of_a_plan_is_no_promise_beside_it() -> None:
-    assert stories_of(planned_run())["promises"] is None
+    assert histories_of(planned_run())["promises"] is None
 
 
 def test_histories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
     run = flat_run(60)
-    block, count = stories_block(run)
+    block, count = histories_block(run)
     assert count == 60
-    small, fewer = stories_block(run, len(block) // 2)
+    small, fewer = histories_block(run, len(block) // 2)
     assert len(small) <= len(block) // 2
     assert 1 < fewer < 60
     unpacked: Any = inline_assets.unpack(small)
     assert unpacked["total"] == 60
     worth = run.jobs.sort("value", descending=True, maintain_order=True)["job"].head(fewer)
     assert sorted(unpacked["jobs"]["job"]) == sorted(worth)
-    assert stories_block(run, 1)[1] == 1
+    assert histories_block(run, 1)[1] == 1
 
 
 def test_a_page_with_fewer_histories_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,8 +243,8 @@ def test_payments_are_summed_by_payee() -> None:
     paying = RunData(
         run.info, run.jobs, run.slots, run.allocations, run.heat, run.decisions, lambda: iter(lines)
     )
-    assert stories_of(run)["payments"] is None
-    paid = stories_of(paying)["payments"]
+    assert histories_of(run)["payments"] is None
+    paid = histories_of(paying)["payments"]
     assert list(zip(paid["job"], paid["payee"], paid["amount"], strict=True)) == [
         (0, "a", 0.25),
         (0, "b", 3.5),

@@ -124,8 +124,8 @@ def test_names_cannot_break_out_of_the_page() -> None:
     check_page(text)
     assert "<script>alert" not in text
     assert text.count("<script") == text.count("</script>")
-    (stories,) = [block for block in page_data(text) if "facts" in block]
-    assert stories["jobs"]["job"] == [name, "b"]
+    (histories,) = [block for block in page_data(text) if "facts" in block]
+    assert histories["jobs"]["job"] == [name, "b"]
 
 
 def test_a_partial_run_says_so() -> None:
@@ -263,8 +263,8 @@ def test_invisible_characters_are_written_out() -> None:
 
 def test_long_data_is_deflated_and_comes_back() -> None:
     value = {"column": [f"row {index}" for index in range(3000)]}
-    block = inline_assets.data_script(value, "stories")
-    assert block.startswith('<script type="text/plain" id="stories" data-deflated="json">')
+    block = inline_assets.data_script(value, "histories")
+    assert block.startswith('<script type="text/plain" id="histories" data-deflated="json">')
     assert len(block) < len(json.dumps(value)) / 3
     assert inline_assets.unpack(block) == value
     cells = np.arange(256, dtype=np.uint8)

@@ -25,7 +25,7 @@ MODULES: Final = (
     "heat.mjs",
     "kinds.mjs",
     "charts.mjs",
-    "stories.mjs",
+    "histories.mjs",
     "page.mjs",
 )
 """The page's script, in order of dependency."""

@@ -57,7 +57,7 @@ def jobs(run: RunData) -> str | None:
     """Return the element of the job list, and the data of all job histories."""
     if not len(run.jobs):
         return None
-    block, included = stories_block(run)
+    block, included = histories_block(run)
     total = len(run.jobs)
     remark = ""
     if included < total:
@@ -76,20 +76,20 @@ def jobs(run: RunData) -> str | None:
     return f'{remark}<div id="job-list"></div>{block}'
 
 
-def stories_block(run: RunData, budget: int = MAX_CHARS) -> tuple[str, int]:
+def histories_block(run: RunData, budget: int = MAX_CHARS) -> tuple[str, int]:
     """Return the data of as many job histories as fit into the budget, and their number."""
     chosen = run.jobs.with_row_index("row").sort("value", descending=True, maintain_order=True)
     count = min(len(run.jobs), MAX_HISTORIES)
     decisions = _decisions(run, set(chosen["job"].head(count)))
     while True:
         rows = np.sort(chosen["row"].head(count).to_numpy().astype(np.int64))
-        block = data_script(stories(run, run.jobs[rows], decisions), "stories")
+        block = data_script(histories_data(run, run.jobs[rows], decisions), "histories")
         if len(block) <= budget or count <= 1:
             return block, count
         count = max(1, min(count - 1, int(count * budget / len(block) * 0.97)))
 
 
-def stories(
+def histories_data(
     run: RunData, chosen: pl.DataFrame, decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, Any]:
     """Return the data about some jobs for the page's script (``assets/stories.mjs``).
@@ -209,7 +209,7 @@ def _promises(
     if not rows:
         return None
     return dict(
-        zip(("job", "told", "slot"), (list(part) for part in zip(*rows, strict=True)), strict=True)
+        zip(("job", "given", "slot"), (list(part) for part in zip(*rows, strict=True)), strict=True)
     )
 
 

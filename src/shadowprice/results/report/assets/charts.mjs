@@ -20,12 +20,12 @@ export function palette() {
   };
 }
 
-/** What the charts of a page share: the clock, the theme, who is told, and what a click opens. */
+/** What the charts of a page share: the clock, the theme, who is text, and what a click opens. */
 export class Page {
-  constructor(clock, { pick = () => {}, say = () => {} } = {}) {
+  constructor(clock, { pick = () => {}, announce = () => {} } = {}) {
     this.clock = clock;
     this.pick = pick;
-    this.say = say;
+    this.announce = announce;
     this.charts = new Set();
     this.colours = palette();
     const redraw = () => this.redraw();
@@ -44,7 +44,7 @@ export class Page {
     }, { rootMargin: "600px 0px" });
   }
 
-  /** Draw anew what is drawn; with `all`, the rest as well. */
+  /** Redraw the drawn charts; with `all`, the others too. */
   redraw(all = false) {
     this.colours = palette();
     for (const chart of this.charts) {
@@ -107,7 +107,7 @@ export class Chart {
     }
   }
 
-  /** Make the drawing, when it comes near the window or is asked something. */
+  /** Make the drawing, when it comes near the window or is needed. */
   #begin() {
     this.page.seen.unobserve(this.canvas);
     this.drawing = echarts.init(this.canvas, null, { renderer: "canvas" });
@@ -194,7 +194,7 @@ export class Chart {
     this.description = description;
     this.kind = KINDS[description.kind];
     if (!this.kind) throw new Error(`no such kind of chart: ${description.kind}`);
-    this.canvas.setAttribute("aria-label", this.kind.says(description));
+    this.canvas.setAttribute("aria-label", this.kind.summary(description));
   }
 
   #resize() {
@@ -206,12 +206,12 @@ export class Chart {
     const buttons = entries.map((entry) => {
       const swatch = element("i", { class: `${entry.look ?? ""} c${entry.colour}`, "aria-hidden": "true" });
       const label = element("span", { class: "name" }, entry.name);
-      const told = entry.text ? element("b", {}, entry.text) : null;
-      if (!this.kind.toggles || entries.length < 2) return element("span", { class: "entry" }, swatch, label, told);
+      const text = entry.text ? element("b", {}, entry.text) : null;
+      if (!this.kind.toggles || entries.length < 2) return element("span", { class: "entry" }, swatch, label, text);
       return element("button", {
         type: "button", class: "entry", title: entry.name, "aria-pressed": String(this.shown(entry)),
         onclick: () => this.#toggle(entry, entries),
-      }, swatch, label, told);
+      }, swatch, label, text);
     });
     const zooms = !this.kind.extent ? [] : [
       ["−", "Zoom out", () => this.zoomBy(2)], ["+", "Zoom in", () => this.zoomBy(0.5)],
@@ -231,7 +231,7 @@ export class Chart {
   #toggle(entry, entries) {
     if (this.hidden.has(entry.name)) this.hidden.delete(entry.name);
     else if (this.hidden.size < entries.length - 1) this.hidden.add(entry.name);
-    this.page.say(`${entry.name} ${this.hidden.has(entry.name) ? "hidden" : "shown"}`);
+    this.page.announce(`${entry.name} ${this.hidden.has(entry.name) ? "hidden" : "shown"}`);
     this.draw();
   }
 
@@ -296,7 +296,7 @@ export class Chart {
       const wanted = event.key === "Home" ? 0 : event.key === "End" ? count - 1 : this.cursor + moves[event.key];
       this.cursor = Math.min(count - 1, Math.max(0, wanted));
       this.kind.point(this, this.cursor);
-      this.page.say(this.kind.read(this.description, this.cursor, this));
+      this.page.announce(this.kind.read(this.description, this.cursor, this));
     } else if (event.key === "Enter" && this.cursor >= 0) {
       this.#pick(this.kind.data?.(this.description, this.cursor, this) ?? {});
     } else {

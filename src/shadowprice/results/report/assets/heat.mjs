@@ -10,7 +10,7 @@ export const heat = {
   height: (d, width) => Math.round(Math.min(Math.max(d.rows * 18, 54), width < 520 ? 300 : 380)) + 42,
   legend: () => [],
   ramp: (d) => ({ low: d.log ? `${number(d.low)} or less` : d.percent ? "idle" : number(d.low), high: d.percent ? "full" : number(d.high), colours: d.ramp, name: `${d.what}${d.log ? ", logarithmic" : ""}` }),
-  says: (d) => `${d.what} over ${d.rows} ${d.group > 1 ? "groups of servers" : "servers"} and ${d.slots.toLocaleString("en")} slots. Arrow keys read the cells, Enter opens the server.`,
+  summary: (d) => `${d.what} over ${d.rows} ${d.group > 1 ? "groups of servers" : "servers"} and ${d.slots.toLocaleString("en")} slots. Arrow keys read the cells, Enter opens the server.`,
   value(d, level) {
     if (!level) return d.log ? null : 0;
     const share = level / 255;
@@ -76,7 +76,7 @@ export const heat = {
     const [heading, rows] = heat.words(d, chart.at, chart);
     const x = chart.drawing.convertToPixel({ xAxisIndex: 0 }, chart.page.clock.position(d.first + (chart.at.column + 0.5) * d.bin));
     float(chart, x, chart.area.y + (chart.at.row + 0.5) / d.rows * chart.area.height, tip(heading, rows));
-    chart.page.say(`${heading}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`);
+    chart.page.announce(`${heading}: ${rows.map(([, name, value]) => `${name} ${value}`).join(", ")}`);
     return true;
   },
   count: () => 0,

@@ -1,4 +1,4 @@
-// The kinds of charts: what each draws, says, lists, and lets the keyboard reach.
+// The kinds of charts: drawing, summary, table, and keyboard access of each.
 
 import { tip } from "./dom.mjs";
 import { number, percent, tick, written } from "./format.mjs";
@@ -33,7 +33,7 @@ const lines = {
   extent: null,
   height: (d, width) => (width < 520 ? 210 : (d.height ?? 250)),
   legend: (d) => (d.series.length > 1 || d.legend ? d.series.map((s) => ({ name: s.name, colour: s.colour, look: dash(s, d.series) === "solid" ? "" : "dash" })) : []),
-  says(d) {
+  summary(d) {
     const parts = d.series.map((s) => {
       const known = s.values.filter((value) => value !== null);
       if (!known.length) return `${s.name}: no values`;
@@ -111,7 +111,7 @@ const bars = {
   toggles: false,
   height: (d) => d.names.length * 30 + 12,
   legend: () => [],
-  says: (d) => `${d.label}: ${d.names.map((name, at) => `${name} ${d.texts[at]}`).join(", ")}`,
+  summary: (d) => `${d.label}: ${d.names.map((name, at) => `${name} ${d.texts[at]}`).join(", ")}`,
   option(d, chart) {
     const { colours } = chart.page;
     return {
@@ -141,7 +141,7 @@ const shares = {
   toggles: false,
   height: (d) => d.rows.length * 40 + 8,
   legend: (d) => d.parts.map((part) => ({ name: part.name, colour: part.colour, text: d.rows.length === 1 ? part.texts[0] : null })),
-  says: (d) => d.rows.map((row, at) => `${row}: ${d.parts.map((part) => `${part.name} ${part.texts[at]}`).join(", ")}`).join(". "),
+  summary: (d) => d.rows.map((row, at) => `${row}: ${d.parts.map((part) => `${part.name} ${part.texts[at]}`).join(", ")}`).join(". "),
   option(d, chart) {
     const { colours } = chart.page;
     const totals = d.rows.map((_, at) => d.parts.reduce((sum, part) => sum + part.values[at], 0) || 1);
@@ -182,7 +182,7 @@ const boxes = {
   toggles: false,
   height: (d) => d.rows.length * 48 + 50,
   legend: () => [],
-  says: (d) => `${d.x_label}. ${d.rows.map((row) => boxes.words(d, row)).join(". ")}`,
+  summary: (d) => `${d.x_label}. ${d.rows.map((row) => boxes.words(d, row)).join(". ")}`,
   noun: (d, row) => `${row.count.toLocaleString("en")} ${d.intervals ? "seed" : "job"}${row.count === 1 ? "" : "s"}`,
   words(d, row) {
     if (!row.five) return `${row.name}: no jobs`;
@@ -247,9 +247,9 @@ function drawBox(row, at, api, colours) {
 }
 
 /** Return the marks in words, in their order. */
-function marksTold(marks) {
-  const told = [...(marks ?? [])].sort((one, other) => one.x - other.x).map(({ name, x }) => `${name} at slot ${x}`);
-  return told.length ? ` Marked: ${told.join("; ")}.` : "";
+function marksText(marks) {
+  const text = [...(marks ?? [])].sort((one, other) => one.x - other.x).map(({ name, x }) => `${name} at slot ${x}`);
+  return text.length ? ` Marked: ${text.join("; ")}.` : "";
 }
 
 /** Return the name of a mark over its line; near the right edge it ends there, and is not cut off. */
@@ -267,7 +267,7 @@ const gantt = {
   height: (d) => Math.max(d.rows.length, 1) * gantt.row(d) + (d.marks ? 60 : 44),
   row: (d) => (d.rows.length > 60 ? 12 : d.rows.length > 24 ? 18 : 24),
   legend: (d) => d.legend,
-  says: (d) => `${d.label}: ${d.bars.length.toLocaleString("en")} bars in ${d.rows.length} rows.${marksTold(d.marks)} Arrow keys read them, Enter opens.`,
+  summary: (d) => `${d.label}: ${d.bars.length.toLocaleString("en")} bars in ${d.rows.length} rows.${marksText(d.marks)} Arrow keys read them, Enter opens.`,
   shownBars(d, chart) {
     const hidden = new Set(d.legend.filter((entry) => !chart.shown(entry)).map((entry) => entry.style));
     return d.bars.filter((bar) => !hidden.has(bar.style));

@@ -1,10 +1,10 @@
-// Brings a page to life: reads its data, draws its charts, fills its tables, opens its stories.
+// Brings a page to life: reads its data, draws its charts, fills its tables, opens its histories.
 
 import { Chart, Page } from "./charts.mjs";
 import { element } from "./dom.mjs";
 import { Clock } from "./format.mjs";
 import { KINDS } from "./kinds.mjs";
-import { jobsSection, ServerTimeline, Stories, StoryDialog } from "./stories.mjs";
+import { jobsSection, ServerTimeline, Histories, HistoryDialog } from "./histories.mjs";
 import { liveTable } from "./tables.mjs";
 
 /** Read a block of data: JSON, or deflated and in base64 where that is shorter. */
@@ -20,7 +20,7 @@ async function start() {
   const settings = await read(document.getElementById("page-data"));
   const live = element("div", { class: "sr", "aria-live": "polite" });
   document.body.append(live);
-  const page = new Page(new Clock(settings.slot, settings.origin), { say: (text) => { live.textContent = text; } });
+  const page = new Page(new Clock(settings.slot, settings.origin), { announce: (text) => { live.textContent = text; } });
   clockSwitch(page, settings);
   const charts = [], heats = [];
   for (const host of document.querySelectorAll("div.chart[data-chart]")) {
@@ -31,19 +31,19 @@ async function start() {
     charts.push(chart);
     if (description.kind === "heat") heats.push({ ...description, value: (at) => KINDS.heat.value(description, description.levels[at]) });
   }
-  const block = document.getElementById("stories");
-  let stories = null;
+  const block = document.getElementById("histories");
+  let histories = null;
   if (block) {
-    stories = new Stories(await read(block));
-    const extent = stories.data.extent;
+    histories = new Histories(await read(block));
+    const extent = histories.data.extent;
     const prices = charts.find((chart) => chart.description.prices)?.description ?? null;
-    const dialog = new StoryDialog(stories, page, prices);
+    const dialog = new HistoryDialog(histories, page, prices);
     page.pick = (at) => dialog.open(at);
     const list = document.getElementById("job-list");
-    if (list) jobsSection(list, stories, page, stories.data.columns, extent);
+    if (list) jobsSection(list, histories, page, histories.data.columns, extent);
     const timeline = document.getElementById("server-timeline");
-    if (timeline && stories.data.ran.job.length) {
-      const one = new ServerTimeline(timeline, stories, page, heats, extent);
+    if (timeline && histories.data.ran.job.length) {
+      const one = new ServerTimeline(timeline, histories, page, heats, extent);
       page.pickServer = (server) => one.show(server, true);
     } else {
       timeline?.closest("section")?.remove();
@@ -51,13 +51,13 @@ async function start() {
   }
   for (const box of document.querySelectorAll("div.table[data-table]")) {
     const { columns, rows, size, links } = await read(box.querySelector("script"));
-    const picks = stories && links ? rows.map((row) => stories.at.get(row[links - 1]) ?? null) : null;
+    const picks = histories && links ? rows.map((row) => histories.at.get(row[links - 1]) ?? null) : null;
     liveTable(box, columns, rows, { size, page, picks });
   }
   const follow = () => {
     const [, name] = location.hash.match(/^#job=(.*)$/) ?? [];
-    if (name === undefined || !stories) return;
-    const job = decoded(name), at = stories.at.get(job);
+    if (name === undefined || !histories) return;
+    const job = decoded(name), at = histories.at.get(job);
     document.querySelector(".missing")?.remove();
     if (at !== undefined) page.pick(at);
     else document.querySelector("header").after(element("p", { class: "warning missing", role: "alert" },

@@ -10,7 +10,7 @@ const SIZES = [10, 20, 50, 200];
  *
  * `columns` are {heading, numeric, minor, slot, link}: minor ones are left out on phones, a slot's moment is told
  * beside it, and a link column names a job. `rows` are arrays of cells; the optional `picks` has the number of each
- * row's job in the page's stories, or null. `onshow` is told the positions of the rows that are shown.
+ * row's job in the page's histories, or null. `onshow` gets the positions of the rows that are shown.
  */
 export function liveTable(box, columns, rows, { size = 20, page = null, picks = null, onshow = null, words = null } = {}) {
   const text = words ?? rows.map((row) => row.filter((cell) => cell !== null).join(" ").toLowerCase());

@@ -1,8 +1,8 @@
-// Asking the service: one place for addresses, the token and what goes wrong.
+// Requests to the service: addresses, the token and errors.
 
 const KEY = "shadowprice-token";
 
-/** What went wrong, as the service told it (RFC 9457), or that it could not be asked. */
+/** A problem that the service reports (RFC 9457), or a failed connection. */
 export class Problem extends Error {
   constructor(status, record) {
     super(record.detail ?? record.title ?? "the service gave no reason");
@@ -18,7 +18,7 @@ export class Problem extends Error {
   }
 }
 
-/** Who is signed in. The token is kept for this tab alone, and is only ever sent as a header. */
+/** The signed-in user. The token is kept for this tab only, and only sent as a header. */
 export const session = {
   token: read(),
   onexpired: () => {},
@@ -64,23 +64,23 @@ export const part = (name) => encodeURIComponent(name);
 
 export const headers = (more = {}) => ({ Authorization: `Bearer ${session.token}`, ...more });
 
-const TOLD = 3000; // milliseconds by which clocks differ before it counts: answers tell whole seconds
+const MAX_CLOCK_ERROR = 3000; // milliseconds by which clocks may differ: responses have whole seconds
 let ahead = 0;
 
-/** Return the moment by the service's clock, as its answers tell it: this machine's may be set otherwise. */
+/** Return the time of the service's clock, from its responses: this machine's may be wrong. */
 export const now = () => Date.now() + ahead;
 
-function compareClocks(answer) {
-  const by = Date.parse(answer.headers.get("Date") ?? "") + 500 - Date.now();
-  ahead = Math.abs(by) > TOLD ? by : 0;
+function compareClocks(response) {
+  const by = Date.parse(response.headers.get("Date") ?? "") + 500 - Date.now();
+  ahead = Math.abs(by) > MAX_CLOCK_ERROR ? by : 0;
 }
 
-/** Ask the service, and return what it answers; a `Problem` where it does not. */
-export async function ask(path, { method = "GET", query, body, signal, key } = {}) {
-  let answer;
-  const asked = session.token;
+/** Send a request and return the response; throw a `Problem` if it fails. */
+export async function request(path, { method = "GET", query, body, signal, key } = {}) {
+  let response;
+  const token = session.token;
   try {
-    answer = await fetch(address(path, query), {
+    response = await fetch(address(path, query), {
       method, signal, cache: "no-store", credentials: "omit", redirect: "error",
       headers: headers({ ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...(key === undefined ? {} : { "Idempotency-Key": key }) }),
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -89,27 +89,27 @@ export async function ask(path, { method = "GET", query, body, signal, key } = {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { code: "unreachable", detail: "the service cannot be reached" });
   }
-  compareClocks(answer);
-  if (answer.ok) {
+  compareClocks(response);
+  if (response.ok) {
     try {
-      return answer.status === 204 ? null : await answer.json();
+      return response.status === 204 ? null : await response.json();
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Problem(0, { code: "unreachable", detail: "the answer of the service broke off" });
     }
   }
-  const problem = await problemOf(answer);
-  if (answer.status === 401 && asked === session.token) session.onexpired(problem);
+  const problem = await problemOf(response);
+  if (response.status === 401 && token === session.token) session.onexpired(problem);
   throw problem;
 }
 
-/** Return what an answer says went wrong. */
-export async function problemOf(answer) {
+/** Return the problem in a response. */
+export async function problemOf(response) {
   let record = {};
   try {
-    record = await answer.json();
+    record = await response.json();
   } catch {
-    record = { detail: `the answer was ${answer.status}` };
+    record = { detail: `the response was ${response.status}` };
   }
-  return new Problem(answer.status, record);
+  return new Problem(response.status, record);
 }

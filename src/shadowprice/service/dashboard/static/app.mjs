@@ -1,10 +1,10 @@
 // The page: session, navigation, refreshes after events, and the state of the connection.
 
 import { Page } from "./charts/charts.mjs";
-import { ask, now, session } from "./api.mjs";
+import { request, now, session } from "./api.mjs";
 import { form } from "./dialogs.mjs";
 import { Live } from "./live.mjs";
-import { button, element, note, swap, tickMoments, to, trouble, when } from "./parts.mjs";
+import { button, element, note, swap, tickMoments, to, problemNote, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 import { ActivityView } from "./view_activity.mjs";
 import { ClusterView } from "./view_cluster.mjs";
@@ -30,11 +30,11 @@ const RETRY = 3000; // milliseconds until a view that could not be fetched is fe
 class App {
   constructor() {
     this.root = document.getElementById("app");
-    this.said = document.getElementById("live");
+    this.announcer = document.getElementById("live");
     this.charts = null;
     this.service = null;
     this.view = null;
-    this.live = new Live({ onevents: (events) => this.news(events), onstate: (state) => this.state(state) });
+    this.live = new Live({ onevents: (events) => this.receive(events), onstate: (state) => this.state(state) });
     session.onexpired = (problem) => this.signedOut(problem.message);
     addEventListener("hashchange", () => this.route());
     document.querySelector(".skip").addEventListener("click", (event) => {
@@ -42,11 +42,11 @@ class App {
       document.getElementById("main")?.focus();
     });
     for (const kind of ["click", "auxclick"]) addEventListener(kind, openBeside);
-    setInterval(() => this.second(), 1000);
+    setInterval(() => this.tick(), 1000);
   }
 
-  say(text) {
-    this.said.textContent = text;
+  announce(text) {
+    this.announcer.textContent = text;
   }
 
   /** Whether there is such a view for who is signed in. */
@@ -64,7 +64,7 @@ class App {
     if (!session.token) return this.signIn();
     this.root.replaceChildren(element("p", { class: "loading", role: "status" }, "Loading…"));
     try {
-      this.service = await ask("service");
+      this.service = await request("service");
     } catch (problem) {
       if (problem.status === 401) return undefined; // signed out already
       return this.unreachable(problem);
@@ -103,15 +103,15 @@ class App {
       session.onexpired = () => {};
       try {
         if (!/^[\x21-\x7e]+$/.test(wanted)) throw new Error("a token holds letters, digits, _ and - only");
-        await ask("service");
+        await request("service");
         session.open(wanted);
         session.onexpired = before;
         this.entered = true;
         await this.start();
-        this.say("Signed in");
+        this.announce("Signed in");
       } catch (problem) {
         session.close();
-        faults.replaceChildren(trouble(problem));
+        faults.replaceChildren(problemNote(problem));
         token.select();
       } finally {
         session.onexpired = before;
@@ -129,7 +129,7 @@ class App {
     if (!session.token) return;
     session.close();
     this.signIn(why);
-    this.say(`You were signed out: ${why}`);
+    this.announce(`You were signed out: ${why}`);
   }
 
   signOut() {
@@ -142,7 +142,7 @@ class App {
 
   frame() {
     const { caller } = this.service;
-    this.charts = new Page(clockOf(this.service.slot_seconds, this.service.origin), { pick: (name) => { location.hash = to("job", name).slice(1); }, say: (text) => this.say(text) });
+    this.charts = new Page(clockOf(this.service.slot_seconds, this.service.origin), { pick: (name) => { location.hash = to("job", name).slice(1); }, announce: (text) => this.announce(text) });
     this.nav = element("nav", { "aria-label": "Views" }, ...LINKS.filter(([key]) => this.offers(key)).map(([key, name]) => element("a", { href: to(key), "data-view": key }, name)));
     this.chip = element("span", { class: "chip" });
     this.slot = element("span", { class: "slotclock", title: "the slot that runs, and when the next begins" });
@@ -153,7 +153,7 @@ class App {
       this.nav, element("div", { class: "tools-right" }, this.slot, this.chip, this.themeButton(), element("span", { class: "who", title: `signed in as ${who}` }, who), button("Sign out", () => this.signOut(), { kind: "quiet" })));
     const foot = element("footer", {}, element("p", {}, `Shadowprice ${this.service.version} · policy ${this.service.policy} · ${this.service.observes ? "observes only" : `executor ${this.service.executor}`} · `, element("a", { href: "v1/openapi.json" }, "API")));
     this.root.replaceChildren(bar, this.banner, this.main, foot);
-    this.state({ state: "connecting", heard: null });
+    this.state({ state: "connecting", received: null });
   }
 
   themeButton() {
@@ -169,16 +169,16 @@ class App {
       } catch {
         // Then it holds until the page is left.
       }
-      tell();
-      this.say(`theme ${next}`);
+      update();
+      this.announce(`theme ${next}`);
       this.charts?.redraw();
     }, { kind: "quiet icon", focus: "theme" });
-    const tell = () => {
+    const update = () => {
       made.textContent = signs[now()];
       made.title = `theme: ${now()}`;
       made.setAttribute("aria-label", `Theme: ${now()}; change it`);
     };
-    tell();
+    update();
     return made;
   }
 
@@ -256,7 +256,7 @@ class App {
     }
   }
 
-  /** Show the news soon, but no more often than answers come. */
+  /** Show new events soon, but no more often than answers come. */
   soon() {
     if (this.timer) return;
     this.timer = setTimeout(async () => {
@@ -267,9 +267,9 @@ class App {
     this.later = setTimeout(() => this.refresh(), LATER + 3 * (this.took ?? 0));
   }
 
-  // ---------------------------------------------------------------- news
+  // ---------------------------------------------------------------- events
 
-  news(events) {
+  receive(events) {
     for (const event of events) {
       if (event.kind === "slot") {
         this.service.slot = event.slot;
@@ -284,36 +284,36 @@ class App {
   /** Fetch the times of slots and the service's state again. */
   async moved() {
     try {
-      this.service = { ...this.service, ...await ask("service") };
+      this.service = { ...this.service, ...await request("service") };
       this.charts.clock = clockOf(this.service.slot_seconds, this.service.origin, this.charts.clock.mode);
       this.banners();
     } catch {
-      // The next news will tell.
+      // The next event shows it.
     }
   }
 
-  state(told) {
+  state(connection) {
     const was = this.connection?.state;
-    this.connection = told;
+    this.connection = connection;
     if (!this.chip?.isConnected && !this.service) return;
-    if (told.state === "live" && was === "lost") this.say("Connected again");
-    if (told.missed || (told.state === "live" && was === "lost")) {
+    if (connection.state === "live" && was === "lost") this.announce("Connected again");
+    if (connection.missed || (connection.state === "live" && was === "lost")) {
       this.moved();
       this.soon();
     }
-    if (told.state === "lost" && was !== "lost") this.say("The connection is lost; what is shown may be old");
-    this.second();
-    if (told.state !== was) this.banners();
+    if (connection.state === "lost" && was !== "lost") this.announce("The connection is lost; what is shown may be old");
+    this.tick();
+    if (connection.state !== was) this.banners();
   }
 
   banners() {
     if (!this.banner) return;
     const notes = [];
     if (this.connection?.state === "lost") {
-      const since = this.connection.heard ? new Date(this.connection.heard).toLocaleTimeString("en-GB") : "before";
+      const since = this.connection.received ? new Date(this.connection.received).toLocaleTimeString("en-GB") : "before";
       notes.push(note("warn", element("p", {}, element("b", {}, "Not live. "), `What you see is as it was at ${since}: ${this.connection.why ?? "the connection is lost"}. `), button("Try now", () => this.live.again(), { focus: "retry" })));
     }
-    if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
+    if (this.problem && this.connection?.state !== "lost") notes.push(problemNote(this.problem));
     if (this.service?.health_error) notes.push(note("bad", element("p", {}, `The service is not healthy: ${this.service.health_error}.`)));
     if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it makes decisions, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
     for (const warning of this.service?.warnings ?? []) notes.push(note("warn", element("p", {}, `${warning.message[0].toUpperCase()}${warning.message.slice(1)}.`)));
@@ -325,7 +325,7 @@ class App {
   }
 
   /** Update the countdowns and the state of the connection, once a second. */
-  second() {
+  tick() {
     if (!this.service || !this.chip) return;
     if (this.missed && !document.hidden) {
       this.missed = false;
@@ -349,10 +349,10 @@ class App {
 
   /** Report an action that was done, and show its effect. */
   async did(text) {
-    this.say(text);
-    const told = element("div", { class: "toast" }, text);
-    document.body.append(told);
-    setTimeout(() => told.remove(), 4000);
+    this.announce(text);
+    const toast = element("div", { class: "toast" }, text);
+    document.body.append(toast);
+    setTimeout(() => toast.remove(), 4000);
     await this.refresh();
   }
 

@@ -1,12 +1,12 @@
 // Dialogs: native ones, which keep the focus inside and give it back.
 
-import { element, trouble } from "./parts.mjs";
+import { element, problemNote } from "./parts.mjs";
 
 /**
- * Ask for values, or just for a yes; send them, and stay open where that fails.
+ * Ask for values or a confirmation, and send them; stay open if that fails.
  *
  * `fields` are {name, label, value, hint, type, options, required}; `send` gets the values and may throw a `Problem`.
- * Returns what `send` returned, or null where it was not to be.
+ * Returns what `send` returned, or null if the user cancels.
  */
 export function form({ title, body = [], fields = [], action, danger = false, send }) {
   const inputs = new Map();
@@ -27,7 +27,7 @@ export function form({ title, body = [], fields = [], action, danger = false, se
         result = (await send(values)) ?? true;
         dialog.close();
       } catch (problem) {
-        faults.replaceChildren(trouble(problem));
+        faults.replaceChildren(problemNote(problem));
         go.disabled = false;
         go.focus();
       }
@@ -44,7 +44,7 @@ export function form({ title, body = [], fields = [], action, danger = false, se
 
 let made = 0;
 
-/** Return one labelled field, and note its input under its name. */
+/** Return a labelled field, and register its input under its name. */
 export function row(field, inputs) {
   made += 1;
   const id = `field-${made}`, hint = `${id}-hint`;

@@ -2,7 +2,7 @@
 
 import { address, headers, problemOf, session } from "./api.mjs";
 
-const QUIET = 25_000; // the service says that it is alive every 15 seconds
+const QUIET = 25_000; // the service sends a keepalive every 15 seconds
 const PAUSES = [500, 1000, 2000, 4000, 8000, 15_000];
 const REST = 10_000; // a page is hidden for so long before its stream ends
 
@@ -12,14 +12,14 @@ const REST = 10_000; // a page is hidden for so long before its stream ends
  * A browser has six connections to a service, over all its tabs: streams of hidden tabs would block the visible one.
  *
  * `onevents` gets what is new, several at a time; `onstate` how things are: `connecting`, `live`, or `lost` with the
- * moment of the next try. `missed` says that events before a `live` may not have been sent.
+ * moment of the next try. `missed`: events before a `live` may not have been sent.
  */
 export class Live {
   constructor({ onevents, onstate }) {
     this.onevents = onevents;
     this.onstate = onstate;
     this.after = null;
-    this.heard = null;
+    this.received = null;
     this.tries = 0;
     this.running = null;
     addEventListener("online", () => this.again());
@@ -30,7 +30,7 @@ export class Live {
     });
   }
 
-  /** Begin, after an event; what happened since is told. */
+  /** Begin, after an event; later events are sent. */
   begin(after) {
     this.end();
     this.after = after;
@@ -50,14 +50,14 @@ export class Live {
     this.wake?.();
   }
 
-  #tell(state, more = {}) {
+  #notify(state, more = {}) {
     this.state = state;
-    this.onstate({ state, heard: this.heard, ...more });
+    this.onstate({ state, received: this.received, ...more });
   }
 
   async #follow(signal) {
     while (!signal.aborted && session.token) {
-      if (this.state !== "lost") this.#tell("connecting");
+      if (this.state !== "lost") this.#notify("connecting");
       if (document.hidden) {
         await new Promise((resolve) => { this.wake = resolve; });
         continue;
@@ -79,7 +79,7 @@ export class Live {
       }
       const pause = PAUSES[Math.min(this.tries, PAUSES.length - 1)] * (0.8 + 0.4 * Math.random());
       this.tries += 1;
-      this.#tell("lost", { next: Date.now() + pause, why });
+      this.#notify("lost", { next: Date.now() + pause, why });
       await new Promise((resolve) => {
         const timer = setTimeout(resolve, pause);
         this.wake = () => { clearTimeout(timer); resolve(); };
@@ -93,8 +93,8 @@ export class Live {
     const stop = this.stop = () => one.abort();
     signal.addEventListener("abort", stop);
     let watch = setTimeout(stop, QUIET);
-    const hear = () => {
-      this.heard = Date.now();
+    const receive = () => {
+      this.received = Date.now();
       clearTimeout(watch);
       watch = setTimeout(stop, QUIET);
     };
@@ -103,16 +103,16 @@ export class Live {
       if (this.after !== null) more["Last-Event-ID"] = String(this.after);
       const answer = await fetch(address("events"), { headers: headers(more), signal: one.signal, cache: "no-store", credentials: "omit" });
       if (!answer.ok) throw await problemOf(answer);
-      hear();
+      receive();
       this.tries = 0;
-      this.#tell("live", { missed: this.after === null });
+      this.#notify("live", { missed: this.after === null });
       this.after = null; // later, the views are fetched anew instead
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
       for (;;) {
         const { value, done } = await reader.read();
         if (done) return;
-        hear();
+        receive();
         text += value;
         const pieces = text.split("\n\n");
         text = pieces.pop();

@@ -9,27 +9,27 @@ export { element, shown, number, span };
 
 /** States of a job: what they are called, their colour, and whether the job is still open. */
 export const STATES = {
-  pending: { name: "pending", colour: "c7", says: "accepted, to be decided on" },
-  admitted: { name: "admitted", colour: "c0", says: "has a promise, does not run yet" },
-  standby: { name: "standby", colour: "c1", says: "waits without a promise" },
-  running: { name: "running", colour: "c2", says: "runs" },
-  resizing: { name: "resizing", colour: "c2", says: "moves from one placement to the next" },
-  finished: { name: "finished", colour: "done", says: "done" },
-  refused: { name: "refused", colour: "c4", says: "declined at submission" },
-  failed: { name: "failed", colour: "c4", says: "ended with an error" },
-  cancelled: { name: "cancelled", colour: "c7", says: "withdrawn" },
+  pending: { name: "pending", colour: "c7", meaning: "accepted, to be decided on" },
+  admitted: { name: "admitted", colour: "c0", meaning: "has a promise, does not run yet" },
+  standby: { name: "standby", colour: "c1", meaning: "waits without a promise" },
+  running: { name: "running", colour: "c2", meaning: "runs" },
+  resizing: { name: "resizing", colour: "c2", meaning: "moves from one placement to the next" },
+  finished: { name: "finished", colour: "done", meaning: "done" },
+  refused: { name: "refused", colour: "c4", meaning: "declined at submission" },
+  failed: { name: "failed", colour: "c4", meaning: "ended with an error" },
+  cancelled: { name: "cancelled", colour: "c7", meaning: "withdrawn" },
 };
 export const OPEN = ["pending", "admitted", "standby", "running", "resizing"];
 export const CLOSED = ["finished", "refused", "failed", "cancelled"];
 export const isOpen = (job) => OPEN.includes(job.state);
 
 export function badge(state) {
-  const known = STATES[state] ?? { name: state, colour: "c7", says: "" };
-  return element("span", { class: `badge b-${known.colour}`, title: known.says }, known.name);
+  const known = STATES[state] ?? { name: state, colour: "c7", meaning: "" };
+  return element("span", { class: `badge b-${known.colour}`, title: known.meaning }, known.name);
 }
 
 /** Return a link to a view, by name. */
-export const to = (view, ...parts) => `#/${[view, ...parts].map((one) => encodeURIComponent(one)).join("/")}`;
+export const to = (view, ...parts) => `#/${[view, ...parts].map((item) => encodeURIComponent(item)).join("/")}`;
 
 /** A reference to exactly one job: several jobs may have its name. */
 export const reference = (name, id) => (id === null || id === undefined ? name : `id:${id}`);
@@ -57,8 +57,8 @@ export function distance(moment) {
   const seconds = (new Date(moment) - now()) / 1000;
   const size = Math.abs(seconds);
   if (size < 1) return "now";
-  const told = size < 60 ? `${Math.round(size)} s` : span(Math.round(size / 60) * 60, 2);
-  return seconds > 0 ? `in ${told}` : `${told} ago`;
+  const text = size < 60 ? `${Math.round(size)} s` : span(Math.round(size / 60) * 60, 2);
+  return seconds > 0 ? `in ${text}` : `${text} ago`;
 }
 
 /** Return the next of the moments that follow each other by so many seconds, by the service's clock. */
@@ -117,8 +117,8 @@ export function note(kind, ...content) {
   return element("div", { class: `note ${kind}`, role: kind === "bad" ? "alert" : "note" }, ...content);
 }
 
-/** Return what a problem says, with every fault of what was sent. */
-export function trouble(problem) {
+/** Return a note about a problem, with every error of the request. */
+export function problemNote(problem) {
   const faults = problem.errors?.length ? element("ul", {}, ...problem.errors.map((fault) => element("li", {},
     element("code", {}, fault.location ?? ""), ` ${fault.message}`, fault.hint ? element("span", { class: "soft" }, `; ${fault.hint}`) : null))) : null;
   return note("bad", faults ? element("p", {}, "What was sent is wrong:") : element("p", {}, problem.message), faults);
@@ -160,10 +160,10 @@ export function table(caption, columns, rows, { key = null, none = "None." } = {
   const made = element("table", { class: "cards" }, element("caption", { class: "sr" }, caption),
     element("thead", {}, element("tr", {}, ...columns.map((one) => element("th", { scope: "col", class: one.class ?? "" }, one.head || element("span", { class: "sr" }, "Actions"))))),
     element("tbody", {}, ...rows.map((row) => {
-      const line = element("tr", {}, ...columns.map((one) => {
-        const inside = one.cell(row);
+      const line = element("tr", {}, ...columns.map((item) => {
+        const inside = item.cell(row);
         const held = element("div", {}, ...(Array.isArray(inside) ? inside : [inside ?? ""]));
-        return element("td", { class: `${one.class ?? ""} ${held.textContent.trim() || held.querySelector("progress") ? "" : "void"}`, "data-head": one.head }, held);
+        return element("td", { class: `${item.class ?? ""} ${held.textContent.trim() || held.querySelector("progress") ? "" : "void"}`, "data-head": item.head }, held);
       }));
       if (key) line.dataset.key = key(row);
       return line;
@@ -175,11 +175,11 @@ export function table(caption, columns, rows, { key = null, none = "None." } = {
 /** Put other content into a place, leaving the focus where it was. */
 export function swap(host, ...content) {
   const focused = host.contains(document.activeElement) ? document.activeElement.closest("[data-focus]")?.dataset.focus : null;
-  const scrolled = [...host.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-  host.replaceChildren(...content.filter((one) => one !== null));
+  const scrolled = [...host.querySelectorAll(".scroll")].map((item) => item.scrollLeft);
+  host.replaceChildren(...content.filter((item) => item !== null));
   [...host.querySelectorAll(".scroll")].forEach((one, at) => { if (scrolled[at]) one.scrollLeft = scrolled[at]; });
   if (focused !== null && focused !== undefined) {
-    [...host.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focused)?.focus({ preventScroll: true });
+    [...host.querySelectorAll("[data-focus]")].find((item) => item.dataset.focus === focused)?.focus({ preventScroll: true });
   }
 }
 
@@ -200,7 +200,7 @@ export class Pages {
 
   /** Return the buttons of a page that is shown now; another one may be wanted meanwhile. */
   buttons(page, next, entries, counted = false) {
-    if (this.shown && this.shown !== page) this.app.say(`page ${page.number}`);
+    if (this.shown && this.shown !== page) this.app.announce(`page ${page.number}`);
     this.shown = page;
     const { previous } = page, before = page.entries;
     let first = page;
@@ -224,7 +224,7 @@ export function chips(label, choices, chosen, pick) {
   }, name, count === undefined || count === null ? null : element("b", {}, ` ${count.toLocaleString("en")}`))));
 }
 
-/** Return what a job is told to wait, or to have ended, for. */
+/** Return the reason why a job waits or has ended. */
 export function reasonOf(job) {
   const text = job.reason?.message ?? "";
   const [first] = text.split("\n");

@@ -43,35 +43,35 @@ class LocalClock extends Clock {
 export const clockOf = (slotSeconds, origin, mode = "time") => new LocalClock(slotSeconds, new Date(origin).getTime() / 1000, mode);
 
 /** Give every owner a colour: the tenants in order of name, the rest together. */
-export function colouring(told) {
-  const tenants = [...new Set(told.jobs.map((job) => job.tenant).filter((name) => name !== null))].sort();
-  const hidden = told.jobs.some((job) => job.job === null);
+export function colouring(response) {
+  const tenants = [...new Set(response.jobs.map((job) => job.tenant).filter((name) => name !== null))].sort();
+  const hidden = response.jobs.some((job) => job.job === null);
   if (tenants.length > 1 || (tenants.length === 1 && hidden)) {
     const of = new Map(tenants.map((name, at) => [name, at < 6 ? at : 6]));
     const entries = tenants.slice(0, 6).map((name, at) => ({ name: shown(name), colour: at, look: "full" }));
     if (tenants.length > 6) entries.push({ name: `${tenants.length - 6} other tenants`, colour: 6, look: "full" });
-    if (told.jobs.some((job) => job.tenant === null && job.job !== null)) entries.push({ name: "no tenant", colour: 7, look: "full" });
+    if (response.jobs.some((job) => job.tenant === null && job.job !== null)) entries.push({ name: "no tenant", colour: 7, look: "full" });
     if (hidden) entries.push({ name: "other tenants'", colour: 7, look: "full" });
     return { entries, colour: (job) => (job.tenant === null ? 7 : of.get(job.tenant)) };
   }
-  // One owner: jobs are told apart by colours that go round.
-  const at = new Map(told.jobs.map((job, position) => [job, position]));
+  // One owner: jobs are response apart by colours that go round.
+  const at = new Map(response.jobs.map((job, position) => [job, position]));
   return { entries: [], colour: (job) => (job.job === null ? 7 : [0, 1, 2, 3, 5, 6][at.get(job) % 6]) };
 }
 
 /**
  * Return the description of a chart of some servers (all of them by default).
  *
- * `told` is what `GET /v1/timeline` answered. Names are made to show what is hidden in them.
+ * `response` is what `GET /v1/timeline` answered. Names are made to show what is hidden in them.
  */
-export function describe(told, { servers = told.servers, promises = true, lanes = true } = {}) {
+export function describe(response, { servers = response.servers, promises = true, lanes = true } = {}) {
   const rowOf = new Map(servers.map((name, at) => [name, at]));
-  const { entries, colour } = colouring(told);
-  const bars = [], columns = told.bars;
+  const { entries, colour } = colouring(response);
+  const bars = [], columns = response.bars;
   for (let at = 0; at < columns.job.length; at += 1) {
     const row = rowOf.get(columns.server[at]);
     if (row === undefined) continue;
-    const job = told.jobs[columns.job[at]];
+    const job = response.jobs[columns.job[at]];
     bars.push({
       row, key: columns.job[at], job: job.job === null ? null : reference(job.job, job.job_id), name: job.job === null ? "another tenant's" : shown(job.job), tenant: job.tenant, state: job.state,
       from: columns.start[at], to: columns.end[at], workers: columns.workers[at], ps: columns.ps[at],
@@ -80,14 +80,14 @@ export function describe(told, { servers = told.servers, promises = true, lanes 
   }
   if (lanes) lay(bars);
   const rows = servers.map(shown);
-  const open = promises ? told.promises.slice(0, PROMISES) : [];
+  const open = promises ? response.promises.slice(0, PROMISES) : [];
   for (const [number, slot] of open) {
-    const job = told.jobs[number], late = Math.max(slot + 1, told.now);
+    const job = response.jobs[number], late = Math.max(slot + 1, response.now);
     rows.push(job.job === null ? "another tenant's" : shown(job.job));
-    bars.push({ row: rows.length - 1, key: number, job: job.job === null ? null : reference(job.job, job.job_id), name: rows.at(-1), tenant: job.tenant, state: job.state, from: told.now, to: late, end: slot + 1, workers: 0, ps: 0, what: PROMISED, share: 1, colour: colour(job), y: 0.22, h: 0.56 });
+    bars.push({ row: rows.length - 1, key: number, job: job.job === null ? null : reference(job.job, job.job_id), name: rows.at(-1), tenant: job.tenant, state: job.state, from: response.now, to: late, end: slot + 1, workers: 0, ps: 0, what: PROMISED, share: 1, colour: colour(job), y: 0.22, h: 0.56 });
   }
   label(bars);
-  return { kind: "timeline", rows, servers: servers.length, bars, legend: entries, first: told.first, last: told.last, now: told.now, more: promises ? told.promises.length - open.length : 0 };
+  return { kind: "timeline", rows, servers: servers.length, bars, legend: entries, first: response.first, last: response.last, now: response.now, more: promises ? response.promises.length - open.length : 0 };
 }
 
 /** Give every bar its height and its place in its server's row: where its job was before, else the first that is free. */
@@ -132,7 +132,7 @@ const timeline = {
   extent: (d) => [d.first, d.last],
   height: (d) => Math.max(1, d.rows.length) * high(d) + 62,
   legend: (d) => d.legend,
-  says: (d) => `${d.servers} server${d.servers === 1 ? "" : "s"} over time: ${d.bars.length.toLocaleString("en")} blocks of jobs that ran, run or are planned. Arrow keys read them, Enter opens the job.`,
+  summary: (d) => `${d.servers} server${d.servers === 1 ? "" : "s"} over time: ${d.bars.length.toLocaleString("en")} blocks of jobs that ran, run or are planned. Arrow keys read them, Enter opens the job.`,
   shownBars(d, chart) {
     const hidden = new Set(d.legend.filter((entry) => !chart.shown(entry)).map((entry) => entry.colour));
     return hidden.size ? d.bars.filter((bar) => !hidden.has(bar.colour)) : d.bars;
@@ -208,9 +208,9 @@ function draw(bar, params, api, colours, tall) {
 KINDS.timeline = timeline;
 
 /** Return a heat map of all servers: a byte a cell, servers together where they are more than its rows. */
-export function heatOf(told, most = 120) {
-  const bytes = Uint8Array.from(atob(told.levels), (letter) => letter.charCodeAt(0));
-  const bins = told.last - told.first, count = told.servers.length;
+export function heatOf(response, most = 120) {
+  const bytes = Uint8Array.from(atob(response.levels), (letter) => letter.charCodeAt(0));
+  const bins = response.last - response.first, count = response.servers.length;
   const group = Math.max(1, Math.ceil(count / most)), rows = Math.ceil(count / group);
   const levels = new Uint8Array(rows * bins);
   for (let row = 0; row < rows; row += 1) {
@@ -222,16 +222,16 @@ export function heatOf(told, most = 120) {
     }
   }
   return {
-    kind: "heat", rows, bins, bin: 1, slots: bins, first: told.first, group, levels, low: 0, high: 1, percent: true, log: false, ramp: "load",
-    what: "used share of a server", names: Array.from({ length: rows }, (_, row) => shown(told.servers[row * group])),
+    kind: "heat", rows, bins, bin: 1, slots: bins, first: response.first, group, levels, low: 0, high: 1, percent: true, log: false, ramp: "load",
+    what: "used share of a server", names: Array.from({ length: rows }, (_, row) => shown(response.servers[row * group])),
   };
 }
 
 /** Return the used share of all servers in the slot that runs. */
-export function usedNow(told) {
-  const bins = told.last - told.first, at = Math.min(bins - 1, Math.floor(told.now) - told.first);
-  const letters = atob(told.levels);
+export function usedNow(response) {
+  const bins = response.last - response.first, at = Math.min(bins - 1, Math.floor(response.now) - response.first);
+  const letters = atob(response.levels);
   const found = new Map();
-  told.servers.forEach((name, row) => found.set(name, letters.charCodeAt(row * bins + at) / 255));
+  response.servers.forEach((name, row) => found.set(name, letters.charCodeAt(row * bins + at) / 255));
   return found;
 }

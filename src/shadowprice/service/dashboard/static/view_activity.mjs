@@ -1,6 +1,6 @@
 // What was decided, the newest first, and by page.
 
-import { ask } from "./api.mjs";
+import { request } from "./api.mjs";
 import { element, empty, jobLink, localTimes, number, Pages, span, swap, table, when } from "./parts.mjs";
 
 const LIMIT = 50;
@@ -18,27 +18,27 @@ export class ActivityView {
 
   async refresh() {
     const page = this.pages.wanted;
-    const told = await ask("decisions", { query: { limit: LIMIT, cursor: page.cursor, job: this.job } });
+    const response = await request("decisions", { query: { limit: LIMIT, cursor: page.cursor, job: this.job } });
     const columns = [
-      { head: "When", cell: (one) => when(one.at, { seconds: true }) },
-      { head: "What", cell: (one) => element("span", { class: `badge ${KINDS[one.kind] ?? "b-c7"}` }, one.kind) },
-      { head: "Job", cell: (one) => (one.job === null ? "" : jobLink(one.job, one.job_id)) },
-      { head: "Tenant", class: "minor", cell: (one) => one.tenant ?? "" },
-      { head: "Because", class: "why", cell: (one) => element("span", { class: "clip", title: said(one, this.app.service) }, said(one, this.app.service)) },
+      { head: "When", cell: (row) => when(row.at, { seconds: true }) },
+      { head: "What", cell: (row) => element("span", { class: `badge ${KINDS[row.kind] ?? "b-c7"}` }, row.kind) },
+      { head: "Job", cell: (row) => (row.job === null ? "" : jobLink(row.job, row.job_id)) },
+      { head: "Tenant", class: "minor", cell: (row) => row.tenant ?? "" },
+      { head: "Because", class: "why", cell: (row) => element("span", { class: "clip", title: describeEvent(row, this.app.service) }, describeEvent(row, this.app.service)) },
     ];
-    swap(this.list, told.decisions.length || page.previous ? table("Decisions, the newest first", columns, told.decisions, { key: (one) => String(one.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
-      this.pages.buttons(page, told.next, told.decisions.length));
+    swap(this.list, response.decisions.length || page.previous ? table("Decisions, the newest first", columns, response.decisions, { key: (row) => String(row.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
+      this.pages.buttons(page, response.next, response.decisions.length));
   }
 }
 
 /** Return any value of an event; its fractions below a million have at most six digits. */
-function told(value) {
-  const rounded = (one) => (typeof one === "number" && !Number.isInteger(one) && Math.abs(one) < 1e6 ? Number(one.toPrecision(6)) : one);
+function formatValue(value) {
+  const rounded = (item) => (typeof item === "number" && !Number.isInteger(item) && Math.abs(item) < 1e6 ? Number(item.toPrecision(6)) : item);
   return typeof value === "object" ? JSON.stringify(value, (_, one) => rounded(one)) : String(rounded(value));
 }
 
 /** Return a decision in words, with the local times of slots. */
-export function said(event, { origin, slot_seconds: seconds }) {
+export function describeEvent(event, { origin, slot_seconds: seconds }) {
   const begins = (slot) => new Date(new Date(origin).getTime() + slot * seconds * 1000).toISOString();
   return localTimes(textOf(event, begins));
 }
@@ -61,12 +61,12 @@ function textOf({ kind, data }, begins) {
     case "stopped": return `generation ${data.generation} is stopped from ${begins(data.slot)} on`;
     case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}${data.reported === false ? "; its progress was counted by time" : ""}`;
     case "failed": case "retrying": case "lost": case "ended": case "start-failed": return `generation ${data.generation}${data.code !== undefined && data.code !== null ? `, exit status ${data.code}` : ""}${first ? `: ${first}` : ""}`;
-    case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${told(value)}`).join(", ")}`;
+    case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${formatValue(value)}`).join(", ")}`;
     case "rescheduled": return `the promise is at another time: ${data.why ?? ""}`;
     case "remeasured": return data.restart === undefined
       ? `measured with ${data.workers} worker${data.workers === 1 ? "" : "s"}: ${number(data.factor)} times as fast as was believed`
       : `measured: a move costs ${span(data.restart)}`;
     case "displaced": return first;
-    default: return first || Object.entries(data).map(([name, value]) => `${name} ${told(value)}`).join(", ");
+    default: return first || Object.entries(data).map(([name, value]) => `${name} ${formatValue(value)}`).join(", ");
   }
 }

@@ -1,7 +1,7 @@
 // The cluster: what runs and is promised where, and the servers with what an operator does to them.
 
 import { Chart } from "./charts/charts.mjs";
-import { ask, part } from "./api.mjs";
+import { request, part } from "./api.mjs";
 import { bar, button, chips, element, empty, jobLink, number, percent, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe, heatOf, usedNow } from "./timeline.mjs";
 
@@ -33,19 +33,19 @@ export class ClusterView {
       app.operates && server === null ? button("Add servers", () => this.add(), { kind: "primary" }) : ""), this.listed);
     this.node = element("div", {}, server === null ? this.tiles : element("p", {}, element("a", { href: to("") }, "← All servers")), this.heatFigure, this.figure, this.servers);
     app.charts.pickServer = (row) => {
-      const name = this.told?.servers[row];
+      const name = this.response?.servers[row];
       if (name !== undefined) location.hash = to("server", name).slice(1);
     };
   }
 
   async refresh() {
     const query = { past_slots: chosenSpan, future_slots: chosenSpan, server: this.server };
-    const [told, listed, service, prices] = await Promise.all([ask("timeline", { query }), ask("servers"), ask("service"),
-      this.server === null ? ask("prices", { query: { slots: 1 } }).catch(() => null) : null]);
+    const [response, listed, service, prices] = await Promise.all([request("timeline", { query }), request("servers"), request("service"),
+      this.server === null ? request("prices", { query: { slots: 1 } }).catch(() => null) : null]);
     Object.assign(this.app.service, service);
-    this.told = told;
+    this.response = response;
     this.known = listed.servers;
-    this.used = usedNow(told);
+    this.used = usedNow(response);
     if (this.server === null) this.sum(service, prices);
     this.draw();
     this.list();
@@ -53,7 +53,7 @@ export class ClusterView {
 
   sum(service, prices) {
     const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
-    const up = this.known.filter((one) => one.state === "up").length;
+    const up = this.known.filter((item) => item.state === "up").length;
     const load = this.known.length ? [...this.used.values()].reduce((a, b) => a + b, 0) / this.known.length : 0;
     const out = ["lost", "drained", "cordoned"].map((state) => [this.known.filter((one) => one.state === state).length, state]).filter(([n]) => n).map(([n, state]) => `${n} ${state}`).join(", ");
     const waiting = count(["pending", "admitted", "standby"]);
@@ -72,41 +72,41 @@ export class ClusterView {
   shownServers() {
     if (this.server !== null) return [this.server];
     const words = this.words.split(/\s+/).filter(Boolean);
-    return this.told.servers.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
+    return this.response.servers.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
   }
 
   draw() {
-    if (!this.told) return;
-    const { charts } = this.app, { told } = this;
+    if (!this.response) return;
+    const { charts } = this.app, { response } = this;
     const names = this.shownServers();
     this.at = Math.min(this.at, Math.max(0, Math.ceil(names.length / ROWS) - 1));
     const few = names.slice(this.at * ROWS, (this.at + 1) * ROWS);
     swap(this.controls,
-      chips("How far back and ahead", SPANS.map((count) => [count, `± ${span(count * told.slot_seconds)}`]), chosenSpan, (count) => { chosenSpan = count; this.app.refresh(); }),
+      chips("How far back and ahead", SPANS.map((count) => [count, `± ${span(count * response.slot_seconds)}`]), chosenSpan, (count) => { chosenSpan = count; this.app.refresh(); }),
       element("span", { class: "grow" }),
       names.length > ROWS ? element("span", { class: "pager" }, button("Previous", () => { this.at -= 1; this.draw(); }, { focus: "chart previous", disabled: this.at === 0 }),
         element("span", {}, `servers ${this.at * ROWS + 1} to ${Math.min(names.length, (this.at + 1) * ROWS)} of ${number(names.length)}`),
         button("Next", () => { this.at += 1; this.draw(); }, { focus: "chart next", disabled: (this.at + 1) * ROWS >= names.length })) : null);
-    const many = this.server === null && told.servers.length > ROWS;
+    const many = this.server === null && response.servers.length > ROWS;
     this.heatFigure.hidden = !many;
     if (many) {
-      const heat = heatOf(told);
+      const heat = heatOf(response);
       if (this.heat) this.heat.update(heat);
       else this.heat = new Chart(this.heatHost, heat, charts, { eager: true });
     }
-    if (told.bars === null) {
+    if (response.bars === null) {
       this.chart?.dispose();
       this.chart = null;
       swap(this.host, empty("More than 4,000 blocks", "Press a server in the load above, or choose fewer slots."));
       this.remark.textContent = "";
       return;
     }
-    const description = describe(told, { servers: few, promises: this.server === null && this.at === 0 && !this.words });
+    const description = describe(response, { servers: few, promises: this.server === null && this.at === 0 && !this.words });
     if (this.chart) this.chart.update(description);
     else this.chart = new Chart(this.host, description, charts);
     const remarks = [];
     if (description.more) remarks.push(`${number(description.more)} more jobs are promised and have no place yet.`);
-    if (told.incomplete) remarks.push("Some of the past is left out: too much ran.");
+    if (response.incomplete) remarks.push("Some of the past is left out: too much ran.");
     if (!description.bars.length) remarks.push("Nothing ran in this time, and nothing is planned.");
     this.remark.textContent = remarks.join(" ");
   }
@@ -114,18 +114,18 @@ export class ClusterView {
   list() {
     if (!this.known) return;
     const wanted = new Set(this.shownServers());
-    const rows = this.known.filter((one) => wanted.has(one.name));
+    const rows = this.known.filter((item) => wanted.has(item.name));
     const pages = Math.max(1, Math.ceil(rows.length / LIST));
     this.page = Math.min(this.page, pages - 1);
     const columns = [
-      { head: "Server", cell: (one) => element("a", { href: to("server", one.name), class: "jobname", title: one.name, "data-focus": `server ${one.name}` }, one.name) },
-      { head: "State", cell: (one) => [element("span", { class: `badge ${{ up: "b-c2", cordoned: "b-c1", drained: "b-c1", lost: "b-c4" }[one.state]}` }, one.state), one.role === "any" ? null : element("small", { class: "soft" }, ` ${one.role === "ps" ? "parameter servers" : "workers"} only`)].filter(Boolean) },
-      { head: "In use", cell: (one) => element("span", { class: "progress" }, bar(this.used.get(one.name) ?? 0, `${percent(this.used.get(one.name) ?? 0)} of ${shown(one.name)} in use`), element("span", { class: "num" }, percent(this.used.get(one.name) ?? 0))) },
-      { head: "Has", class: "minor", cell: (one) => element("span", { class: "soft" }, Object.entries(one.capacity).map(([name, amount]) => `${name} ${amount}`).join(" · ")) },
-      { head: "Runs", cell: (one) => jobsOf(one) },
+      { head: "Server", cell: (row) => element("a", { href: to("server", row.name), class: "jobname", title: row.name, "data-focus": `server ${row.name}` }, row.name) },
+      { head: "State", cell: (row) => [element("span", { class: `badge ${{ up: "b-c2", cordoned: "b-c1", drained: "b-c1", lost: "b-c4" }[row.state]}` }, row.state), row.role === "any" ? null : element("small", { class: "soft" }, ` ${row.role === "ps" ? "parameter servers" : "workers"} only`)].filter(Boolean) },
+      { head: "In use", cell: (row) => element("span", { class: "progress" }, bar(this.used.get(row.name) ?? 0, `${percent(this.used.get(row.name) ?? 0)} of ${shown(row.name)} in use`), element("span", { class: "num" }, percent(this.used.get(row.name) ?? 0))) },
+      { head: "Has", class: "minor", cell: (row) => element("span", { class: "soft" }, Object.entries(row.capacity).map(([name, amount]) => `${name} ${amount}`).join(" · ")) },
+      { head: "Runs", cell: (row) => jobsOf(row) },
     ];
-    if (this.app.operates) columns.push({ head: "", class: "acts", cell: (one) => this.actions(one) });
-    swap(this.listed, table("Servers", columns, rows.slice(this.page * LIST, (this.page + 1) * LIST), { key: (one) => one.name, none: "No server has this in its name." }),
+    if (this.app.operates) columns.push({ head: "", class: "acts", cell: (row) => this.actions(row) });
+    swap(this.listed, table("Servers", columns, rows.slice(this.page * LIST, (this.page + 1) * LIST), { key: (row) => row.name, none: "No server has this in its name." }),
       pages > 1 ? element("div", { class: "pager end" }, button("Previous", () => { this.page -= 1; this.list(); }, { focus: "list previous", disabled: this.page === 0 }), element("span", {}, `${this.page + 1} of ${pages}`), button("Next", () => { this.page += 1; this.list(); }, { focus: "list next", disabled: this.page >= pages - 1 })) : null);
   }
 
@@ -146,7 +146,7 @@ export class ClusterView {
         ? "It takes no more work from the next slot on. Its jobs are stopped at the end of their slot, with their grace period, and planned again elsewhere."
         : "It takes no more work from the next slot on. Its jobs stay there until they end."), drain ? affected(one) : ""],
       action: drain ? "Drain it" : "Cordon it", danger: drain,
-      send: () => ask(`servers/${part(one.name)}`, { method: "PATCH", body: { [how]: true } }),
+      send: () => request(`servers/${part(one.name)}`, { method: "PATCH", body: { [how]: true } }),
     });
     if (done) await this.app.did(`${shown(one.name)} is ${drain ? "drained" : "cordoned"}`);
   }
@@ -156,7 +156,7 @@ export class ClusterView {
       title: `Let ${shown(one.name)} take work again?`,
       body: [element("p", {}, "Jobs may be placed there from the next slot on.")],
       action: "Uncordon it",
-      send: () => ask(`servers/${part(one.name)}`, { method: "PATCH", body: { drain: false } }),
+      send: () => request(`servers/${part(one.name)}`, { method: "PATCH", body: { drain: false } }),
     });
     if (done) await this.app.did(`${shown(one.name)} takes work again`);
   }
@@ -169,7 +169,7 @@ export class ClusterView {
       fields: one.jobs.length ? [{ name: "name", label: `Jobs run there. Type its name to go on`, required: true }] : [],
       send: async ({ name }) => {
         if (one.jobs.length && name !== one.name) throw new Error("this is not the name of the server");
-        await ask(`servers/${part(one.name)}`, { method: "DELETE" });
+        await request(`servers/${part(one.name)}`, { method: "DELETE" });
       },
     });
     if (!done) return;
@@ -188,7 +188,7 @@ export class ClusterView {
         { name: "capacity", label: "What each has", type: "area", required: true, rows: 4, hint: "An amount a line", value: like ? Object.entries(like.capacity).filter(([, amount]) => amount !== "unlimited").map(([name, amount]) => `${name}: ${amount}`).join("\n") : "gpu: 8\ncpu: 64" },
         { name: "role", label: "For", options: [["any", "workers and parameter servers"], ["worker", "workers"], ["ps", "parameter servers"]], value: "any" },
       ],
-      send: ({ name, count, capacity, role }) => ask("servers", { method: "POST", body: { name, ...(Number(count) > 1 ? { count: Number(count) } : {}), role, capacity: amounts(capacity) } }),
+      send: ({ name, count, capacity, role }) => request("servers", { method: "POST", body: { name, ...(Number(count) > 1 ? { count: Number(count) } : {}), role, capacity: amounts(capacity) } }),
     });
     if (done) await app.did(`Added ${done.servers.length === 1 ? shown(done.servers[0].name) : `${done.servers.length} servers`}`);
   }

@@ -1,8 +1,8 @@
 // Two jobs' curves together: progress, throughput and the metrics that both report, from the start of each.
 
-import { ask, now, part } from "./api.mjs";
+import { request, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
-import { badge, CLOSED, element, empty, Figure, jobLink, OPEN, shown, swap, to, trouble } from "./parts.mjs";
+import { badge, CLOSED, element, empty, Figure, jobLink, OPEN, shown, swap, to, problemNote } from "./parts.mjs";
 
 const UNITS = [["days", 1440, 4320], ["hours", 60, 180], ["minutes", 1, 0]]; // name, minutes, and minutes above which an axis has the unit
 const POINTS = 500; // of each job
@@ -31,7 +31,7 @@ export class CompareView {
   }
 
   async refresh() {
-    const response = await ask("jobs", { query: { state: OPEN.join(","), limit: CHOICES } });
+    const response = await request("jobs", { query: { state: OPEN.join(","), limit: CHOICES } });
     this.choices.replaceChildren(...response.jobs.map((job) => element("option", { value: job.name })));
     if (this.names.length < 2) {
       swap(this.place, empty("Choose two jobs", "Their progress, throughput and metrics are drawn together, from the start of each."));
@@ -39,13 +39,13 @@ export class CompareView {
     }
     try {
       this.draw(await Promise.all(this.names.map(async (name) => {
-        const [job, curve] = await Promise.all([ask(`jobs/${part(name)}`), ask(`jobs/${part(name)}/progress`, { query: { limit: POINTS } })]);
+        const [job, curve] = await Promise.all([request(`jobs/${part(name)}`), request(`jobs/${part(name)}/progress`, { query: { limit: POINTS } })]);
         return { job, points: curve.points };
       })));
     } catch (problem) {
       if (problem.status !== 404 && problem.status !== 422) throw problem;
       swap(this.jobs);
-      swap(this.place, trouble(problem)); // an unknown name, or one of several tenants' jobs, can be corrected
+      swap(this.place, problemNote(problem)); // an unknown name, or one of several tenants' jobs, can be corrected
       for (const figure of this.drawn.values()) figure.show(null);
     }
   }

@@ -1,10 +1,10 @@
 // One job: its promise and progress, where it ran and will, what it measured, its history and its logs.
 
-import { ask, now, part } from "./api.mjs";
+import { request, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
 import { badge, bar, button, distance, element, Figure, isOpen, lengthTile, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe } from "./timeline.mjs";
-import { said } from "./view_activity.mjs";
+import { describeEvent } from "./view_activity.mjs";
 import { absoluteMoment, PRIORITIES, timePerStep } from "./view_submit.mjs";
 
 const METRICS = 6;
@@ -29,26 +29,26 @@ export class JobView {
     this.constants = element("div", { class: "tiles", hidden: true });
     this.metricFigures = new Map();
     this.where = new Figure(app, "Where it ran, and will");
-    this.story = element("section", {});
+    this.history = element("section", {});
     this.generations = element("section", {});
     this.logs = new Logs(app, reference);
     this.spec = element("details", { class: "spec" });
-    this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace.node, this.metrics, this.constants, this.where.node, this.logs.node, this.story, this.generations, this.spec);
+    this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace.node, this.metrics, this.constants, this.where.node, this.logs.node, this.history, this.generations, this.spec);
   }
 
   async refresh() {
-    const job = await ask(`jobs/${part(this.reference)}`);
+    const job = await request(`jobs/${part(this.reference)}`);
     this.know(job);
     const of = `jobs/${part(this.reference)}`;
-    const [told, curve] = await Promise.all([ask(`${of}/explain`), ask(`${of}/progress`, { query: { limit: 2000 } })]);
+    const [history, curve] = await Promise.all([request(`${of}/explain`), request(`${of}/progress`, { query: { limit: 2000 } })]);
     this.job = job;
     const { slot_seconds: seconds, origin } = this.app.service;
     const slots = (from, to) => (to - from) / 1000 / seconds;
     const last = isOpen(job) ? job.completion_slot ?? job.promise_slot ?? 0 : 0;
     const within = (count, least) => Math.min(1000, Math.ceil(Math.max(least, count)));
     const query = { job: this.reference, past_slots: within(slots(new Date(job.started ?? job.submitted), now()) + 1, 3), future_slots: within(last - slots(new Date(origin), now()) + 3, 3) };
-    const where = await ask("timeline", { query });
-    this.draw(job, told, curve.points, where);
+    const where = await request("timeline", { query });
+    this.draw(job, history, curve.points, where);
   }
 
   /** From now on this page is about this job, also when another one gets its name. */
@@ -61,7 +61,7 @@ export class JobView {
     if (this.app.view === this) document.title = `${this.title} · Shadowprice`;
   }
 
-  draw(job, told, points, where) {
+  draw(job, history, points, where) {
     const open = isOpen(job);
     swap(this.state, badge(job.state));
     swap(this.acts, job.started ? element("a", { class: "act", href: to("compare", this.given) }, "Compare") : null, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
@@ -78,9 +78,9 @@ export class JobView {
     this.drawMetrics(points);
     const description = where.bars && describe(where, { servers: [...new Set(where.bars.server)] }); // null: too many blocks
     this.where.show(description?.bars.length ? description : null);
-    this.drawStory(told);
-    this.drawGenerations(told.generations);
-    this.logs.know(told.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
+    this.drawHistory(history);
+    this.drawGenerations(history.generations);
+    this.logs.know(history.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
     if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
   }
 
@@ -93,7 +93,7 @@ export class JobView {
     swap(this.outlook);
     if (reason === null) return;
     try {
-      const { outlook } = await ask(`jobs/${part(this.reference)}/explain`, { query: { outlook: true } });
+      const { outlook } = await request(`jobs/${part(this.reference)}/explain`, { query: { outlook: true } });
       if (outlook?.lines.length && reason === this.outlookReason) swap(this.outlook, outlookNote(outlook));
     } catch {
       this.outlookReason = undefined; // the next refresh asks again
@@ -161,7 +161,7 @@ export class JobView {
         values.get(name).add(value);
       }
     }
-    // A chart of one value is a flat line: the value says the same.
+    // A chart of one value would be a flat line.
     const constant = [...values].filter(([, seen]) => seen.size === 1);
     swap(this.constants, ...constant.slice(0, CONSTANTS).map(([name, seen]) => tile(shown(name), number([...seen][0]), "the same in every report")));
     this.constants.hidden = !constant.length;
@@ -181,32 +181,32 @@ export class JobView {
     }
   }
 
-  drawStory({ events, omitted }) {
+  drawHistory({ events, omitted }) {
     const count = events.length + (omitted?.events ?? 0);
     const newest = events.slice(-200).reverse(), rows = [];
     for (let at = 0; at < newest.length; at += 1) {
-      // A promise that moves slot by slot is told once.
-      const run = newest.slice(at).findIndex((one) => one.kind !== newest[at].kind);
+      // A promise that moves slot by slot is listed once.
+      const run = newest.slice(at).findIndex((item) => item.kind !== newest[at].kind);
       const same = run < 0 ? newest.length - at : run;
       rows.push({ ...newest[at], more: same > 3 ? same - 1 : 0 });
       if (same > 3) at += same - 1;
     }
-    swap(this.story, element("h2", {}, "History"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
-      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
+    swap(this.history, element("h2", {}, "History"), element("ol", { class: "history-list", reversed: true }, ...rows.map((one) => element("li", {},
+      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, describeEvent(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
     count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full prints all.`) : null);
   }
 
   drawGenerations(rows) {
     const columns = [
-      { head: "Generation", class: "num", cell: (one) => number(one.generation) },
-      { head: "From slot", class: "num minor", cell: (one) => number(one.slot) },
-      { head: "Workers", class: "num", cell: (one) => `${number(one.workers)}${one.ps ? ` + ${number(one.ps)} ps` : ""}` },
-      { head: "On", cell: (one) => one.placement.slice(0, 6).map(({ server, workers, ps }) => `${server} (${workers}${ps ? `+${ps}` : ""})`).join(", ") + (one.placement.length > 6 ? ` and ${one.placement.length - 6} more` : "") },
-      { head: "Began", cell: (one) => when(one.started, { brief: true, seconds: true }) },
-      { head: "Ran", class: "num", cell: (one) => (one.started ? span(Math.max(1, Math.round((new Date(one.ended ?? now()) - new Date(one.started)) / 1000))) : "–") },
-      { head: "Ended", class: "why", cell: (one) => (one.ended ? element("span", { class: "clip", title: one.reason ?? "" }, ended(one)) : one.started ? "runs" : "ordered") },
+      { head: "Generation", class: "num", cell: (row) => number(row.generation) },
+      { head: "From slot", class: "num minor", cell: (row) => number(row.slot) },
+      { head: "Workers", class: "num", cell: (row) => `${number(row.workers)}${row.ps ? ` + ${number(row.ps)} ps` : ""}` },
+      { head: "On", cell: (row) => row.placement.slice(0, 6).map(({ server, workers, ps }) => `${server} (${workers}${ps ? `+${ps}` : ""})`).join(", ") + (row.placement.length > 6 ? ` and ${row.placement.length - 6} more` : "") },
+      { head: "Began", cell: (row) => when(row.started, { brief: true, seconds: true }) },
+      { head: "Ran", class: "num", cell: (row) => (row.started ? span(Math.max(1, Math.round((new Date(row.ended ?? now()) - new Date(row.started)) / 1000))) : "–") },
+      { head: "Ended", class: "why", cell: (row) => (row.ended ? element("span", { class: "clip", title: row.reason ?? "" }, ended(row)) : row.started ? "runs" : "ordered") },
     ];
-    swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (one) => String(one.generation), none: isOpen(this.job) ? "It has not run yet." : "It never ran." }));
+    swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (row) => String(row.generation), none: isOpen(this.job) ? "It has not run yet." : "It never ran." }));
   }
 
   // ---------------------------------------------------------------- actions
@@ -216,7 +216,7 @@ export class JobView {
     const done = await app.form({
       title: `Cancel ${shown(this.name)}?`, danger: true, action: "Cancel the job",
       body: [element("p", {}, job.servers.length ? "Its processes are stopped within their grace period, and its progress is lost." : "It leaves the queue and loses its promise."), element("p", {}, "This can't be undone.")],
-      send: () => ask(`jobs/${part(this.reference)}`, { method: "DELETE" }),
+      send: () => request(`jobs/${part(this.reference)}`, { method: "DELETE" }),
     });
     if (done) await app.did(`${shown(this.name)} is cancelled`);
   }
@@ -230,7 +230,7 @@ export class JobView {
       send: (values) => {
         const changed = changes(values);
         if (!Object.keys(changed).length) throw new Error("nothing was changed");
-        return ask(`jobs/${part(this.reference)}`, { method: "PATCH", body: changed });
+        return request(`jobs/${part(this.reference)}`, { method: "PATCH", body: changed });
       },
     });
     if (done) {
@@ -293,10 +293,10 @@ function revisionOfCommand(spec) {
 const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", overrun: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
 
 /** Where what is believed of a job's speed comes from, as a tile; none where it is as its owner stated. */
-function speed(told) {
-  const measured = told?.measured ?? [];
-  const known = measured.length ? `measured with ${measured.map((one) => number(one)).join(", ")} worker${measured.length === 1 && measured[0] === 1 ? "" : "s"}` : "not measured yet";
-  if (told?.source === "family") return [tile("Speed", "estimated", `from the family ${shown(told.family)}; ${known}`)];
+function speed(estimate) {
+  const measured = estimate?.measured ?? [];
+  const known = measured.length ? `measured with ${measured.map((item) => number(item)).join(", ")} worker${measured.length === 1 && measured[0] === 1 ? "" : "s"}` : "not measured yet";
+  if (estimate?.source === "family") return [tile("Speed", "estimated", `from the family ${shown(estimate.family)}; ${known}`)];
   return measured.length ? [tile("Speed", "measured", known)] : [];
 }
 
@@ -331,25 +331,25 @@ class Logs {
     this.following.checked = true;
     this.earlier = button("Earlier", () => this.back());
     this.pre = element("pre", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Log" });
-    this.told = element("p", { class: "remark" });
+    this.remark = element("p", { class: "remark" });
     this.node = element("section", { hidden: true }, element("div", { class: "row wrap" }, element("h2", {}, "Log"), element("span", { class: "grow" }), this.which, this.process, this.earlier,
-      element("label", { for: "follow", class: "inline" }, this.following, " follow")), this.pre, this.told);
+      element("label", { for: "follow", class: "inline" }, this.following, " follow")), this.pre, this.remark);
   }
 
   /** Show the newest generation; `failed` is the process to show first, or undefined for the first worker. */
   know(generations, open, failed) {
-    const started = generations.filter((one) => one.started);
+    const started = generations.filter((item) => item.started);
     this.failed = failed;
     this.open = open;
     this.node.hidden = !started.length || this.app.service.observes;
     if (this.node.hidden) return;
-    const numbers = started.map((one) => one.generation).join();
+    const numbers = started.map((item) => item.generation).join();
     if (numbers !== this.numbers) {
       const newest = this.numbers === undefined || this.which.selectedIndex <= 0;
       const before = this.which.value;
       this.numbers = numbers;
       this.started = started;
-      this.which.replaceChildren(...started.map((one) => element("option", { value: String(one.generation) }, `generation ${one.generation}`)));
+      this.which.replaceChildren(...started.map((item) => element("option", { value: String(item.generation) }, `generation ${item.generation}`)));
       if (!newest) this.which.value = before;
       if (newest || this.which.value !== before) this.choose();
     }
@@ -379,8 +379,8 @@ class Logs {
     return `${this.which.value} ${this.process.value}`;
   }
 
-  #ask(query) {
-    return ask(`jobs/${part(this.reference)}/logs`, { query: { generation: this.which.value, process: this.process.value, max_bytes: PIECE, ...query } });
+  #request(query) {
+    return request(`jobs/${part(this.reference)}/logs`, { query: { generation: this.which.value, process: this.process.value, max_bytes: PIECE, ...query } });
   }
 
   async poll() {
@@ -391,16 +391,16 @@ class Logs {
     try {
       if (!document.hidden && !this.complete && this.following.checked) {
         const end = pieces.at(-1)?.end;
-        const piece = await this.#ask(end === undefined ? {} : { start: end });
+        const piece = await this.#request(end === undefined ? {} : { start: end });
         if (this.closed || of !== this.of || pieces !== this.pieces || !this.following.checked) return;
         if (end !== pieces.at(-1)?.end) return; // a poll at the same time was answered first
         this.complete = piece.complete && piece.end === (end ?? piece.end);
         if (piece.end !== end) this.#append(piece);
-        this.told.textContent = this.complete ? "The process has ended; the log is complete." : "";
+        this.remark.textContent = this.complete ? "The process has ended; the log is complete." : "";
       }
     } catch (problem) {
       if (this.closed || of !== this.of) return;
-      this.told.textContent = problem.status === 404 ? "It has no log, or its log was deleted." : problem.message;
+      this.remark.textContent = problem.status === 404 ? "It has no log, or its log was deleted." : problem.message;
       if (problem.status === 404) this.complete = true;
     }
     this.earlier.disabled = !this.pieces[0]?.start;
@@ -430,14 +430,14 @@ class Logs {
     const { of, pieces } = this, before = pieces[0].start, start = Math.max(0, before - PIECE);
     this.earlier.disabled = true;
     try {
-      const piece = await this.#ask({ start, max_bytes: before - start });
+      const piece = await this.#request({ start, max_bytes: before - start });
       if (this.closed || of !== this.of || pieces !== this.pieces) return;
       pieces.unshift({ ...piece, start });
       while (this.#size() > KEPT) pieces.pop();
       this.#draw();
       this.pre.scrollTop = 0;
     } catch (problem) {
-      this.told.textContent = problem.message;
+      this.remark.textContent = problem.message;
     }
     this.earlier.disabled = !this.pieces[0]?.start;
   }

@@ -1,6 +1,6 @@
 // What really ran beside what would have been decided, where the service only observes.
 
-import { ask } from "./api.mjs";
+import { request } from "./api.mjs";
 import { badge, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
 import { describe, RAN } from "./timeline.mjs";
 
@@ -31,40 +31,40 @@ export class ObservedView {
     const back = Math.min(1000, Math.max(1, Math.ceil((days * 86_400) / this.app.service.slot_seconds)));
     const shorter = Math.min(back, 240);
     const query = { past_slots: shorter, future_slots: 1 }, page = this.pages.wanted;
-    const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: page.cursor, limit: LIMIT } }),
-      ask("timeline", { query }), ask("timeline", { query: { ...query, observed: "true" } })]);
-    this.sum(told);
-    this.use.show(used(told.utilization));
+    const [response, jobs, would, real] = await Promise.all([request("comparison", { query: { days } }), request("comparison/jobs", { query: { cursor: page.cursor, limit: LIMIT } }),
+      request("timeline", { query }), request("timeline", { query: { ...query, observed: "true" } })]);
+    this.sum(response);
+    this.use.show(used(response.utilization));
     this.would.show(placements(would));
     this.real.show(placements(real));
     this.jobs(jobs, page);
-    this.others(told.unmanaged_jobs);
+    this.others(response.unmanaged_jobs);
   }
 
-  sum(told) {
-    const { simulated: would, observed: real, both, promises } = told;
+  sum(response) {
+    const { simulated: would, observed: real, both, promises } = response;
     swap(this.tools, chips("Jobs submitted in the last", SPANS.map((count) => [count, count === 1 ? "day" : `${count} days`]), days, (count) => { days = count; this.app.refresh(); }),
-      element("span", { class: "grow" }), element("span", { class: "soft" }, ...(told.last_observation ? ["last look ", when(told.last_observation, { seconds: true })] : ["not looked at yet"])));
+      element("span", { class: "grow" }), element("span", { class: "soft" }, ...(response.last_observation ? ["last look ", when(response.last_observation, { seconds: true })] : ["not looked at yet"])));
     const gain = would.utility - real.utility;
     const pair = (a, b) => [number(a), element("small", {}, ` ${number(b)} really`)];
     const took = (seconds) => (seconds === null ? "–" : span(Math.round(seconds), 2));
     swap(this.tiles,
       tile("Would have earned", number(would.utility), `${gain >= 0 ? "+" : "−"}${number(Math.abs(gain))} against what really was`),
       tile("Really earned", number(real.utility), real.unknown_utility ? `${real.unknown_utility} of unknown worth` : "utility of what ended"),
-      tile("Finished", pair(would.finished, real.finished), `of ${number(told.jobs)} jobs`),
+      tile("Finished", pair(would.finished, real.finished), `of ${number(response.jobs)} jobs`),
       tile("Open", pair(would.running + would.waiting, real.running + real.waiting), `${number(would.refused)} would be refused`),
       tile("Until done", [took(both.simulated_seconds), element("small", {}, ` ${took(both.observed_seconds)} really`)], both.jobs ? `mean of ${number(both.jobs)} that both finished` : "none finished on both sides"),
       tile("By the promise", promises.jobs ? percent(promises.observed_in_time / promises.jobs) : "–", promises.jobs ? `of ${number(promises.jobs)} really ended by when it would have been promised` : "none that was promised has ended"),
     );
     const remarks = [];
     if (real.assumed_completed) remarks.push(`${number(real.assumed_completed)} ended with unknown exit status; they count as completed.`);
-    if (told.unmanaged_jobs.count) remarks.push(`${number(told.unmanaged_jobs.count)} ran without being submitted here: their utility is unknown and the policy did not account for them, which favours these totals.`);
-    if (told.utilization.unknown_servers.length) remarks.push(`Some ran on servers that are none of the cluster: ${told.utilization.unknown_servers.slice(0, 5).map(shown).join(", ")}.`);
-    if (told.incomplete) remarks.push("Older jobs are left out: there are too many.");
+    if (response.unmanaged_jobs.count) remarks.push(`${number(response.unmanaged_jobs.count)} ran without being submitted here: their utility is unknown and the policy did not account for them, which favours these totals.`);
+    if (response.utilization.unknown_servers.length) remarks.push(`Some ran on servers that are none of the cluster: ${response.utilization.unknown_servers.slice(0, 5).map(shown).join(", ")}.`);
+    if (response.incomplete) remarks.push("Older jobs are left out: there are too many.");
     swap(this.notes, remarks.length ? note("warn", element("p", {}, remarks.join(" "))) : null);
   }
 
-  jobs(told, page) {
+  jobs(response, page) {
     const worth = (value) => (value === null ? element("span", { class: "soft" }, "–") : number(value));
     const columns = [
       { head: "Job", cell: (job) => jobLink(job.name, job.id) },
@@ -77,14 +77,14 @@ export class ObservedView {
       { head: "Earned", class: "num", cell: (job) => worth(job.observed.utility) },
       { head: "Gain", class: "num", cell: (job) => worth(job.gain) },
     ];
-    const nothing = !told.jobs.length && !page.previous;
+    const nothing = !response.jobs.length && !page.previous;
     swap(this.list, nothing ? empty("No job was submitted", "Submit to this service what is submitted to the other scheduler, under the same names and with utilities.")
-      : table("Jobs on both sides, the newest first", columns, told.jobs, { key: (job) => String(job.id), none: "There are no more." }),
-    this.pages.buttons(page, told.next, told.jobs.length));
+      : table("Jobs on both sides, the newest first", columns, response.jobs, { key: (job) => String(job.id), none: "There are no more." }),
+    this.pages.buttons(page, response.next, response.jobs.length));
   }
 
-  others(told) {
-    if (!told.count) return swap(this.strangers);
+  others(response) {
+    if (!response.count) return swap(this.strangers);
     const columns = [
       { head: "Job", cell: (job) => shown(job.name) },
       { head: "Tenant", class: "minor", cell: (job) => (job.tenant === null ? element("span", { class: "soft" }, "–") : shown(job.tenant)) },
@@ -93,22 +93,22 @@ export class ObservedView {
       { head: "Ended", cell: (job) => when(job.completion) },
       { head: "Worth", cell: () => element("span", { class: "soft" }, "not known") },
     ];
-    return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here: their utility is unknown."), table("Jobs that were only seen", columns, told.newest)));
+    return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here: their utility is unknown."), table("Jobs that were only seen", columns, response.newest)));
   }
 }
 
-function used(told) {
-  const slots = told.simulated.map((_, at) => told.first + at);
+function used(response) {
+  const slots = response.simulated.map((_, at) => response.first + at);
   return slots.length ? {
-    kind: "slotLines", slots: true, steps: true, x: slots, end: told.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
-    series: [{ name: "would have been used", colour: 0, values: told.simulated }, { name: "really used", colour: 1, values: told.observed }],
+    kind: "slotLines", slots: true, steps: true, x: slots, end: response.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
+    series: [{ name: "would have been used", colour: 0, values: response.simulated }, { name: "really used", colour: 1, values: response.observed }],
   } : null;
 }
 
 /** Return the chart of servers over time; both sides alike, so that they can be read against each other. */
-function placements(told) {
-  if (told.bars === null) return null;
-  const description = describe({ ...told, last: Math.max(told.first + 1, Math.ceil(told.now)) }, { servers: told.servers.slice(0, ROWS), promises: false });
+function placements(response) {
+  if (response.bars === null) return null;
+  const description = describe({ ...response, last: Math.max(response.first + 1, Math.ceil(response.now)) }, { servers: response.servers.slice(0, ROWS), promises: false });
   description.bars = description.bars.filter((bar) => bar.what === RAN);
   return description.bars.length ? description : null;
 }

@@ -1,6 +1,6 @@
 // Prices and what is reserved, by kind of server, past and to come.
 
-import { ask } from "./api.mjs";
+import { request } from "./api.mjs";
 import { chips, element, empty, Figure, note, number, shown, span, swap } from "./parts.mjs";
 
 const SPANS = [24, 100, 500];
@@ -21,7 +21,7 @@ export class PricesView {
   }
 
   async refresh() {
-    const [coming, past] = await Promise.all([ask("prices", { query: { slots: this.span } }), ask("prices/history", { query: { past_slots: this.span, limit: 500 } })]);
+    const [coming, past] = await Promise.all([request("prices", { query: { slots: this.span } }), request("prices/history", { query: { past_slots: this.span, limit: 500 } })]);
     const first = coming.slots[0]?.slot ?? Infinity;
     const rows = [...past.slots.filter((row) => row.slot < first), ...coming.slots];
     this.draw(coming, rows, Math.min(first, rows.at(-1)?.slot ?? 0));
@@ -40,8 +40,8 @@ export class PricesView {
     const slots = rows.map((row) => row.slot);
     const common = { kind: "slotLines", slots: true, steps: true, x: slots, end: slots.at(-1) + 1, x_label: "slot", legend: true, marks: [{ x: now, name: "now" }] };
     const few = coming.kinds.slice(0, 8);
-    const sum = (kind) => (kind && Object.values(kind).some((one) => one.price !== undefined) ? Object.values(kind).reduce((total, one) => total + (one.price ?? 0), 0) : null);
-    const most = (kind) => (kind && Object.values(kind).some((one) => one.used !== undefined) ? Math.max(...Object.values(kind).map((one) => one.used ?? 0)) : null);
+    const sum = (kind) => (kind && Object.values(kind).some((item) => item.price !== undefined) ? Object.values(kind).reduce((total, item) => total + (item.price ?? 0), 0) : null);
+    const most = (kind) => (kind && Object.values(kind).some((item) => item.used !== undefined) ? Math.max(...Object.values(kind).map((item) => item.used ?? 0)) : null);
     const label = (kind) => `${shown(kind.name)} (${kind.servers.length})`;
     const series = (read) => few.map((kind, at) => ({ name: label(kind), colour: at, values: rows.map((row) => read(row.kinds[kind.name])) }));
     this.total.show(coming.priced ? { ...common, y_label: "utility a slot", series: series(sum) } : null);

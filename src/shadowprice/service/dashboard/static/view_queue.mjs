@@ -1,6 +1,6 @@
 // The jobs: those that are open with their promise and what they wait for, and all that ever were, by page.
 
-import { ask } from "./api.mjs";
+import { request } from "./api.mjs";
 import { badge, chips, CLOSED, element, empty, jobLink, OPEN, Pages, progressCell, promiseCell, reasonOf, swap, table, to, when, whereCell } from "./parts.mjs";
 
 const SHOWS = [["open", "Open", OPEN], ["running", "Running", ["running", "resizing"]], ["waiting", "Waiting", ["pending", "admitted", "standby"]], ["finished", "Finished", ["finished"]], ["unsuccessful", "Refused, failed, cancelled", CLOSED.filter((state) => state !== "finished")], ["all", "All", []]];
@@ -30,9 +30,9 @@ export class QueueView {
     const [, , states] = SHOWS.find(([key]) => key === this.show);
     const page = this.pages.wanted;
     const query = { state: states.join(","), tenant: this.tenant, search: this.search, cursor: page.cursor, limit: LIMIT };
-    const [response, service, tenants] = await Promise.all([ask("jobs", { query }), ask("service"), this.app.operates ? ask("tenants") : null]);
+    const [response, service, tenants] = await Promise.all([request("jobs", { query }), request("service"), this.app.operates ? request("tenants") : null]);
     Object.assign(this.app.service, service);
-    this.draw(response, page, service, tenants?.tenants.map((one) => one.name) ?? []);
+    this.draw(response, page, service, tenants?.tenants.map((item) => item.name) ?? []);
   }
 
   go(show, tenant, search = this.search) {

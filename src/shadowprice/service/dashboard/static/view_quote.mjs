@@ -1,18 +1,18 @@
 // A quote: what would become of a job if it were submitted now; nothing is reserved by asking.
 
-import { ask } from "./api.mjs";
+import { request } from "./api.mjs";
 import { row } from "./dialogs.mjs";
-import { badge, distance, element, lengthTile, localTimes, note, number, outlookNote, shown, swap, tile, to, trouble, when } from "./parts.mjs";
+import { badge, distance, element, lengthTile, localTimes, note, number, outlookNote, shown, swap, tile, to, problemNote, when } from "./parts.mjs";
 
 // A rate with a unit, such as 0.5/h, stays text.
 const rate = (text) => text.includes("/") ? text : Number(text);
 
 const KINDS = {
-  deadline: { says: "all of it until a deadline, then nothing", fields: [["by", "Deadline", "4h", "from now, like 4h or 20min"]] },
-  sigmoid: { says: "much until about a target, little after", fields: [["target", "Target", "4h", "from now, like 4h"], ["decay", "Decay", "0.5", "how sharply it falls, a slot, or like 0.5/h; 0 not at all", rate]] },
-  linear: { says: "less with every slot", fields: [["slope", "Slope", "-1", "change a slot, or like -1/h; not above 0", rate]] },
-  constant: { says: "the same whenever", fields: [] },
-  reciprocal: { says: "value / (1 + slots)", fields: [] },
+  deadline: { meaning: "all of it until a deadline, then nothing", fields: [["by", "Deadline", "4h", "from now, like 4h or 20min"]] },
+  sigmoid: { meaning: "much until about a target, little after", fields: [["target", "Target", "4h", "from now, like 4h"], ["decay", "Decay", "0.5", "how sharply it falls, a slot, or like 0.5/h; 0 not at all", rate]] },
+  linear: { meaning: "less with every slot", fields: [["slope", "Slope", "-1", "change a slot, or like -1/h; not above 0", rate]] },
+  constant: { meaning: "the same whenever", fields: [] },
+  reciprocal: { meaning: "value / (1 + slots)", fields: [] },
 };
 
 export class QuoteView {
@@ -27,18 +27,18 @@ export class QuoteView {
 
   async refresh() {
     if (this.made) return; // what is being typed stays
-    const [servers, tenants] = await Promise.all([ask("servers"), this.app.operates ? ask("tenants") : null]);
+    const [servers, tenants] = await Promise.all([request("servers"), this.app.operates ? request("tenants") : null]);
     this.made = true;
     const sizes = new Map();
     for (const server of servers.servers) for (const [name, amount] of Object.entries(server.capacity)) if (!sizes.has(name)) sizes.set(name, amount);
     this.resources = [...sizes.keys()];
-    this.draw(sizes, tenants?.tenants.map((one) => one.name) ?? []);
+    this.draw(sizes, tenants?.tenants.map((item) => item.name) ?? []);
   }
 
   draw(sizes, tenants) {
     const field = (options) => row(options, this.inputs);
     const group = (legend, ...inside) => element("fieldset", {}, element("legend", {}, legend), element("div", { class: "pairs" }, ...inside));
-    const kind = field({ name: "kind", label: "Kind", options: Object.entries(KINDS).map(([name, one]) => [name, `${name}: ${one.says}`]), value: "deadline", wide: true });
+    const kind = field({ name: "kind", label: "Kind", options: Object.entries(KINDS).map(([name, one]) => [name, `${name}: ${one.meaning}`]), value: "deadline", wide: true });
     this.parameters = element("div", { class: "pairs inner" });
     const form = element("form", { class: "fields quote" },
       group("One worker takes", ...[...sizes].slice(0, 6).map(([name, size], at) => field({ name: `worker ${name}`, label: shown(name), value: at === 0 ? "1" : "", placeholder: "0", hint: `servers have ${size}` }))),
@@ -51,7 +51,7 @@ export class QuoteView {
     this.inputs.get("kind").addEventListener("change", () => this.fill());
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.ask(form);
+      this.requestQuote(form);
     });
     this.place.replaceChildren(form);
     this.fill();
@@ -88,14 +88,14 @@ export class QuoteView {
     return job;
   }
 
-  async ask(form) {
+  async requestQuote(form) {
     const go = form.querySelector("button[type=submit]");
     go.disabled = true;
     try {
       const job = this.job();
-      this.show(await ask("quote", { method: "POST", body: job, query: { outlook: true } }), job);
+      this.show(await request("quote", { method: "POST", body: job, query: { outlook: true } }), job);
     } catch (problem) {
-      swap(this.result, trouble(problem));
+      swap(this.result, problemNote(problem));
     } finally {
       go.disabled = false;
     }
@@ -118,6 +118,6 @@ export class QuoteView {
       displaced ? note("warn", element("p", {}, `These would lose the promise they were given: ${displaced}.`)) : null,
       element("details", {}, element("summary", {}, "As a job file"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify({ name: "my-job", ...job }, null, 2).split("\n").flatMap((line) => [line, element("br")]))),
       element("p", { class: "remark" }, `Asked for slot ${number(quote.slot)}; prices change with what is submitted. `, element("a", { href: to("prices") }, "See prices")));
-    this.app.say(verdict[1]);
+    this.app.announce(verdict[1]);
   }
 }

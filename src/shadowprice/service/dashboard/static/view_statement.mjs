@@ -1,16 +1,16 @@
 // A tenant's statement: what it holds, what moved it, entry by entry.
 
-import { ask, now, part } from "./api.mjs";
+import { request, now, part } from "./api.mjs";
 import { button, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 
 const LIMIT = 50, DRAWN = 1000;
 const KINDS = {
-  grant: { colour: "c2", says: "granted" },
-  expiry: { colour: "c7", says: "expired" },
-  debit: { colour: "c0", says: "the price of a job" },
-  refund: { colour: "c3", says: "not used by a job" },
-  payment: { colour: "c1", says: "for lending its share" },
+  grant: { colour: "c2", meaning: "granted" },
+  expiry: { colour: "c7", meaning: "expired" },
+  debit: { colour: "c0", meaning: "the price of a job" },
+  refund: { colour: "c3", meaning: "not used by a job" },
+  payment: { colour: "c1", meaning: "for lending its share" },
 };
 const SPANS = [["0", "This period"], ["1", "The one before"], ["all", "All"]];
 
@@ -31,19 +31,19 @@ export class StatementView {
 
   async refresh() {
     const path = `tenants/${part(this.name)}/statement`, wanted = this.pages.wanted;
-    const whole = await ask(path, { query: { limit: DRAWN, back: this.span === null || this.span === "all" ? null : this.span } });
+    const whole = await request(path, { query: { limit: DRAWN, back: this.span === null || this.span === "all" ? null : this.span } });
     this.budget = whole.budget;
     if (this.span === null && whole.budget) {
       this.span = "0";
       return this.refresh();
     }
     const page = wanted.cursor === null ? { entries: whole.entries.slice(0, LIMIT), next: whole.entries.length > LIMIT ? whole.entries[LIMIT - 1].id : null }
-      : await ask(path, { query: { limit: LIMIT, cursor: wanted.cursor, back: whole.budget && this.span !== "all" ? this.span : null } });
+      : await request(path, { query: { limit: LIMIT, cursor: wanted.cursor, back: whole.budget && this.span !== "all" ? this.span : null } });
     return this.draw(whole, page, wanted);
   }
 
-  draw(told, page, wanted) {
-    const { account, budget } = told;
+  draw(response, page, wanted) {
+    const { account, budget } = response;
     swap(this.tiles, account ? element("div", { class: "tiles" },
       tile("Holds", number(account.held), account.held < 0 ? "below 0: only jobs that cost nothing are admitted" : `of ${number(budget.points)} every ${budget.period}`),
       tile("In open jobs", number(account.reserved_points), "paid, and not used yet"),
@@ -51,23 +51,23 @@ export class StatementView {
       tile("Next period", when(account.ends, { brief: true }), [element("span", { "data-moment": account.ends }, ""), element("span", {}, budget.carry === "all" ? "all is kept" : budget.carry ? `${number(budget.carry)} are kept at most` : "what is left expires")]))
       : note("info", element("p", {}, `${shown(this.name)} has no budget: it spends without limit.`)));
     swap(this.tools, budget ? chips("Which entries", SPANS, this.span, (span) => this.choose(span)) : null);
-    this.drawChart(told);
+    this.drawChart(response);
     const columns = [
-      { head: "When", cell: (one) => when(one.at, { seconds: true }) },
-      { head: "What", cell: (one) => element("span", { class: `badge b-${KINDS[one.kind]?.colour ?? "c7"}`, title: KINDS[one.kind]?.says ?? "" }, one.kind) },
-      { head: "Points", class: "num", cell: (one) => exact(one.points, one.points > 0 ? "+" : "") },
-      { head: "Held then", class: "num", cell: (one) => exact(one.balance) },
-      { head: "Job", cell: (one) => (one.job === null ? element("span", { class: "soft" }, "–") : jobLink(one.job, one.job_id)) },
-      { head: "Note", class: "why", cell: (one) => (one.other !== null ? `from ${shown(one.other)}` : one.note || element("span", { class: "soft" }, "–")) },
+      { head: "When", cell: (row) => when(row.at, { seconds: true }) },
+      { head: "What", cell: (row) => element("span", { class: `badge b-${KINDS[row.kind]?.colour ?? "c7"}`, title: KINDS[row.kind]?.meaning ?? "" }, row.kind) },
+      { head: "Points", class: "num", cell: (row) => exact(row.points, row.points > 0 ? "+" : "") },
+      { head: "Held then", class: "num", cell: (row) => exact(row.balance) },
+      { head: "Job", cell: (row) => (row.job === null ? element("span", { class: "soft" }, "–") : jobLink(row.job, row.job_id)) },
+      { head: "Note", class: "why", cell: (row) => (row.other !== null ? `from ${shown(row.other)}` : row.note || element("span", { class: "soft" }, "–")) },
     ];
-    const sums = Object.entries(told.sums).filter(([, points]) => points).map(([kind, points]) => `${kind} ${number(points)}`).join(" · ");
-    swap(this.list, page.entries.length ? table("Entries, the newest first", columns, page.entries, { key: (one) => String(one.id) }) : empty("No entries", "Nothing was granted or paid in this time."),
-      element("p", { class: "remark" }, `From ${number(told.opening)} to ${number(told.closing)}${sums ? `: ${sums}` : ""}. As a spreadsheet: shadowprice statement ${shown(this.name)} -o csv. `, element("a", { href: to("tenants") }, "All tenants")),
+    const sums = Object.entries(response.sums).filter(([, points]) => points).map(([kind, points]) => `${kind} ${number(points)}`).join(" · ");
+    swap(this.list, page.entries.length ? table("Entries, the newest first", columns, page.entries, { key: (row) => String(row.id) }) : empty("No entries", "Nothing was granted or paid in this time."),
+      element("p", { class: "remark" }, `From ${number(response.opening)} to ${number(response.closing)}${sums ? `: ${sums}` : ""}. As a spreadsheet: shadowprice statement ${shown(this.name)} -o csv. `, element("a", { href: to("tenants") }, "All tenants")),
       this.pages.buttons(wanted, page.next, page.entries.length));
   }
 
-  drawChart(told) {
-    const entries = [...told.entries].reverse();
+  drawChart(response) {
+    const entries = [...response.entries].reverse();
     if (!entries.length) {
       this.figure.show(null);
       return;
@@ -75,10 +75,10 @@ export class StatementView {
     const { slot_seconds: slot, origin } = this.app.service;
     const place = (moment) => (new Date(moment) - new Date(origin)) / 1000 / slot;
     const shownTo = this.span === "1" ? place(entries.at(-1).at) : place(now());
-    const first = entries[0], xs = [place(first.at), ...entries.map((one) => place(one.at))];
+    const first = entries[0], xs = [place(first.at), ...entries.map((item) => place(item.at))];
     const last = Math.max(shownTo, xs.at(-1) + 1e-6);
     const clock = clockOf(slot, origin);
-    const series = [{ name: "held", colour: 0, values: [first.balance - first.points, ...entries.map((one) => one.balance)] }];
+    const series = [{ name: "held", colour: 0, values: [first.balance - first.points, ...entries.map((item) => item.balance)] }];
     this.figure.show({ kind: "slotLines", slots: true, steps: true, x: xs, end: last, x_label: clock.title, y_label: "points", fill: true, series });
   }
 
@@ -98,7 +98,7 @@ export class StatementView {
       title: `Give points to ${shown(name)}`, action: "Give them",
       body: [element("p", {}, "They are added to the balance once. At the end of the period they expire like the others.")],
       fields: [{ name: "points", label: "Points", required: true, hint: "like 50 or 2.5" }, { name: "note", label: "Note", placeholder: "what for" }],
-      send: ({ points, note: text }) => ask(`tenants/${part(name)}/grants`, { method: "POST", body: { points: Number(points), note: text } }),
+      send: ({ points, note: text }) => request(`tenants/${part(name)}/grants`, { method: "POST", body: { points: Number(points), note: text } }),
     });
     if (done) await app.did("The points are given");
   }
@@ -121,7 +121,7 @@ export function changeBudget(app, name, budget) {
       { name: "carry", label: "Kept at the end of a period", value: String(budget?.carry ?? 0), hint: "points at most, or all" },
       { name: "since", label: "A period begins", value: budget?.since ?? "", hint: "like 2026-11-23T00:00:00Z; empty: days at midnight UTC, weeks on Monday" },
     ],
-    send: ({ points, period, carry, since }) => ask(`tenants/${part(name)}`, {
+    send: ({ points, period, carry, since }) => request(`tenants/${part(name)}`, {
       method: "PUT",
       body: { budget: points.trim() === "" ? null : { points: Number(points), period, carry: carry.trim() === "all" ? "all" : Number(carry), ...(since ? { since } : {}) } },
     }),

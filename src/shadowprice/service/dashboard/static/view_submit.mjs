@@ -1,8 +1,8 @@
 // Submit a shell command; unlike `shadowprice submit -- COMMAND`, no variables and no directory of the user are sent.
 
-import { ask, now } from "./api.mjs";
+import { request, now } from "./api.mjs";
 import { row } from "./dialogs.mjs";
-import { element, reference, shown, to, trouble } from "./parts.mjs";
+import { element, reference, shown, to, problemNote } from "./parts.mjs";
 
 /** Fields by the location of a diagnostic in the record, the longest location first. */
 const FIELD_AT = [["run.command", "command"], ["run.workdir", "workdir"], ["run.env", "env"], ["run.retries", "retries"], ["worker.cpu", "cpus"], ["worker.memory", "memory"], ["worker", "gpus"],
@@ -28,7 +28,7 @@ export class SubmitView {
 
   async refresh() {
     if (this.made) return; // keep what is being typed
-    const tenants = this.app.operates ? (await ask("tenants")).tenants.map((one) => one.name) : [];
+    const tenants = this.app.operates ? (await request("tenants")).tenants.map((item) => item.name) : [];
     this.made = true;
     this.draw(tenants);
   }
@@ -100,16 +100,16 @@ export class SubmitView {
     this.mark([]);
     this.faults.replaceChildren();
     try {
-      const job = await ask("jobs", { method: "POST", body: this.record(), key: this.key });
-      this.app.say(`Submitted ${shown(job.name)}`);
+      const job = await request("jobs", { method: "POST", body: this.record(), key: this.key });
+      this.app.announce(`Submitted ${shown(job.name)}`);
       if (this.app.view === this) location.hash = to("job", reference(job.name, job.id)).slice(1);
     } catch (problem) {
       submitButton.disabled = false; // a disabled button can't get the focus
       const errors = problem.code === "name-conflict" ? [{ location: "name", message: problem.message }] : problem.errors ?? [];
       const remaining = this.mark(errors);
-      if (remaining.length || !errors.length) this.faults.replaceChildren(trouble(Object.assign(problem, { errors: remaining })));
+      if (remaining.length || !errors.length) this.faults.replaceChildren(problemNote(Object.assign(problem, { errors: remaining })));
       (form.querySelector("[aria-invalid]") ?? submitButton).focus();
-      if (this.app.view !== this) this.app.say(`Not submitted: ${shown(problem.message)}`);
+      if (this.app.view !== this) this.app.announce(`Not submitted: ${shown(problem.message)}`);
     }
   }
 

@@ -1,6 +1,6 @@
 // Tenants: what they own and have running, and the tokens that were handed out.
 
-import { ask, now, part } from "./api.mjs";
+import { request, now, part } from "./api.mjs";
 import { bar, button, element, empty, number, shown, STATES, swap, table, to, when } from "./parts.mjs";
 import { amounts } from "./view_cluster.mjs";
 import { changeBudget } from "./view_statement.mjs";
@@ -16,30 +16,30 @@ export class TenantsView {
   }
 
   async refresh() {
-    const [told, tokens] = await Promise.all([ask("tenants"), this.app.operates ? ask("tokens") : null]);
-    this.draw(told.tenants);
-    if (tokens) this.drawTokens(tokens.tokens, told.tenants.map((one) => one.name));
+    const [response, tokens] = await Promise.all([request("tenants"), this.app.operates ? request("tokens") : null]);
+    this.draw(response.tenants);
+    if (tokens) this.drawTokens(tokens.tokens, response.tenants.map((item) => item.name));
   }
 
   draw(tenants) {
-    const open = (one) => Object.values(one.jobs).reduce((a, b) => a + b, 0);
+    const open = (item) => Object.values(item.jobs).reduce((a, b) => a + b, 0);
     const columns = [
-      { head: "Tenant", cell: (one) => element("a", { href: to("queue", "open", one.name), class: "jobname", title: one.name, "data-focus": `tenant ${one.name}` }, one.name) },
-      { head: "Owns", cell: (one) => (Object.keys(one.share).length ? Object.entries(one.share).map(([name, amount]) => `${name} ${amount}`).join(" · ") : element("span", { class: "soft" }, "no share")) },
-      { head: "Budget", cell: (one) => (one.budget ? `${number(one.budget.points)} points every ${one.budget.period}` : element("span", { class: "soft" }, "no limit")) },
-      { head: "Holds", cell: (one) => this.held(one) },
-      { head: "Spent", class: "num", cell: (one) => (one.account ? number(one.account.spent) : element("span", { class: "soft" }, "–")) },
-      { head: "Open jobs", class: "num", cell: (one) => number(open(one)) },
-      { head: "Of them", cell: (one) => (open(one) ? element("span", { class: "states" }, ...Object.entries(one.jobs).map(([state, count]) => element("span", { class: `badge b-${STATES[state]?.colour ?? "c7"}` }, `${number(count)} ${state}`))) : element("span", { class: "soft" }, "–")) },
+      { head: "Tenant", cell: (row) => element("a", { href: to("queue", "open", row.name), class: "jobname", title: row.name, "data-focus": `tenant ${row.name}` }, row.name) },
+      { head: "Owns", cell: (row) => (Object.keys(row.share).length ? Object.entries(row.share).map(([name, amount]) => `${name} ${amount}`).join(" · ") : element("span", { class: "soft" }, "no share")) },
+      { head: "Budget", cell: (row) => (row.budget ? `${number(row.budget.points)} points every ${row.budget.period}` : element("span", { class: "soft" }, "no limit")) },
+      { head: "Holds", cell: (row) => this.held(row) },
+      { head: "Spent", class: "num", cell: (row) => (row.account ? number(row.account.spent) : element("span", { class: "soft" }, "–")) },
+      { head: "Open jobs", class: "num", cell: (row) => number(open(row)) },
+      { head: "Of them", cell: (row) => (open(row) ? element("span", { class: "states" }, ...Object.entries(row.jobs).map(([state, count]) => element("span", { class: `badge b-${STATES[state]?.colour ?? "c7"}` }, `${number(count)} ${state}`))) : element("span", { class: "soft" }, "–")) },
     ];
     if (this.app.operates) {
-      columns.push({ head: "", class: "acts", cell: (one) => element("span", { class: "acts" },
-        button("Share", () => this.put(one), { focus: `share ${one.name}`, "aria-label": `Change the share of ${one.name}` }),
-        button("Budget", () => this.budget(one), { focus: `budget ${one.name}`, "aria-label": `Change the budget of ${one.name}` }),
-        button("Token", () => this.token(one.name), { focus: `token ${one.name}`, "aria-label": `Make a token for ${one.name}` }),
-        button("Remove", () => this.remove(one), { kind: "quiet", focus: `remove ${one.name}`, "aria-label": `Remove ${one.name}`, disabled: open(one) > 0, title: open(one) ? "it has open jobs" : "" })) });
+      columns.push({ head: "", class: "acts", cell: (row) => element("span", { class: "acts" },
+        button("Share", () => this.put(row), { focus: `share ${row.name}`, "aria-label": `Change the share of ${row.name}` }),
+        button("Budget", () => this.budget(row), { focus: `budget ${row.name}`, "aria-label": `Change the budget of ${row.name}` }),
+        button("Token", () => this.token(row.name), { focus: `token ${row.name}`, "aria-label": `Make a token for ${row.name}` }),
+        button("Remove", () => this.remove(row), { kind: "quiet", focus: `remove ${row.name}`, "aria-label": `Remove ${row.name}`, disabled: open(row) > 0, title: open(row) ? "it has open jobs" : "" })) });
     }
-    swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (one) => one.name }) : empty("No tenants", "All jobs share the cluster. Add a tenant to create tokens with fewer rights than yours."));
+    swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (row) => row.name }) : empty("No tenants", "All jobs share the cluster. Add a tenant to create tokens with fewer rights than yours."));
   }
 
   /** Return what a tenant holds, as a link to its statement. */
@@ -55,15 +55,15 @@ export class TenantsView {
 
   drawTokens(tokens, tenants) {
     const columns = [
-      { head: "Token", class: "num", cell: (one) => number(one.id) },
-      { head: "For", cell: (one) => (one.role === "operator" ? "an operator" : one.tenant) },
-      { head: "Note", cell: (one) => one.note || element("span", { class: "soft" }, "–") },
-      { head: "Made", class: "minor", cell: (one) => when(one.created, { brief: true }) },
-      { head: "Valid until", cell: (one) => (one.revoked ? ["revoked ", when(one.revoked, { brief: true })] : one.expires ? [new Date(one.expires) < now() ? "expired " : "", when(one.expires)] : element("span", { class: "soft" }, "until it is revoked")) },
-      { head: "", class: "acts", cell: (one) => (one.revoked ? "" : button("Revoke", () => this.revoke(one), { kind: "quiet", focus: `revoke ${one.id}`, "aria-label": `Revoke token ${one.id}` })) },
+      { head: "Token", class: "num", cell: (row) => number(row.id) },
+      { head: "For", cell: (row) => (row.role === "operator" ? "an operator" : row.tenant) },
+      { head: "Note", cell: (row) => row.note || element("span", { class: "soft" }, "–") },
+      { head: "Made", class: "minor", cell: (row) => when(row.created, { brief: true }) },
+      { head: "Valid until", cell: (row) => (row.revoked ? ["revoked ", when(row.revoked, { brief: true })] : row.expires ? [new Date(row.expires) < now() ? "expired " : "", when(row.expires)] : element("span", { class: "soft" }, "until it is revoked")) },
+      { head: "", class: "acts", cell: (row) => (row.revoked ? "" : button("Revoke", () => this.revoke(row), { kind: "quiet", focus: `revoke ${row.id}`, "aria-label": `Revoke token ${row.id}` })) },
     ];
     swap(this.tokens, element("div", { class: "row" }, element("h2", {}, "Tokens"), element("span", { class: "grow" }), button("Make a token", () => this.token(null, tenants))),
-      table("Tokens", columns, tokens, { key: (one) => String(one.id) }), element("p", { class: "remark" }, "A token is shown once, when it is made."));
+      table("Tokens", columns, tokens, { key: (row) => String(row.id) }), element("p", { class: "remark" }, "A token is shown once, when it is made."));
   }
 
   async put(one) {
@@ -72,14 +72,14 @@ export class TenantsView {
       title: one ? `The share of ${shown(one.name)}` : "Add a tenant", action: one ? "Change it" : "Add",
       fields: [...(one ? [] : [{ name: "name", label: "Name", required: true }]),
         { name: "share", label: "Owns", type: "area", rows: 3, value: one ? Object.entries(one.share).map(([name, amount]) => `${name}: ${amount}`).join("\n") : "", hint: "An amount a line, like gpu: 4; leave it empty for no share" }],
-      send: ({ name, share }) => ask(`tenants/${part(one ? one.name : name)}`, { method: "PUT", body: { share: amounts(share) } }),
+      send: ({ name, share }) => request(`tenants/${part(one ? one.name : name)}`, { method: "PUT", body: { share: amounts(share) } }),
     });
     if (done) await app.did(one ? "The share is changed" : "The tenant is added");
   }
 
   async remove(one) {
     const { app } = this;
-    const done = await app.form({ title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share and its budget go with it. Its tokens stay valid until they are revoked.")], send: () => ask(`tenants/${part(one.name)}`, { method: "DELETE" }) });
+    const done = await app.form({ title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share and its budget go with it. Its tokens stay valid until they are revoked.")], send: () => request(`tenants/${part(one.name)}`, { method: "DELETE" }) });
     if (done) await app.did(`${shown(one.name)} is removed`);
   }
 
@@ -91,7 +91,7 @@ export class TenantsView {
         { name: "expires", label: "Valid for", value: "90d", hint: "Like 90d or 12h; leave it empty for a token that does not expire" }, { name: "note", label: "Note", placeholder: "whose it is" }],
       send: (values) => {
         const owner = tenant ?? values.tenant;
-        return ask("tokens", { method: "POST", body: { ...(owner ? { tenant: owner } : { role: "operator" }), ...(values.expires ? { expires: values.expires } : {}), note: values.note } });
+        return request("tokens", { method: "POST", body: { ...(owner ? { tenant: owner } : { role: "operator" }), ...(values.expires ? { expires: values.expires } : {}), note: values.note } });
       },
     });
     if (!made) return;
@@ -101,9 +101,9 @@ export class TenantsView {
         field.select();
         try {
           await navigator.clipboard.writeText(made.token);
-          app.say("copied");
+          app.announce("copied");
         } catch {
-          app.say("select it and copy it by hand");
+          app.announce("select it and copy it by hand");
         }
       })],
       send: async () => true,
@@ -113,7 +113,7 @@ export class TenantsView {
 
   async revoke(one) {
     const { app } = this;
-    const done = await app.form({ title: `Revoke token ${one.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Whoever uses it (${one.role === "operator" ? "an operator" : shown(one.tenant)}${one.note ? `, “${shown(one.note)}”` : ""}) is signed out at once.`)], send: () => ask(`tokens/${one.id}`, { method: "DELETE" }) });
+    const done = await app.form({ title: `Revoke token ${one.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Whoever uses it (${one.role === "operator" ? "an operator" : shown(one.tenant)}${one.note ? `, “${shown(one.note)}”` : ""}) is signed out at once.`)], send: () => request(`tokens/${one.id}`, { method: "DELETE" }) });
     if (done) await app.did(`Token ${one.id} is revoked`);
   }
 }

@@ -1,8 +1,8 @@
 // What the last days would have earned with other servers, or under another policy.
 
-import { ask } from "./api.mjs";
+import { request } from "./api.mjs";
 import { row } from "./dialogs.mjs";
-import { bar, button, element, empty, note, number, shown, span, swap, table, tile, to, trouble, when } from "./parts.mjs";
+import { bar, button, element, empty, note, number, shown, span, swap, table, tile, to, problemNote, when } from "./parts.mjs";
 
 const STATES = { waiting: "b-c7", running: "b-c2", done: "b-done", failed: "b-c4", cancelled: "b-c7" };
 const MEASURES = [["total_utility", "Utility earned"], ["arrived", "Jobs"], ["admitted", "Admitted"], ["finished", "Finished"], ["refused", "Refused"], ["mean_jct", "Mean time until done, in slots"]];
@@ -24,16 +24,16 @@ export class WhatifView {
   async refresh() {
     clearTimeout(this.timer);
     if (this.run !== null) {
-      const told = await ask(`whatif/${this.run}`);
-      this.show(told);
-      if (going(told)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+      const response = await request(`whatif/${this.run}`);
+      this.show(response);
+      if (going(response)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
       return;
     }
-    const told = await ask("whatif");
+    const response = await request("whatif");
     if (!this.made) this.form();
     this.made = true; // what is being typed stays
-    this.list(told.runs);
-    if (told.runs.some(going)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+    this.list(response.runs);
+    if (response.runs.some(going)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
   }
 
   form() {
@@ -49,13 +49,13 @@ export class WhatifView {
       element("div", { class: "actions" }, element("button", { type: "submit", class: "primary" }, "Find out")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.ask(form, kinds);
+      this.requestRun(form, kinds);
     });
     this.faults = element("div", {});
     this.place.replaceChildren(form, this.faults);
   }
 
-  async ask(form, kinds) {
+  async requestRun(form, kinds) {
     const go = form.querySelector("button[type=submit]"), value = (name) => this.inputs.get(name).value.trim();
     go.disabled = true;
     try {
@@ -66,10 +66,10 @@ export class WhatifView {
       const set = settings(value("set"));
       if (Object.keys(set).length) body.set = set;
       if (!Object.keys(servers).length && !body.policy && !body.set) throw new Error("no change is requested: add a server, or choose a policy");
-      const run = await ask("whatif", { method: "POST", body });
+      const run = await request("whatif", { method: "POST", body });
       location.hash = to("whatif", String(run.id)).slice(1);
     } catch (problem) {
-      swap(this.faults, trouble(problem));
+      swap(this.faults, problemNote(problem));
     } finally {
       go.disabled = false;
     }
@@ -105,7 +105,7 @@ export class WhatifView {
   }
 
   async cancel() {
-    await ask(`whatif/${this.run}`, { method: "DELETE" });
+    await request(`whatif/${this.run}`, { method: "DELETE" });
     await this.app.did("It was ended");
   }
 

@@ -1,4 +1,4 @@
-// Jobs and servers of a run: the list with its Gantt chart, a job's story, a server's timeline.
+// Jobs and servers of a run: the list with its Gantt chart, a job's history, a server's timeline.
 
 import { Chart } from "./charts.mjs";
 import { element } from "./dom.mjs";
@@ -8,7 +8,7 @@ import { liveTable } from "./tables.mjs";
 const MOST_SERVERS = 40;
 
 /** What a page knows of its jobs: columns of the jobs, and where each stood, as rows of six numbers. */
-export class Stories {
+export class Histories {
   constructor(data) {
     this.data = data;
     this.count = data.jobs.job.length;
@@ -23,8 +23,8 @@ export class Stories {
   }
 
   /** Return a job's placements, {server, workers, ps, from, to}, of what ran or of the plan. */
-  stays(which, at) {
-    if (which === "plan" && this.of("planned", at) === 1) return this.stays("ran", at);
+  runs(which, at) {
+    if (which === "plan" && this.of("planned", at) === 1) return this.runs("ran", at);
     const rows = this.data[which], index = which === "plan" ? this.plan : this.ran, found = [];
     for (let row = index[at]; row < index[at + 1]; row += 1) {
       found.push({ server: rows.server[row], workers: rows.workers[row], ps: rows.ps[row], from: rows.slot[row], to: rows.slot[row] + rows.slots[row] });
@@ -32,7 +32,7 @@ export class Stories {
     return found;
   }
 
-  /** Return the slots by whose end a job was promised, in the order in which it was told. */
+  /** Return the slots by whose end a job was promised, in the order of the promises. */
   promises(at) {
     const { job, slot } = this.data.promises ?? { job: [] };
     return job.flatMap((each, row) => (each === at ? [slot[row]] : []));
@@ -40,13 +40,13 @@ export class Stories {
 
   /** Return how many workers and parameter servers a job had over time: {from, to, workers, ps, servers}. */
   widths(which, at) {
-    const stays = this.stays(which, at), cuts = [...new Set(stays.flatMap((stay) => [stay.from, stay.to]))].sort((a, b) => a - b);
+    const runs = this.runs(which, at), cuts = [...new Set(runs.flatMap((run) => [run.from, run.to]))].sort((a, b) => a - b);
     const steps = new Map(cuts.map((cut) => [cut, [0, 0, 0]]));
-    for (const stay of stays) {
-      for (const [cut, sign] of [[stay.from, 1], [stay.to, -1]]) {
+    for (const run of runs) {
+      for (const [cut, sign] of [[run.from, 1], [run.to, -1]]) {
         const step = steps.get(cut);
-        step[0] += sign * stay.workers;
-        step[1] += sign * stay.ps;
+        step[0] += sign * run.workers;
+        step[1] += sign * run.ps;
         step[2] += sign;
       }
     }
@@ -71,43 +71,43 @@ function begins(jobs, count) {
   return index;
 }
 
-function style(stories, at) {
-  const outcome = stories.of("outcome", at), late = stories.of("late", at);
+function style(histories, at) {
+  const outcome = histories.of("outcome", at), late = histories.of("late", at);
   return outcome === "finished" && late !== null && late > 0 ? "late" : outcome;
 }
 
 /** Return the Gantt chart of so many jobs. */
-export function jobsGantt(stories, rows, extent) {
+export function jobsGantt(histories, rows, extent) {
   const bars = [], used = new Set();
   rows.forEach((at, row) => {
-    const name = stories.of("job", at), look = style(stories, at);
-    const [arrival, start] = [stories.of("arrival", at), stories.of("start", at)];
+    const name = histories.of("job", at), look = style(histories, at);
+    const [arrival, start] = [histories.of("arrival", at), histories.of("start", at)];
     const add = (bar) => { used.add(bar.style); bars.push({ row, name, pick: at, ...bar }); };
-    const widths = stories.widths("ran", at);
+    const widths = histories.widths("ran", at);
     if (start === null) {
       const open = look === "waiting" ? Math.max(extent[1], arrival + 1) : arrival + 1;
-      add({ style: look === "waiting" ? "wait" : look, from: arrival, to: open, text: stories.outcomes.get(look)?.label ?? look });
+      add({ style: look === "waiting" ? "wait" : look, from: arrival, to: open, text: histories.outcomes.get(look)?.label ?? look });
       return;
     }
     if (start > arrival) add({ style: "wait", from: arrival, to: start, text: "" });
     widths.forEach((width, each) => {
       const before = widths[each - 1];
       if (before && before.to < width.from) add({ style: "wait", from: before.to, to: width.from, text: "" });
-      add({ style: look, from: width.from, to: width.to, text: told(width), label: String(width.workers || width.ps) });
+      add({ style: look, from: width.from, to: width.to, text: describeWidth(width), label: String(width.workers || width.ps) });
     });
   });
   // The axis is as long as what is drawn: twenty jobs of a month are a stretch of it.
   const first = bars.reduce((least, bar) => Math.min(least, bar.from), bars.length ? Infinity : extent[0]);
   const last = bars.reduce((most, bar) => Math.max(most, bar.to), bars.length ? 0 : extent[1]);
   const known = [
-    ...stories.data.outcomes.map(([key, label, colour]) => ({ style: key, name: key === "finished" ? "ran, finished" : label, colour, look: "full" })),
+    ...histories.data.outcomes.map(([key, label, colour]) => ({ style: key, name: key === "finished" ? "ran, finished" : label, colour, look: "full" })),
     { style: "late", name: "ran, finished late", colour: 1, look: "full" },
     { style: "wait", name: "waits", colour: 7, look: "thin" },
   ].filter((entry) => used.has(entry.style));
-  return { kind: "gantt", label: "Jobs over time", rows: rows.map((at) => stories.of("job", at)), bars, legend: known, first, last };
+  return { kind: "gantt", label: "Jobs over time", rows: rows.map((at) => histories.of("job", at)), bars, legend: known, first, last };
 }
 
-function told({ workers, ps }) {
+function describeWidth({ workers, ps }) {
   const count = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
   return [workers ? count(workers, "worker") : "", ps ? count(ps, "parameter server") : ""].filter(Boolean).join(", ");
 }
@@ -120,24 +120,24 @@ function together(marks) {
 }
 
 /** Fill the section of all jobs: filters, the Gantt chart of the rows below it, the table. */
-export function jobsSection(host, stories, page, columns, extent) {
+export function jobsSection(host, histories, page, columns, extent) {
   const chartHost = element("div", { class: "chart" });
   const box = element("div", { class: "table" });
   const choices = new Map();
-  for (const outcome of stories.data.jobs.outcome) choices.set(outcome, (choices.get(outcome) ?? 0) + 1);
+  for (const outcome of histories.data.jobs.outcome) choices.set(outcome, (choices.get(outcome) ?? 0) + 1);
   const chips = element("div", { class: "chips", role: "group", "aria-label": "Show jobs by outcome" });
   host.replaceChildren(chips, element("figure", {}, element("h3", {}, "The jobs of the table below"), chartHost,
     element("figcaption", {}, "A bar covers slots in which the job ran, with its workers; a thin line shows waiting. Select a job for its history.")), box);
   let chart = null, table = null, chosen = null;
   const fill = () => {
     const rows = [], picks = [];
-    for (let at = 0; at < stories.count; at += 1) {
-      if (chosen !== null && stories.of("outcome", at) !== chosen) continue;
-      rows.push(columns.map((column) => column.outcome ? stories.outcomes.get(stories.of("outcome", at))?.label ?? stories.of("outcome", at) : stories.of(column.key, at)));
+    for (let at = 0; at < histories.count; at += 1) {
+      if (chosen !== null && histories.of("outcome", at) !== chosen) continue;
+      rows.push(columns.map((column) => column.outcome ? histories.outcomes.get(histories.of("outcome", at))?.label ?? histories.of("outcome", at) : histories.of(column.key, at)));
       picks.push(at);
     }
     const show = (visible) => {
-      const description = jobsGantt(stories, visible.map((row) => picks[row]), extent);
+      const description = jobsGantt(histories, visible.map((row) => picks[row]), extent);
       if (chart) chart.update(description);
       else chart = new Chart(chartHost, description, page, { eager: false });
     };
@@ -147,22 +147,22 @@ export function jobsSection(host, stories, page, columns, extent) {
     type: "button", "aria-pressed": String(chosen === key),
     onclick: () => { chosen = key; draw(); fill(); },
   }, `${label} `, element("b", {}, count.toLocaleString("en")));
-  const draw = () => chips.replaceChildren(chip(null, "all", stories.count), ...[...choices].map(([key, count]) => chip(key, stories.outcomes.get(key)?.label ?? key, count)));
+  const draw = () => chips.replaceChildren(chip(null, "all", histories.count), ...[...choices].map(([key, count]) => chip(key, histories.outcomes.get(key)?.label ?? key, count)));
   draw();
   fill();
   return { find: (words) => table.filter(words) };
 }
 
-/** The story of one job, in a dialog of its own. */
-export class StoryDialog {
-  constructor(stories, page, prices) {
-    this.stories = stories;
+/** The history of one job, in a dialog of its own. */
+export class HistoryDialog {
+  constructor(histories, page, prices) {
+    this.histories = histories;
     this.page = page;
     this.prices = prices;
     this.charts = [];
-    this.title = element("h2", { id: "story-title", tabindex: "-1" });
-    this.body = element("div", { class: "story" });
-    this.dialog = element("dialog", { "aria-labelledby": "story-title" },
+    this.title = element("h2", { id: "history-title", tabindex: "-1" });
+    this.body = element("div", { class: "history" });
+    this.dialog = element("dialog", { "aria-labelledby": "history-title" },
       element("div", { class: "bar" }, this.title, element("button", { type: "button", class: "close", onclick: () => this.dialog.close() }, "Close")), this.body);
     this.dialog.addEventListener("click", (event) => { if (event.target === this.dialog) this.dialog.close(); });
     this.dialog.addEventListener("close", () => this.#closed());
@@ -171,11 +171,11 @@ export class StoryDialog {
 
   open(at) {
     this.#clear();
-    const { stories } = this, name = stories.of("job", at);
-    const look = style(stories, at), outcome = stories.outcomes.get(stories.of("outcome", at));
-    const verdict = look === "late" ? "finished late" : outcome?.label ?? stories.of("outcome", at);
+    const { histories } = this, name = histories.of("job", at);
+    const look = style(histories, at), outcome = histories.outcomes.get(histories.of("outcome", at));
+    const verdict = look === "late" ? "finished late" : outcome?.label ?? histories.of("outcome", at);
     this.title.replaceChildren(name, " ", element("span", { class: `verdict c${look === "late" ? 1 : outcome?.colour ?? 7}` }, verdict));
-    const advice = stories.of("advisable", at) && !stories.of("advised", at)
+    const advice = histories.of("advisable", at) && !histories.of("advised", at)
       ? [element("p", { class: "remark" }, element("code", {}, "shadowprice explain RUN JOB"), " finds changes that get it admitted.")] : [];
     this.body.replaceChildren(...this.#facts(at), ...advice, ...this.#drawn(at));
     if (!this.dialog.open) this.dialog.showModal();
@@ -188,7 +188,7 @@ export class StoryDialog {
 
   #facts(at) {
     const chapters = [[]];
-    for (const [label, text] of this.stories.data.facts[at]) {
+    for (const [label, text] of this.histories.data.facts[at]) {
       if (!label && !text) chapters.push([]);
       else chapters.at(-1).push(element("dt", {}, label), element("dd", {}, text));
     }
@@ -197,17 +197,17 @@ export class StoryDialog {
 
   #drawn(at) {
     this.waiting = [];
-    const { stories } = this, parts = [];
-    const ran = stories.stays("ran", at), plan = stories.stays("plan", at), planned = stories.of("planned", at);
+    const { histories } = this, parts = [];
+    const ran = histories.runs("ran", at), plan = histories.runs("plan", at), planned = histories.of("planned", at);
     if (!ran.length && !plan.length) return [];
-    const marks = [{ x: stories.of("arrival", at), name: "arrives" }];
-    const target = stories.of("target", at);
-    if (target !== null) marks.push({ x: stories.of("arrival", at) + target + 1, name: "target" });
-    const ends = [...ran, ...plan].map((stay) => stay.to), begin = stories.of("arrival", at);
+    const marks = [{ x: histories.of("arrival", at), name: "arrives" }];
+    const target = histories.of("target", at);
+    if (target !== null) marks.push({ x: histories.of("arrival", at) + target + 1, name: "target" });
+    const ends = [...ran, ...plan].map((run) => run.to), begin = histories.of("arrival", at);
     const reach = begin + 2 * (Math.max(...ends, marks.at(-1).x) - begin);
-    // The first promise and the one that held at last: those between are in the story's lines. One
+    // The first promise and the one that held at last: those between are in the history's lines. One
     // that lies far ahead, as of a job that is worth the same whenever it is done, is left to them.
-    const promises = stories.promises(at), last = promises.at(-1) + 1;
+    const promises = histories.promises(at), last = promises.at(-1) + 1;
     if (promises.length > 1 && promises[0] + 1 <= reach) marks.push({ x: promises[0] + 1, name: "first promise" });
     if (promises.length && last <= reach) marks.push({ x: last, name: promises.length > 1 ? "last promise" : "promise" });
     const extent = [begin, Math.max(...ends, ...marks.map((mark) => mark.x))];
@@ -216,15 +216,15 @@ export class StoryDialog {
       this.waiting.push([host, description]);
       parts.push(element("figure", {}, element("h3", {}, title), host, remark ? element("figcaption", {}, remark) : null));
     };
-    const servers = [...new Set([...ran, ...plan].map((stay) => stay.server))];
+    const servers = [...new Set([...ran, ...plan].map((run) => run.server))];
     const shown = servers.slice(0, MOST_SERVERS), row = new Map(shown.map((server, each) => [server, each]));
-    const bars = (stays, look) => stays.filter((stay) => row.has(stay.server)).map((stay) => ({
-      row: row.get(stay.server), from: stay.from, to: stay.to, style: look, text: told(stay), label: [stay.workers ? `${stay.workers} w` : "", stay.ps ? `${stay.ps} ps` : ""].filter(Boolean).join(" + "),
+    const bars = (runs, look) => runs.filter((run) => row.has(run.server)).map((run) => ({
+      row: row.get(run.server), from: run.from, to: run.to, style: look, text: describeWidth(run), label: [run.workers ? `${run.workers} w` : "", run.ps ? `${run.ps} ps` : ""].filter(Boolean).join(" + "),
     }));
     const how = planned === 1 ? "It ran as planned." : planned === 2 ? "It ran differently from its last plan, which is dashed." : "";
     const left = servers.length > shown.length ? ` ${shown.length} of its ${servers.length} servers are drawn.` : "";
     figure("Placements", {
-      kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => stories.data.servers[server]), first: extent[0], last: extent[1], marks: together(marks),
+      kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => histories.data.servers[server]), first: extent[0], last: extent[1], marks: together(marks),
       bars: [...bars(ran, "ran"), ...(planned ? bars(plan, "plan") : [])],
       legend: [{ style: "ran", name: "ran", colour: 0, look: "full" }, ...(planned ? [{ style: "plan", name: "planned", colour: 1, look: "outline" }] : [])],
     }, `Bars carry workers (w) and parameter servers (ps). ${how}${left}`);
@@ -238,9 +238,9 @@ export class StoryDialog {
 
   #workers(at, [first, last], marks, planned) {
     const series = [["workers that ran", "ran", "workers", 0], ["parameter servers that ran", "ran", "ps", 2], ...(planned === 2 ? [["workers planned", "plan", "workers", 4]] : [])];
-    const cuts = [...new Set([first, ...series.flatMap(([, which]) => this.stories.widths(which, at).flatMap((width) => [width.from, width.to]))])].filter((cut) => cut <= last).sort((a, b) => a - b);
+    const cuts = [...new Set([first, ...series.flatMap(([, which]) => this.histories.widths(which, at).flatMap((width) => [width.from, width.to]))])].filter((cut) => cut <= last).sort((a, b) => a - b);
     const values = (which, what) => {
-      const widths = this.stories.widths(which, at);
+      const widths = this.histories.widths(which, at);
       return cuts.map((cut) => widths.find((width) => width.from <= cut && cut < width.to)?.[what] ?? 0);
     };
     const lines = series.map(([name, which, what, colour]) => ({ name, colour, values: values(which, what) })).filter((line) => line.values.some(Boolean));
@@ -260,10 +260,10 @@ export class StoryDialog {
 
   /** What it paid: its plan's price, settled when it was admitted, or payments to whom. */
   #payments(at) {
-    const { job, payee, amount } = this.stories.data.payments ?? { job: [] };
+    const { job, payee, amount } = this.histories.data.payments ?? { job: [] };
     const rows = job.flatMap((each, row) => (each === at ? [[`to ${payee[row] ?? "the cluster"}`, amount[row]]] : []));
-    const cost = this.stories.of("cost", at), ran = this.stories.of("worker_slots", at);
-    if (!rows.length && cost !== null && this.stories.of("planned", at)) {
+    const cost = this.histories.of("cost", at), ran = this.histories.of("worker_slots", at);
+    if (!rows.length && cost !== null && this.histories.of("planned", at)) {
       rows.push(["for its plan, at the prices of its admission", cost]);
       if (ran) rows.push(["for each worker-slot of it, on average", cost / ran]);
     }
@@ -287,9 +287,9 @@ export class StoryDialog {
 
 /** One server's timeline: who stood on it, its load, its price. */
 export class ServerTimeline {
-  constructor(host, stories, page, heats, extent) {
-    Object.assign(this, { host, stories, page, heats, extent, charts: [] });
-    const { servers } = stories.data;
+  constructor(host, histories, page, heats, extent) {
+    Object.assign(this, { host, histories, page, heats, extent, charts: [] });
+    const { servers } = histories.data;
     this.select = element("select", { id: "server-choice", onchange: () => this.show(Number(this.select.value)) },
       ...servers.map((name, at) => element("option", { value: String(at) }, name)));
     this.figure = element("div");
@@ -298,7 +298,7 @@ export class ServerTimeline {
   }
 
   #busiest() {
-    const { server, slots } = this.stories.data.ran, sums = new Map();
+    const { server, slots } = this.histories.data.ran, sums = new Map();
     server.forEach((each, row) => sums.set(each, (sums.get(each) ?? 0) + slots[row]));
     return [...sums].reduce((best, pair) => (pair[1] > best[1] ? pair : best), [0, -1])[0];
   }
@@ -307,7 +307,7 @@ export class ServerTimeline {
     for (const chart of this.charts) chart.dispose();
     this.charts = [];
     this.select.value = String(server);
-    const { data } = this.stories, lanes = [], bars = [], ran = data.ran;
+    const { data } = this.histories, lanes = [], bars = [], ran = data.ran;
     const rows = [...ran.server.keys()].filter((row) => ran.server[row] === server).sort((a, b) => ran.slot[a] - ran.slot[b] || ran.job[a] - ran.job[b]);
     for (const row of rows) {
       const from = ran.slot[row], to = from + ran.slots[row], at = ran.job[row];
@@ -315,7 +315,7 @@ export class ServerTimeline {
       if (lane < 0) lane = lanes.findIndex((lane) => lane.to <= from);
       if (lane < 0) lane = lanes.push({ to: 0, job: -1 }) - 1;
       lanes[lane] = { to, job: at };
-      bars.push({ row: lane, from, to, style: `c${at % 7}`, name: this.stories.of("job", at), label: this.stories.of("job", at), pick: at, text: told({ workers: ran.workers[row], ps: ran.ps[row] }) });
+      bars.push({ row: lane, from, to, style: `c${at % 7}`, name: this.histories.of("job", at), label: this.histories.of("job", at), pick: at, text: describeWidth({ workers: ran.workers[row], ps: ran.ps[row] }) });
     }
     const host = element("div", { class: "chart" }), name = data.servers[server];
     const left = data.jobs.job.length < data.total ? ` Jobs without a history in this page (${(data.total - data.jobs.job.length).toLocaleString("en")} of ${data.total.toLocaleString("en")}) only appear in the load.` : "";
