@@ -23,7 +23,7 @@ from shadowprice.service.state.commit_result import StreamEvent
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
-from shadowprice.service.store.prepared_statement import PreparedStatement
+from shadowprice.service.store.lookups import PreparedStatement
 from shadowprice.service.store.retention import has_purged_jobs
 
 

@@ -15,8 +15,7 @@ from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, Serv
 from shadowprice.service.clock import to_datetime, to_datetime_or_none
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import in_chunks
-from shadowprice.service.store.prepared_statement import PreparedStatement
+from shadowprice.service.store.lookups import PreparedStatement, in_chunks
 
 PAGE: Final = 1_000  # maximum number of entries of a page
 

@@ -1,4 +1,4 @@
-"""The SQLite file of a service, and backups of it."""
+"""The SQLite file of a service, its errors, and backups of it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.service.store import tables
-from shadowprice.service.store.errors import StoreError
 
 FILE: Final = "shadowprice.db"  # name of the database in a data directory
 
@@ -22,6 +21,12 @@ RESTORE_HINT: Final = (
 
 PARTS: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite creates beside a database."""
+
+
+class StoreError(ShadowpriceError):
+    """The store can't be written or read; the transaction was rolled back."""
+
+    code = "storage"
 
 
 def backup_file(

@@ -38,12 +38,9 @@ from shadowprice.executors.generations.disk import (
     make_private_file,
 )
 from shadowprice.service.store import tables
-from shadowprice.service.store.advisory import EPOCH_KEY, PostgresAdvisoryLock
-from shadowprice.service.store.errors import StoreError
-from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT
-from shadowprice.service.store.lock import DirectoryLock
-from shadowprice.service.store.lookups import stored_value
-from shadowprice.service.store.prepared_statement import PreparedStatement
+from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT, StoreError
+from shadowprice.service.store.locks import EPOCH_KEY, DirectoryLock, PostgresAdvisoryLock
+from shadowprice.service.store.lookups import PreparedStatement, stored_value
 from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
 
 log = logging.getLogger("shadowprice.service")

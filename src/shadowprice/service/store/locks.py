@@ -1,12 +1,17 @@
-"""The advisory lock of PostgreSQL that makes one of several instances the writer."""
+"""The locks that make one process the writer: of a directory, or of a PostgreSQL database."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.executors.generations.disk import FileLock
 from shadowprice.service.store.lookups import stored_value
 
 LOCK_ID: Final = 0x5AD0_9A1C
@@ -31,6 +36,40 @@ _END_SESSION: Final = text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE pid = :pid AND backend_start = :since"
 )
+
+
+class DirectoryLock:
+    """Exclusive right to write in a directory, until released or the process ends.
+
+    The file ``lock`` only names the holder, for people. Raise `InputError` if another process holds
+    the lock.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._holder = folder / "lock"
+        lock = FileLock.try_acquire(folder)
+        if lock is None:
+            hint = "stop it first, or use another --data"
+            raise InputError(Fault(f"--data {folder}", f"{self._read_holder()} writes there", hint))
+        self._lock = lock
+        self._write_holder(f"{os.getpid()}\n")
+
+    def _read_holder(self) -> str:
+        try:
+            holder = self._holder.read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            holder = ""
+        return f"process {holder}" if holder.isdigit() else "another process"
+
+    def _write_holder(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the lock holds without it
+            self._holder.touch(mode=0o600)
+            self._holder.write_text(text, encoding="ascii")
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._write_holder("")
+        self._lock.release()
 
 
 class PostgresAdvisoryLock:
