@@ -19,7 +19,7 @@ from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError, tenant_limit_problem
-from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import StreamEvent
 
 MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
 

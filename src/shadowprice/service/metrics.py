@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from shadowprice.core.budget import in_points
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView, State
 
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

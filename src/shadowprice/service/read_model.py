@@ -10,7 +10,7 @@ from typing import Any
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.state.commit_result import ClusterState
+from shadowprice.service.state.durable_state import ClusterState
 from shadowprice.service.state.job_views import JobView
 
 

@@ -21,9 +21,8 @@ from shadowprice.service.progress_buffer import ProgressBuffer
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.standing_queries import MAX_READ_WAIT_SECONDS, StandingQuery
 from shadowprice.service.state.batch import Operation
-from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import CommitResult, DurableState
 from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
 from shadowprice.service.usage import Usage

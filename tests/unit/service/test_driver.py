@@ -29,9 +29,8 @@ from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS, Write
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import slot_operations
 from shadowprice.service.state.batch import Batch, Operation
-from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import CommitResult, DurableState
 from shadowprice.service.state.operations import DecideBacklog, QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots

@@ -71,7 +71,7 @@ from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.ending import with_clock_times
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import (
     CancelJob,

@@ -50,7 +50,7 @@ from shadowprice.service.execution.reconciler import (
 from shadowprice.service.execution.server_discovery import ServerDiscovery, to_server_infos
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import ServiceSettings
-from shadowprice.service.state.commit_result import CommitResult
+from shadowprice.service.state.durable_state import CommitResult
 from shadowprice.service.state.report_operations import (
     AcknowledgeCommands,
     DurableReport,

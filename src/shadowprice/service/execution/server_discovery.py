@@ -13,7 +13,7 @@ from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ROLE_LABEL, ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.state.batch import Operation
-from shadowprice.service.state.commit_result import ClusterState, Withheld
+from shadowprice.service.state.durable_state import ClusterState, Withheld
 from shadowprice.service.state.operations import (
     Availability,
     ChangeServer,

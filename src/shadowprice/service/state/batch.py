@@ -19,8 +19,7 @@ from shadowprice.service.budgets.accounts import Account, AccountEntry
 from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.commit_result import StreamEvent
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import DurableState, StreamEvent
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import PreparedStatement

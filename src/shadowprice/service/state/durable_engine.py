@@ -24,8 +24,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.state.batch import Batch, Operation
-from shadowprice.service.state.commit_result import ClusterState, CommitResult
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import ClusterState, CommitResult, DurableState
 from shadowprice.service.state.operations import (
     SubmitJobs,
     leading_submissions,
@@ -134,7 +133,7 @@ class DurableEngine:
             state.calendar,
             engine.slot_running,
             state.next_slot,
-            len(state.backlog),
+            len(state.durable_state),
             engine.until,
             state.end.at,
             state.start_ups,

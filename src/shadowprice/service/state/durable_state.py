@@ -1,22 +1,24 @@
-"""The state that operations read and change: the engine, and the service's data about its jobs."""
+"""The state that operations read and change, and the results of a batch of them to publish."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError
-from shadowprice.core.events import Resize, Start
+from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.open_values import OpenValues
 from shadowprice.core.relative_values import AUTO, STATED, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.backlog import Backlog
-from shadowprice.service.state.commit_result import Withheld
+from shadowprice.rest.ops import Timespan
+from shadowprice.service.budgets.accounts import Account, Accounts
+from shadowprice.service.clock import MonotonicWallClock, SlotCalendar, to_datetime_or_none
 from shadowprice.service.state.ending import TimespanEnd
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.lengths import ServiceLengths
@@ -25,6 +27,44 @@ from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.speed_estimates import SpeedEstimator
 from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import Store
+
+Withheld = Mapping[str, Mapping[str, int]]
+"""Configured amounts that the executor lacks, by server and resource."""
+
+
+class Backlog:
+    """Keys of accepted jobs that wait for a decision; iterates in the order of their arrival.
+
+    Tenants take turns, so that one tenant's batch of thousands doesn't delay those of the others.
+    """
+
+    def __init__(self, jobs: Iterable[tuple[str | None, str]] = ()) -> None:
+        self._lanes: dict[str | None, deque[tuple[int, str]]] = {}
+        self._size = self._arrived = 0
+        self.extend(jobs)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for _, key in heapq.merge(*self._lanes.values()))
+
+    def extend(self, jobs: Iterable[tuple[str | None, str]]) -> None:
+        """Add jobs, each with its tenant."""
+        for tenant, key in jobs:
+            self._lanes.setdefault(tenant, deque()).append((self._arrived, key))
+            self._arrived += 1
+            self._size += 1
+
+    def pop(self) -> str:
+        """Remove the oldest job of the tenant that has waited for the most turns."""
+        tenant, lane = next(iter(self._lanes.items()))
+        del self._lanes[tenant]
+        _, key = lane.popleft()
+        if lane:
+            self._lanes[tenant] = lane  # behind all other tenants
+        self._size -= 1
+        return key
 
 
 @dataclass(eq=False, kw_only=True)
@@ -116,3 +156,88 @@ class DurableState:
         except EventError:
             return engine.slot  # overdue: it must begin before a later slot
         return next_slot
+
+
+# ---------------------------------------------------------------- results of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """An event of the event stream.
+
+    ``id`` counts from 1, and ``at`` is in nanoseconds since 1970. ``job`` is the key of the job,
+    and ``job_id`` its id if the service knows it. ``decision`` marks a decision of the policy.
+    """
+
+    id: int
+    at: int
+    kind: str
+    job: str | None
+    job_id: int | None
+    tenant: str | None
+    data: Mapping[str, Any]
+    decision: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The servers, and the engine's position in time."""
+
+    cluster: Cluster
+    lost: frozenset[str]  # unavailable servers, including the next two
+    drained: frozenset[str]
+    cordoned: frozenset[str]
+    calendar: SlotCalendar
+    slot_running: int | None
+    next_slot: int  # first slot that can still be decided
+    backlog: int  # number of accepted jobs that wait for a decision
+    until: int | None = None  # first slot in which nothing may run
+    until_at: int | None = None  # end of the timespan as it was set, in ns since 1970
+    start_ups: StartUps = field(default_factory=StartUps)  # newest ones
+    withheld: Withheld = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """Problems that an operator should fix, with numbers."""
+        warning = self.start_ups.warning(float(self.cluster.slot_seconds))
+        return [] if warning is None else [warning]
+
+    @property
+    def ends_at(self) -> int | None:
+        """Start of the first slot in which nothing may run, in nanoseconds since 1970."""
+        return None if self.until is None else self.calendar.begins(self.until)
+
+    def has_ended(self, now: int) -> bool:
+        """Return whether nothing may run at a moment."""
+        return self.ends_at is not None and now >= self.ends_at
+
+    def next_slot_at(self, now: int) -> int:
+        """Return the first slot that can still be decided; without jobs, no slot begins."""
+        if self.slot_running is not None:
+            return self.next_slot
+        return max(self.next_slot, self.calendar.slot_at(now) + 1)
+
+    def timespan(self, now: int) -> Timespan:
+        """Return the end of the timespan as a REST resource."""
+        return Timespan(
+            until=to_datetime_or_none(self.until_at),
+            ends=to_datetime_or_none(self.ends_at),
+            slot=self.until,
+            ended=self.has_ended(now),
+        )
+
+
+@dataclass(slots=True)
+class CommitResult:
+    """Result of a batch: its changes, and the present state."""
+
+    answers: list[Any] = field(default_factory=list)  # `Operation.perform` or its error
+    views: dict[str, JobView] = field(default_factory=dict)  # changed jobs
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # new or revised ones
+    events: list[StreamEvent] = field(default_factory=list)
+    running: Mapping[str, Start | Resize] = field(default_factory=dict)  # desired state
+    unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
+    servers: ClusterState | None = None
+    sequence: int = 0  # number of the last engine event
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)  # as in `ReadModel`

@@ -39,8 +39,13 @@ from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
 from shadowprice.service.budgets.overruns import overrunning_jobs
 from shadowprice.service.budgets.usage import SlotUsage
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.clock_texts import with_clock_times
-from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
+from shadowprice.service.state.ending import (
+    CODE,
+    has_ended,
+    queue_reason,
+    refusal_reason,
+    with_clock_times,
+)
 from shadowprice.service.state.job_views import (
     OVERRUN,
     PARTLY_ENDED,

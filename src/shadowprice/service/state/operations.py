@@ -50,25 +50,26 @@ from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.batch import Batch, Operation, StoredJob
-from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.ending import (
     append_end_text,
     queue_reason,
     refusal_reason,
+    with_clock_times,
     without_end_text,
 )
 from shadowprice.service.state.engine_events import apply_event, weigh
 from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
-from shadowprice.service.state.revisions import asks_for_more, raises_terms
 from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.stated_work import rescale_covered
 from shadowprice.service.state.submission import (
     SPEED_KEYS,
     Submission,
+    asks_for_more,
     content_hash,
     family_keys,
     merge_changes,
+    raises_terms,
     read_submissions,
     resolve_job,
     without_keys,
@@ -169,13 +170,15 @@ class SubmitJobs:
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
         """Return the key of each job, with its problem if it can't be accepted."""
         state = batch.state
-        if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
-            raise ProblemError("overloaded", f"{len(state.backlog)} jobs wait to be decided on")
+        if len(state.durable_state) + len(self.submissions) > MAX_BACKLOG_JOBS:
+            raise ProblemError(
+                "overloaded", f"{len(state.durable_state)} jobs wait to be decided on"
+            )
         answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
             _decide_new(batch, fresh)
         else:
-            state.backlog.extend((item.tenant, key) for key, item in fresh.items())
+            state.durable_state.extend((item.tenant, key) for key, item in fresh.items())
         return answers
 
     def _record_new(
@@ -348,8 +351,8 @@ class DecideBacklog:
         """Return the number of jobs that remain in the backlog."""
         state = batch.state
         keys: list[str] = []
-        while state.backlog and len(keys) < self.most:
-            key = state.backlog.pop()
+        while state.durable_state and len(keys) < self.most:
+            key = state.durable_state.pop()
             view = state.views.get(key)
             if view is not None and view.state is State.PENDING:
                 keys.append(key)
@@ -360,7 +363,7 @@ class DecideBacklog:
             log.error("failed to decide on %d jobs together: %s", len(keys), error)
             for key in keys:
                 _decide_alone(batch, key)
-        return len(state.backlog)
+        return len(state.durable_state)
 
 
 @dataclass(frozen=True, slots=True)

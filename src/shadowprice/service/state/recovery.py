@@ -41,8 +41,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.backlog import Backlog
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import Backlog, DurableState
 from shadowprice.service.state.ending import TimespanEnd, read_end
 from shadowprice.service.state.engine_events import VALUES_KEY
 from shadowprice.service.state.job_views import JobView, State

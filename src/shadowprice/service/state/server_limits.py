@@ -13,7 +13,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import GPU, gpus_of_kinds, is_device, without_total
 from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.commit_result import Withheld
+from shadowprice.service.state.durable_state import Withheld
 from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.store import Store
 

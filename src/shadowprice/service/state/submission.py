@@ -1,4 +1,7 @@
-"""Submissions: validated completely on arrival, resolved against the cluster when decided."""
+"""Submissions and revisions of jobs.
+
+Both are validated completely on arrival, and resolved against the cluster when decided.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
 from shadowprice.core.amounts import Duration
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import ID_PREFIX, qualified_name, repeated_key
@@ -318,3 +323,43 @@ def resolve_job(
     return spec.model_copy(update=changes).resolve(
         cluster, submitted=moment, length=DEFAULT_SECONDS if length is None else length
     )
+
+
+def asks_for_more(before: Job, after: Job, *, horizon: int) -> bool:
+    """Return whether a revised job asks for more: work, resources, time or utility.
+
+    Such a revision is an admission at current prices. The descriptions have one arrival. Utilities
+    are compared in ``horizon`` slots from it on.
+    """
+    return (
+        raises_terms(before, after, horizon=horizon)
+        or not np.array_equal(before.worker_counts, after.worker_counts)
+        or bool((after.ps_counts > before.ps_counts).any())
+        or after.restart > before.restart
+        or _is_slower(before, after)
+    )
+
+
+def raises_terms(before: Job, after: Job, *, horizon: int) -> bool:
+    """Return whether a process needs more, or a completion slot has a higher utility."""
+    slots = np.arange(horizon, dtype=np.float64)
+    return (
+        _needs_more(before.worker, after.worker)
+        or _needs_more(before.ps, after.ps)
+        or bool((after.utility.values(slots) > before.utility.values(slots)).any())
+    )
+
+
+def _needs_more(before: Amounts | None, after: Amounts | None) -> bool:
+    if after is None or before is None:
+        return after is not None
+    return bool((after > before).any())
+
+
+def _is_slower(before: Job, after: Job) -> bool:
+    """Return whether a slot does a smaller part of the work with the same worker count."""
+    for old, new in ((before.gains, after.gains), (before.internal_gains, after.internal_gains)):
+        pairs = zip(old.tolist(), new.tolist(), strict=True)
+        if any(gain * after.required > faster * before.required for gain, faster in pairs):
+            return True
+    return False
