@@ -52,11 +52,11 @@ from shadowprice.service.budgets.operations import SyncBudgets
 from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.controller import ExecutionController
-from shadowprice.service.execution.executor_identity import check_executor_identity
 from shadowprice.service.execution.invalid_progress import InvalidProgressReporter
 from shadowprice.service.execution.modes import (
     WITHOUT_UPLOADS_HINT,
     check_executor,
+    check_executor_identity,
     check_mode,
     check_users,
 )

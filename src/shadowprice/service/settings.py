@@ -58,7 +58,7 @@ class ServiceSettings:
     # API server whose `TrainingJob`s become jobs (`kubernetes.connection`); None for no controller.
     trainingjobs: str | None = None
     lease: tuple[str, str] | None = None  # namespace and name; None elects the leader by the store
-    nothing_runs: bool = False  # asserts that no earlier job still runs: see `executor_identity`
+    nothing_runs: bool = False  # asserts that no earlier job still runs: see `execution.modes`
     until: str | None = None  # as `core.moments` parses it, or `state.timespan.NONE`; None keeps it
     max_overrun: float | None = None  # times its stated length after which a job's run is abandoned
     values: str = AUTO  # one of `core.relative_values.SERVICE_VALUES`
