@@ -154,7 +154,7 @@ def test_waiting_request_ends_when_its_token_expires(
 ) -> None:
     def never(self: DecideBacklog, batch: Batch) -> int:
         del self
-        return len(batch.state.durable_state)
+        return len(batch.state.backlog)
 
     monkeypatch.setattr(DecideBacklog, "perform", never)
     # The wait itself never ends.

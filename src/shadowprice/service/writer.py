@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -56,25 +55,11 @@ class Writer:
         self.health_error: str | None = None
         self.hub = EventBroadcaster(self._missed_events, durable.state.next_event_id - 1)
         self._listeners: list[Callable[[CommitResult], None]] = []
-        first = durable.present_state()
-        assert first.servers is not None
-        self.published = ReadModel(
-            dict(first.views),
-            OrderedDict(),
-            first.running,
-            first.unacknowledged,
-            first.servers,
-            first.sequence,
-            first.accounts,
-            first.specs,
-            first.prices,
-        )
-        self.progress = ProgressBuffer(self.clock, self.published)
-        for view in first.views.values():
-            self.metrics.count_job(None, view)
         self.usage = Usage()
-        for name, record in first.specs.items():
-            self.usage.set(name, record)
+        present = durable.present_state()
+        self.published = ReadModel(present.servers)
+        self.progress = ProgressBuffer(self.clock, self.published)
+        self._publish(present)
 
     # ---------------------------------------------------------------- requests
 
@@ -273,13 +258,9 @@ class Writer:
                 published.recent.move_to_end(name)
         while len(published.recent) > RECENT_CLOSED_JOBS:
             published.recent.popitem(last=False)
-        published.running = committed.running
-        published.unacknowledged = committed.unacknowledged
-        assert committed.servers is not None
-        published.servers = committed.servers
-        published.sequence = committed.sequence
-        published.accounts = committed.accounts
-        published.prices = committed.prices
+        published.running, published.unacknowledged = committed.running, committed.unacknowledged
+        published.servers, published.sequence = committed.servers, committed.sequence
+        published.accounts, published.prices = committed.accounts, committed.prices
         self.metrics.sequence.set(committed.sequence)
         self.metrics.record_events(committed.events, committed.views)
         for event in committed.events:
@@ -339,9 +320,9 @@ class Writer:
         # The failed commit may have stored events, which no subscriber got.
         self.hub.resync(self._durable.state.next_event_id - 1)
         self.health_error = None
-        for view in self.published.jobs.values():
+        for view in list(self.published.jobs.values()):
             self.metrics.count_job(view, None)
-        self.published.clear_jobs()
+            self.published.remove_job(view.key)
         self.published.specs.clear()
         self.usage.clear()
         self._standing.clear()

@@ -212,7 +212,7 @@ def test_batch_jobs_are_admitted_in_order_within_the_budget(bench: BudgetBench) 
     assert State.REFUSED in states
     assert states[0] != State.REFUSED
     assert bench.view("theirs").state.open
-    assert not bench.durable.state.durable_state
+    assert not bench.durable.state.backlog
 
 
 def test_quote_states_the_remaining_budget(bench: BudgetBench) -> None:

@@ -19,7 +19,6 @@ from tests.support.simulated_hours import SLOT
 
 def until(bench: EngineBench) -> int | None:
     servers = bench.durable.present_state().servers
-    assert servers is not None
     assert servers.until == bench.durable.state.engine.until
     return servers.until
 

@@ -114,18 +114,13 @@ class DurableEngine:
 
     def present_state(self) -> CommitResult:
         """Return the complete present state as the result of a commit."""
-        return self._with_present_state(
-            CommitResult(views=dict(self.state.views), specs=dict(self.state.specs))
-        )
+        return self._result(views=dict(self.state.views), specs=dict(self.state.specs))
 
-    def _with_present_state(self, committed: CommitResult) -> CommitResult:
-        """Fill in the present state of a result, and return it."""
+    def _result(self, **changes: Any) -> CommitResult:
+        """Return the present state and changes as the result of a commit."""
         state, engine = self.state, self.state.engine
         names = engine.cluster.names
-        committed.running = dict(state.launch_commands)
-        committed.unacknowledged = dict(engine.unacknowledged)
-        committed.sequence = engine.sequence
-        committed.servers = ClusterState(
+        servers = ClusterState(
             engine.cluster,
             frozenset(names[row] for row in engine.lost),
             frozenset(names[row] for row in engine.state.drained),
@@ -133,15 +128,21 @@ class DurableEngine:
             state.calendar,
             engine.slot_running,
             state.next_slot,
-            len(state.durable_state),
+            len(state.backlog),
             engine.until,
             state.end.at,
             state.start_ups,
             state.withheld,
         )
-        committed.accounts = state.accounts.snapshot()
-        committed.prices = self._prices()
-        return committed
+        return CommitResult(
+            dict(state.launch_commands),
+            dict(engine.unacknowledged),
+            servers,
+            engine.sequence,
+            state.accounts.snapshot(),
+            self._prices(),
+            **changes,
+        )
 
     def _prices(self) -> Mapping[tuple[str, str], float]:
         """Return the prices of the coming slot; computed once a slot, so that reads are free."""
@@ -179,22 +180,22 @@ class DurableEngine:
             if len(operations) == 1:
                 if not isinstance(error, ShadowpriceError | MemoryError):
                     log.exception("an operation failed")
-                return self._with_present_state(CommitResult(answers=[error]))
+                return self._result(answers=[error])
         # An operation met an unexpected error. Retry each alone, so that the others succeed.
-        committed = CommitResult()
-        for operation in operations:
-            alone = self.commit([operation])
-            committed.answers += alone.answers
-            committed.views |= alone.views
-            committed.specs |= alone.specs
-            committed.events += alone.events
-        return self._with_present_state(committed)
+        first, *others = [self.commit([operation]) for operation in operations]
+        for alone in others:
+            first.answers += alone.answers
+            first.views |= alone.views
+            first.specs |= alone.specs
+            first.events += alone.events
+        return self._result(
+            answers=first.answers, views=first.views, specs=first.specs, events=first.events
+        )
 
     def _commit(self, operations: Sequence[Operation]) -> CommitResult:
         if self.state.mode_changed:
             self.write_snapshot()  # recovery replays a journal in the mode of its snapshot
-        committed, state = CommitResult(), self.state
-        sequence = state.engine.sequence
+        state, sequence, results = self.state, self.state.engine.sequence, list[Any]()
         with self.store.transaction() as connection:
             batch = Batch(state, connection)
             Billing(batch).start_due_periods()  # first, so that operations see present balances
@@ -205,7 +206,7 @@ class DurableEngine:
                     answers = self._decide_together(batch, together)
                 else:
                     answers = [self._attempt(batch, remaining[0])]
-                committed.answers += answers
+                results += answers
                 del remaining[: len(answers)]
             batch.flush()
             if state.engine.sequence > sequence and (row := self.policy_state_row()):
@@ -220,8 +221,9 @@ class DurableEngine:
         state.engine.state.collect()
         for name in state.launch_commands.keys() - state.engine.running.keys():
             del state.launch_commands[name]  # the processes ended without a stop command
-        committed.views, committed.specs, committed.events = batch.views, batch.specs, batch.events
-        return self._with_present_state(committed)
+        return self._result(
+            answers=results, views=batch.views, specs=batch.specs, events=batch.events
+        )
 
     def _decide_together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""

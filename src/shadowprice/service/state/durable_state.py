@@ -229,15 +229,15 @@ class ClusterState:
 
 @dataclass(slots=True)
 class CommitResult:
-    """Result of a batch: its changes, and the present state."""
+    """Result of a batch: the present state, and the changes."""
 
+    running: Mapping[str, Start | Resize]  # desired state
+    unacknowledged: Mapping[int, Start | Resize | Stop]
+    servers: ClusterState
+    sequence: int  # number of the last engine event
+    accounts: Mapping[str, Account]
+    prices: Mapping[tuple[str, str], float]  # as in `ReadModel`
     answers: list[Any] = field(default_factory=list)  # `Operation.perform` or its error
     views: dict[str, JobView] = field(default_factory=dict)  # changed jobs
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # new or revised ones
     events: list[StreamEvent] = field(default_factory=list)
-    running: Mapping[str, Start | Resize] = field(default_factory=dict)  # desired state
-    unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
-    servers: ClusterState | None = None
-    sequence: int = 0  # number of the last engine event
-    accounts: Mapping[str, Account] = field(default_factory=dict)
-    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)  # as in `ReadModel`

@@ -170,15 +170,15 @@ class SubmitJobs:
     def perform(self, batch: Batch) -> list[tuple[str, ProblemError | None]]:
         """Return the key of each job, with its problem if it can't be accepted."""
         state = batch.state
-        if len(state.durable_state) + len(self.submissions) > MAX_BACKLOG_JOBS:
+        if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
             raise ProblemError(
-                "overloaded", f"{len(state.durable_state)} jobs wait to be decided on"
+                "overloaded", f"{len(state.backlog)} jobs wait to be decided on"
             )
         answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
             _decide_new(batch, fresh)
         else:
-            state.durable_state.extend((item.tenant, key) for key, item in fresh.items())
+            state.backlog.extend((item.tenant, key) for key, item in fresh.items())
         return answers
 
     def _record_new(
@@ -351,8 +351,8 @@ class DecideBacklog:
         """Return the number of jobs that remain in the backlog."""
         state = batch.state
         keys: list[str] = []
-        while state.durable_state and len(keys) < self.most:
-            key = state.durable_state.pop()
+        while state.backlog and len(keys) < self.most:
+            key = state.backlog.pop()
             view = state.views.get(key)
             if view is not None and view.state is State.PENDING:
                 keys.append(key)
@@ -363,7 +363,7 @@ class DecideBacklog:
             log.error("failed to decide on %d jobs together: %s", len(keys), error)
             for key in keys:
                 _decide_alone(batch, key)
-        return len(state.durable_state)
+        return len(state.backlog)
 
 
 @dataclass(frozen=True, slots=True)
