@@ -50,13 +50,12 @@ class Batch:
         self.specs: dict[str, Mapping[str, Any]] = {}
         self.events: list[StreamEvent] = []
         self.closed: list[str] = []
-        self._journal: list[dict[str, Any]] = []
+        self._rows: dict[PreparedStatement, list[dict[str, Any]]] = {
+            statement: [] for statement in _IN_ORDER
+        }
         self._new: dict[str, dict[str, Any]] = {}
         self._contents: dict[str, str] = {}
         """Hashes of the revised jobs."""
-        self._commands: list[dict[str, Any]] = []
-        self._generations: list[dict[str, Any]] = []
-        self._over: list[dict[str, Any]] = []
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}
         self._entries: list[AccountEntry] = []
         self._changed_accounts: dict[str, None] = {}
@@ -84,7 +83,10 @@ class Batch:
         The rollback covers events of the engine, recorded rows and the state beside the engine. So
         a block must change state through the batch, or only after everything that may raise.
         """
-        state, lists = self.state, self._lists()
+        state = self.state
+        # These lists only grow, so that truncation rolls them back.
+        lists: list[list[Any]] = [self.events, self.closed, self._entries, self._statements]
+        lists += self._rows.values()
         lengths = [len(rows) for rows in lists]
         counters = state.next_job, state.next_event_id, state.last_at, state.calendar
         outer, self.undo = self.undo, (undo := Undo())
@@ -101,19 +103,6 @@ class Batch:
             self.undo = outer
         if undo:
             outer.push(undo.rollback)
-
-    def _lists(self) -> tuple[list[Any], ...]:
-        """Return the lists that only grow, so that truncation rolls them back."""
-        return (
-            self.events,
-            self.closed,
-            self._journal,
-            self._commands,
-            self._generations,
-            self._over,
-            self._entries,
-            self._statements,
-        )
 
     # ---------------------------------------------------------------- recording
 
@@ -199,12 +188,12 @@ class Batch:
 
     def append_journal(self, sequence: int, entry: str) -> None:
         """Append an event of the engine to the journal."""
-        self._journal.append({"sequence": sequence, "at": self.now, "entry": entry})
+        self._rows[_INSERT_JOURNAL].append({"sequence": sequence, "at": self.now, "entry": entry})
         self.state.last_at = self.now
 
     def insert_command(self, command: Start | Resize | Stop, record: Mapping[str, Any]) -> None:
         """Record a command of the engine's last event, with its details."""
-        self._commands.append(
+        self._rows[_INSERT_COMMANDS].append(
             {
                 "id": command.id,
                 "sequence": self.engine.sequence,
@@ -221,7 +210,7 @@ class Batch:
         self, command: Start | Resize, placement: Any, started: int | None
     ) -> None:
         """Record the generation that a command starts; ``started`` is None until it runs."""
-        self._generations.append(
+        self._rows[_INSERT_GENERATIONS].append(
             {
                 "job": command.job,
                 "generation": command.generation,
@@ -236,7 +225,7 @@ class Batch:
 
     def end_generations(self, job: str, at: int) -> None:
         """Record the end of the generations of a job that started before a moment."""
-        self._over.append({"of": job, "at": at})
+        self._rows[_END_GENERATIONS].append({"of": job, "at": at})
 
     def is_end_recorded(self, key: str, generation: int) -> bool | None:
         """Return whether a generation's end is recorded; None if it was never commanded."""
@@ -287,11 +276,9 @@ class Batch:
     def flush(self) -> None:
         """Write all recorded changes to the store."""
         store, connection = self.state.store, self.connection
-        store.write(connection, _INSERT_JOURNAL, self._journal)
         self._write_jobs()
-        store.write(connection, _INSERT_COMMANDS, self._commands)
-        store.write(connection, _INSERT_GENERATIONS, self._generations)
-        store.write(connection, _END_GENERATIONS, self._over)
+        for prepared, prepared_rows in self._rows.items():
+            store.write(connection, prepared, prepared_rows)
         store.write(connection, _END_GENERATION, list(self._ended.values()))
         store.write(
             connection,
@@ -440,6 +427,9 @@ _END_GENERATIONS: Final = PreparedStatement(
     )
     .values(ended=bindparam("at"))
 )
+
+_IN_ORDER: Final = (_INSERT_JOURNAL, _INSERT_COMMANDS, _INSERT_GENERATIONS, _END_GENERATIONS)
+"""Statements that `Batch.flush` executes in this order."""
 
 _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.relative_values import STATED
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import Billing
@@ -57,9 +56,7 @@ POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 class DurableEngine:
     """The durable state with its store: commits operations, writes snapshots and recovers.
 
-    ``cluster`` comes from the cluster file. ``values`` says how values of jobs count: one of
-    `core.relative_values.SERVICE_VALUES`. ``on_decision`` observes the seconds that the engine
-    takes for an event. Each `recover` replaces ``state``.
+    The parameters are those of `recovery.recover`. Each `recover` replaces ``state``.
     """
 
     def __init__(
@@ -68,26 +65,12 @@ class DurableEngine:
         cluster: Cluster,
         choice: PolicyChoice,
         clock: MonotonicWallClock,
-        *,
-        virtual: bool = False,
-        max_overrun: float | None = None,
-        values: str = STATED,
-        on_decision: Callable[[float], None] = lambda _: None,
+        **options: Any,
     ) -> None:
         self.store = store
         self._clock = clock
         self._choice = choice
-        self._load = partial(
-            recover,
-            store,
-            cluster,
-            choice,
-            clock,
-            virtual=virtual,
-            max_overrun=max_overrun,
-            values=values,
-            on_decision=on_decision,
-        )
+        self._load = partial(recover, store, cluster, choice, clock, **options)
         self._replace_state(self._load())
         self.downtime_ns = clock.now() - self.state.last_at
         """Nanoseconds from the store's last change to this start, by the wall clock."""

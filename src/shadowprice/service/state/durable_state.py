@@ -84,28 +84,31 @@ class DurableState:
     # From snapshot, journal and tables:
     engine: Engine
     calendar: SlotCalendar
-    views: dict[str, JobView]  # of open jobs by key, as are the specifications
-    specs: dict[str, Mapping[str, Any]]
-    launch_commands: dict[str, Start | Resize]  # newest command of each running job
-    backlog: Backlog
-    next_job: int
-    next_event_id: int
-    accounts: Accounts
     last_at: int  # moment of the last event, in nanoseconds since 1970
-    snapshot_sequence: int  # of the newest snapshot
+    # Of open jobs by key, as are the specifications:
+    views: dict[str, JobView] = field(default_factory=dict)
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Newest command of each running job:
+    launch_commands: dict[str, Start | Resize] = field(default_factory=dict)
+    backlog: Backlog = field(default_factory=Backlog)
+    next_job: int = 1
+    next_event_id: int = 1
+    accounts: Accounts = field(default_factory=lambda: Accounts({}, 1))
+    snapshot_sequence: int = 0  # of the newest snapshot
     mode_changed: bool = False  # since that snapshot: `virtual` was different
-    recovered_events: int  # events of the journal that recovery applied
-    margins: Margins
-    lengths: ServiceLengths
-    end: TimespanEnd
-    start_ups: StartUps
-    withheld: Withheld
-    token_tenants: dict[str, None]  # that have had a valid token since the start
+    recovered_events: int = 0  # events of the journal that recovery applied
+    margins: Margins = field(default_factory=Margins)
+    lengths: ServiceLengths = field(default_factory=ServiceLengths)
+    end: TimespanEnd = field(default_factory=TimespanEnd)
+    start_ups: StartUps = field(default_factory=StartUps)
+    withheld: Withheld = field(default_factory=dict)
+    # Tenants that have had a valid token since the start:
+    token_tenants: dict[str, None] = field(default_factory=dict)
     values: RelativeValues | None = None  # None if values of jobs always count as stated
     open_values: OpenValues | None = None  # None if `values` is
 
     # Learnt from the reports of running jobs:
-    restarts: RestartCostEstimator
+    restarts: RestartCostEstimator = field(default_factory=RestartCostEstimator)
     speeds: SpeedEstimator = field(default_factory=SpeedEstimator)
     # Newest reporting generation, its maximum progress, and when it reported that:
     furthest: dict[str, tuple[int, int, float]] = field(default_factory=dict)

@@ -16,7 +16,6 @@ from shadowprice.core.relative_values import counted_share
 from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
-from shadowprice.service.store import Store
 
 CODE: Final = "timespan"  # code of the reason of a job that waits because the timespan has ended
 
@@ -99,12 +98,6 @@ class TimespanEnd:
     def stored(self) -> str:
         """Serialize the end for the store."""
         return json.dumps({"at": self.at, "option": self.option})
-
-
-def read_end(store: Store) -> TimespanEnd:
-    """Read the end from the store."""
-    text = store.get(END_KEY)
-    return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
 
 
 def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:

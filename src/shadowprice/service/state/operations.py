@@ -171,9 +171,7 @@ class SubmitJobs:
         """Return the key of each job, with its problem if it can't be accepted."""
         state = batch.state
         if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
-            raise ProblemError(
-                "overloaded", f"{len(state.backlog)} jobs wait to be decided on"
-            )
+            raise ProblemError("overloaded", f"{len(state.backlog)} jobs wait to be decided on")
         answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
             _decide_new(batch, fresh)

@@ -39,17 +39,17 @@ from shadowprice.engine.records import cluster_from_record, cluster_record, plac
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
-from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
+from shadowprice.service.clock import MICROSECOND, SECOND, MonotonicWallClock, SlotCalendar
 from shadowprice.service.state.durable_state import Backlog, DurableState
-from shadowprice.service.state.ending import TimespanEnd, read_end
+from shadowprice.service.state.ending import END_KEY, TimespanEnd
 from shadowprice.service.state.engine_events import VALUES_KEY
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.lengths import ServiceLengths
 from shadowprice.service.state.margins import Margins, learn_margins, read_finished
 from shadowprice.service.state.restart_costs import RestartCostEstimator
-from shadowprice.service.state.server_limits import read_withheld
-from shadowprice.service.state.start_ups import StartUps, read_start_ups
+from shadowprice.service.state.server_limits import KEY as WITHHELD_KEY
+from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
+from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
 from shadowprice.service.store.retention import last_job
@@ -78,11 +78,8 @@ def recover(
     doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
     the store can't be read.
     """
-    version = store.get("format")
-    if version is None:
-        state = _begin(store, cluster, choice, clock, virtual=virtual)
-    else:
-        state = _load(store, cluster, choice, clock, version, virtual=virtual)
+    start = _begin if store.get("format") is None else _load
+    state = start(store, cluster, choice, clock, virtual)
     # Copying the policy state before each event would cost more than everything else.
     state.engine.session.keeps_memory = False
     state.max_overrun, state.values_mode, state.on_decision = max_overrun, values, on_decision
@@ -94,25 +91,17 @@ def recover(
 
 
 def _load(
-    store: Store,
-    cluster: Cluster,
-    choice: PolicyChoice,
-    clock: MonotonicWallClock,
-    version: str,
-    *,
-    virtual: bool,
+    store: Store, cluster: Cluster, choice: PolicyChoice, clock: MonotonicWallClock, virtual: bool
 ) -> DurableState:
-    """Recover the durable state from a store that has content of a format version."""
+    """Recover the durable state from a store that has content."""
+    version = store.get("format")
     if version != str(STORE_FORMAT):
-        raise InputError(
-            Fault(
-                f"--data {store.shown}",
-                f"the content has the unknown format {version}",
-                UNKNOWN_FORMAT_HINT,
-            )
-        )
-    restart_costs = json.loads(store.get("restarts") or "{}")
-    end, start_ups, withheld = read_end(store), read_start_ups(store), read_withheld(store)
+        message = f"the content has the unknown format {version}"
+        raise InputError(Fault(f"--data {store.shown}", message, UNKNOWN_FORMAT_HINT))
+    end, restarts, start_ups, withheld = (
+        json.loads(store.get(key) or "{}")
+        for key in (END_KEY, "restarts", START_UPS_KEY, WITHHELD_KEY)
+    )
     with store.reading() as connection:
         engine, since, replayed, acknowledged = _engine(connection, choice, virtual=virtual)
         views, specs, backlog = _jobs(connection)
@@ -138,27 +127,22 @@ def _load(
             recovered_events=replayed,
             margins=Margins() if virtual else learn_margins(finished, views.values()),
             lengths=ServiceLengths(finished),
-            end=end,
-            start_ups=start_ups,
+            end=TimespanEnd(**end),
+            start_ups=StartUps.from_record(start_ups),
             withheld=withheld,
             token_tenants=_tenants_with_tokens(connection, clock.now()),
-            restarts=RestartCostEstimator(restart_costs),
+            restarts=RestartCostEstimator(restarts),
         )
 
 
 def _begin(
-    store: Store,
-    cluster: Cluster,
-    choice: PolicyChoice,
-    clock: MonotonicWallClock,
-    *,
-    virtual: bool,
+    store: Store, cluster: Cluster, choice: PolicyChoice, clock: MonotonicWallClock, virtual: bool
 ) -> DurableState:
     """Initialize an empty store with the first snapshot."""
     engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
     calendar = SlotCalendar.starting(now, cluster.slot_seconds)
-    packed = _pack_snapshot(engine)
+    packed = zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
     with store.transaction() as connection:
         for table in (tables.snapshots, tables.meta):
             store.write(connection, delete(table))
@@ -177,28 +161,8 @@ def _begin(
         virtual=virtual,
         engine=engine,
         calendar=calendar,
-        views={},
-        specs={},
-        launch_commands={},
-        backlog=Backlog(),
-        next_job=1,
-        next_event_id=1,
-        accounts=Accounts({}, 1),
         last_at=now,
-        snapshot_sequence=0,
-        recovered_events=0,
-        margins=Margins(),
-        lengths=ServiceLengths(),
-        end=TimespanEnd(),
-        start_ups=StartUps(),
-        withheld={},
-        token_tenants={},
-        restarts=RestartCostEstimator({}),
     )
-
-
-def _pack_snapshot(engine: Engine) -> bytes:
-    return zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
 
 
 def _value(connection: Connection, key: str) -> str:
@@ -210,17 +174,11 @@ def _value(connection: Connection, key: str) -> str:
 def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCalendar:
     first = cluster_from_record(json.loads(_value(connection, "cluster")))
     if first.slot_seconds != cluster.slot_seconds:
-        raise InputError(
-            Fault(
-                "--cluster",
-                f"its slots take {float(cluster.slot_seconds):g} s, those in {store.shown} "
-                f"{float(first.slot_seconds):g} s",
-                "keep the length of a slot, or use a new data directory",
-            )
-        )
-    origin = int(_value(connection, "origin"))
-    calendar = SlotCalendar.starting(0, cluster.slot_seconds)
-    return SlotCalendar(origin, calendar.slot)
+        slots = f"its slots take {float(cluster.slot_seconds):g} s"
+        message = f"{slots}, those in {store.shown} {float(first.slot_seconds):g} s"
+        hint = "keep the length of a slot, or use a new data directory"
+        raise InputError(Fault("--cluster", message, hint))
+    return SlotCalendar(int(_value(connection, "origin")), cluster.slot_seconds * SECOND)
 
 
 def _tenants_with_tokens(connection: Connection, now: int) -> dict[str, None]:
@@ -240,16 +198,13 @@ def _next_event(connection: Connection, calendar: SlotCalendar, now: int) -> int
     the first start is larger. A copy that is restored on a machine whose clock is behind may reuse
     numbers.
     """
-    last = connection.execute(select(func.max(tables.events.c.id))).scalar() or 0
+    last = connection.scalar(select(func.max(tables.events.c.id))) or 0
     return max(last + 1, now // MICROSECOND, (now - calendar.origin) // MICROSECOND)
 
 
 def _last_at(connection: Connection) -> int:
-    latest = [
-        connection.execute(select(func.max(table.c.at))).scalar() or 0
-        for table in (tables.journal, tables.snapshots, tables.events)
-    ]
-    return max(latest)
+    timed = (tables.journal, tables.snapshots, tables.events)
+    return max(connection.scalar(select(func.max(table.c.at))) or 0 for table in timed)
 
 
 # ---------------------------------------------------------------- engine
@@ -278,13 +233,8 @@ def _engine(
             engine = engine if same else _fork_with_policy(engine, choice)
             return engine, row.sequence, replayed, state["acknowledges"]
         log.error("%s; trying the one before", problem)
-    raise InputError(
-        Fault(
-            "--data",
-            f"no readable snapshot: {problem or 'there is none'}",
-            "restore a backup",
-        )
-    )
+    message = f"no readable snapshot: {problem or 'there is none'}"
+    raise InputError(Fault("--data", message, "restore a backup"))
 
 
 def _replay(
@@ -419,13 +369,9 @@ def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
     try:
         return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
     except ShadowpriceError as error:  # for example, plans reach beyond the policy's horizon
-        raise InputError(
-            Fault(
-                "--policy",
-                f"{choice.name} can't continue the present plans: {error}",
-                "keep the policy until no job is open, or use a new data directory",
-            )
-        ) from error
+        message = f"{choice.name} can't continue the present plans: {error}"
+        hint = "keep the policy until no job is open, or use a new data directory"
+        raise InputError(Fault("--policy", message, hint)) from error
 
 
 # ---------------------------------------------------------------- jobs
@@ -439,12 +385,8 @@ def _jobs(
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
     backlog = Backlog()
-    rows = connection.execute(
-        select(table.c.key, table.c.view, table.c.spec)
-        .where(table.c.open == 1)
-        .order_by(table.c.id)
-    )
-    for row in rows:
+    query = select(table.c.key, table.c.view, table.c.spec).where(table.c.open == 1)
+    for row in connection.execute(query.order_by(table.c.id)):
         view = views[row.key] = JobView.from_json(row.view)
         specs[row.key] = json.loads(row.spec)
         if view.state is State.PENDING:
@@ -455,13 +397,10 @@ def _jobs(
 def _newest_commands(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
     """Return the newest start or resize command of each running job."""
     commands: dict[str, Start | Resize] = {}
-    names = list(engine.running)
     table, index = tables.commands, engine.cluster.index
-    for chunk in in_chunks(names):
-        rows = connection.execute(
-            select(table).where(table.c.job.in_(chunk), table.c.kind != "stop").order_by(table.c.id)
-        )
-        for row in rows:
+    for chunk in in_chunks(list(engine.running)):
+        query = select(table).where(table.c.job.in_(chunk), table.c.kind != "stop")
+        for row in connection.execute(query.order_by(table.c.id)):
             record = json.loads(row.record)
             kind = Start if row.kind == "start" else Resize
             on = [entry for entry in record["on"] if entry[0] in index]
@@ -492,22 +431,15 @@ def cluster_file_diff(
     `InputError` if the file changes the set of resources or the horizon, or the event is invalid.
     """
     if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
-        raise InputError(
-            Fault(
-                "--cluster",
-                "its resources or its horizon are not those of the data",
-                "keep both, or use a new data directory",
-            )
-        )
+        message = "its resources or its horizon are not those of the data"
+        hint = "keep both, or use a new data directory"
+        raise InputError(Fault("--cluster", message, hint))
     old = {name: _state(before, name) for name in before.names}
-    servers: dict[str, ServerState | None] = {}
-    for name in file.names:
-        state = _state(file, name)
-        if old.get(name) != state:
-            servers[name] = state
-    for name in before.names:
-        if name not in file.index and name in now.index:
-            servers[name] = None
+    new = {name: _state(file, name) for name in file.names}
+    servers: dict[str, ServerState | None] = {
+        name: state for name, state in new.items() if old.get(name) != state
+    }
+    servers |= {name: None for name in before.names if name not in new and name in now.index}
     event = CapacityChanged(
         slot,
         servers,

@@ -15,17 +15,10 @@ from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.durable_state import Withheld
 from shadowprice.service.state.engine_events import apply_event
-from shadowprice.service.store import Store
 
 log = logging.getLogger("shadowprice.service")
 
-_KEY: Final = "withheld"
-
-
-def read_withheld(store: Store) -> Withheld:
-    """Return the stored amounts that the executor lacks."""
-    withheld: Withheld = json.loads(store.get(_KEY) or "{}")
-    return withheld
+KEY: Final = "withheld"  # key of the withheld amounts in the store
 
 
 def configured_capacity(cluster: Cluster, name: str, withheld: Mapping[str, int]) -> dict[str, int]:
@@ -120,7 +113,7 @@ def clear_withheld(batch: Batch, servers: Collection[str]) -> None:
 
 def _store_withheld(batch: Batch, withheld: Withheld) -> None:
     batch.undo.assign(batch.state, "withheld", withheld)
-    batch.set_value(_KEY, json.dumps(withheld, sort_keys=True))
+    batch.set_value(KEY, json.dumps(withheld, sort_keys=True))
 
 
 def _describe(cluster: Cluster, missing: Mapping[str, int]) -> str:
