@@ -28,7 +28,6 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.store import Store, tables
 
 TOKEN_FILE: Final = "operator.token"  # file of the operator's token in the data directory
-
 _BEGINNING: Final = "sp_"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
 
@@ -106,10 +105,7 @@ class Tokens:
         return token is not None and (token.expires is None or token.expires > now)
 
     def caller(self, header: str | None, now: int) -> Caller:
-        """Return the caller that an ``Authorization`` header identifies.
-
-        Raise `ProblemError` if the header has no valid token.
-        """
+        """Return the caller of an ``Authorization`` header; raise `ProblemError` without one."""
         kind, _, token = (header or "").partition(" ")
         entry = self._known.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
         if entry is None or (entry.expires is not None and entry.expires <= now):
@@ -207,11 +203,8 @@ def read_token_file(path: Path) -> str | None:
         if not stat.S_ISREG(mode):
             raise InputError(Fault(str(path), "is not a regular file"))
         if mode & 0o077:
-            raise InputError(
-                Fault(
-                    str(path), "can be read by others", f"run: chmod 600 {shlex.quote(str(path))}"
-                )
-            )
+            hint = f"run: chmod 600 {shlex.quote(str(path))}"
+            raise InputError(Fault(str(path), "can be read by others", hint))
         token = file.read(1_000).strip()
     if not token:
         raise InputError(Fault(str(path), "contains no token", "remove it, and restart"))
@@ -250,10 +243,7 @@ _PROGRESS_TOKEN: Final = re.compile(
 
 
 def progress_token(key: bytes, job: str, generation: int) -> str:
-    """Return the token with which a generation of a job may report progress, and nothing else.
-
-    It contains the job's key, so that verifying it needs no lookup.
-    """
+    """Return the token with which a generation may report progress; it contains the job's key."""
     name = job.encode("utf-8", "surrogateescape")
     digest = hmac.new(key, f"{generation}\0".encode() + name, hashlib.sha256).digest()
     return f"spp_{generation}_{_base64(digest)}.{_base64(name)}"
@@ -274,10 +264,7 @@ def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str
 
 
 def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
-    """Return the key of the job and the generation that a progress token belongs to.
-
-    Raise `ProblemError` if the header has no valid progress token.
-    """
+    """Return the job's key and generation of a progress token, or raise `ProblemError`."""
     kind, _, token = (header or "").partition(" ")
     match = _PROGRESS_TOKEN.fullmatch(token.strip())
     if kind.lower() == "bearer" and match is not None:

@@ -13,9 +13,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 SECOND: Final = 1_000_000_000  # nanoseconds in a second
-
 MICROSECOND: Final = 1_000  # nanoseconds in a microsecond
-
 STEP_TOLERANCE_NS: Final = SECOND
 """Maximum drift of the wall clock, in nanoseconds; a larger difference is a clock step."""
 
@@ -54,10 +52,7 @@ class SlotCalendar:
 
     @classmethod
     def starting(cls, now: int, slot_seconds: Fraction) -> SlotCalendar:
-        """Return a calendar whose slot 0 contains ``now``.
-
-        Slots start at multiples of their length since 1970.
-        """
+        """Return the calendar whose slot 0 contains ``now``, aligned to slots since 1970."""
         slot = slot_seconds * SECOND
         return cls(int(now // slot * slot), slot)
 

@@ -28,14 +28,10 @@ Also of the rest of a body, from the response: after a refusal a client could se
 
 FILE_LIMIT: Final = 4_096
 """Soft limit of open files to set if it is lower; it bounds the number of connections."""
-
 RESERVED_FILES: Final = 256  # open files reserved for the store, the executor and records
-
 LOG_INTERVAL_SECONDS: Final = 60.0  # minimum seconds between two logged errors of one address
-
 MAX_LOGGED_ADDRESSES: Final = 100
 """Maximum number of addresses whose errors are logged in one interval."""
-
 log: Final = logging.getLogger("shadowprice.service.connections")
 
 _TOO_LARGE: Final = (
@@ -81,10 +77,7 @@ _limit: Final = ErrorLimit()
 
 
 class ErrorLog:
-    """uvicorn's logger of one connection, which only logs errors, limited by `ErrorLimit`.
-
-    uvicorn warns about malformed requests; a client could fill the log with them.
-    """
+    """uvicorn's logger of one connection: drops warnings, and limits errors by `ErrorLimit`."""
 
     level: Final = logging.ERROR
 
@@ -106,10 +99,7 @@ class ErrorLog:
 
 
 class OpenTransport:
-    """Transport whose methods do nothing once it is closing.
-
-    uvloop raises if a response is written after the connection was reset.
-    """
+    """Transport whose methods do nothing once it is closing; uvloop would raise."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -135,11 +125,7 @@ class OpenTransport:
 
 
 class Connection(HttpToolsProtocol):
-    """HTTP connection that is closed if a request's header is too large or too slow.
-
-    Connections above ``max_connections`` are aborted; ``named`` holds arguments of uvicorn's
-    protocols.
-    """
+    """HTTP connection that is closed if a request's header is too large or too slow."""
 
     def __init__(
         self, *, max_connections: int, header_seconds: float = HEADER_TIMEOUT_SECONDS, **named: Any

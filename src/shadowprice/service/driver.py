@@ -35,13 +35,10 @@ log = logging.getLogger("shadowprice.service")
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
-
 PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5
 """Timeout for fetching current progress before a slot is accounted."""
-
 CATCH_UP_GRACE_SECONDS: Final = 1.0
 """Time for which reports are collected after downtime, before missed slots are accounted."""
-
 SNAPSHOT_SECONDS: Final = 0.003  # maximum duration of a piece of a snapshot between two batches
 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
@@ -52,13 +49,9 @@ go back in that time, nor in the same time after the start.
 """
 
 PURGE_INTERVAL_SECONDS: Final = 0.5  # seconds between two transactions of one retention run
-
 TICK_SECONDS: Final = 1.0  # maximum seconds between two checks of the clock
-
 RECOVERY_INTERVAL_SECONDS: Final = 1.0  # maximum seconds between two attempts to recover the store
-
 SWEEP_SECONDS: Final = 60.0  # seconds between two retention runs
-
 FIRST_PURGE_DELAY_SECONDS: Final = 10.0
 """Seconds from the start to the first one: a service that is restarted often purges too."""
 
@@ -243,10 +236,7 @@ class Driver:
     async def _purge_batch(
         self, before: int, after: ExpiredJob | None
     ) -> tuple[bool, ExpiredJob | None]:
-        """Purge the jobs of a batch that follows a job, and as many other rows.
-
-        Return whether there may be more, and the last job of the batch.
-        """
+        """Purge jobs that follow one; return whether more may remain, and the last job."""
         writer, store = self._writer, self._durable.store
         old = await writer.run_in_thread(lambda: retention.expired_jobs(store, before, after))
         if old is None:
@@ -355,10 +345,7 @@ class Driver:
         self._since, self._collecting_since = self._clock.now(), monotonic()
 
     async def _poll_progress(self) -> None:
-        """Fetch current progress; on timeout or error, the slot is accounted without it.
-
-        Without it, progress since the last poll would be missing, and plans would seem to fail.
-        """
+        """Fetch current progress; on timeout or error, the slot is accounted without it."""
         if self._execution is None:
             return
         try:

@@ -22,20 +22,14 @@ from shadowprice.service.problems import ProblemError, tenant_limit_problem
 from shadowprice.service.state.durable_state import StreamEvent
 
 MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
-
 DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
 """Seconds that each subscriber adds to the interval, which is at most 1 s."""
-
 AUTH_RECHECK_SECONDS: Final = 1.0
 """Seconds between two permission checks of a subscriber without events."""
-
 HEARTBEAT: Final = 15.0  # seconds without events after which a stream sends a keep-alive
-
 SUBSCRIBER_QUEUE_SIZE: Final = 256
 """Maximum deliveries queued for a slow subscriber; one more ends its stream."""
-
 MAX_SUBSCRIBERS: Final = 1_000  # maximum number of concurrent subscribers
-
 MAX_TENANT_SUBSCRIBERS: Final = 100  # maximum number of one tenant's among them
 
 OPERATOR_SUBSCRIBERS: Final = 100
@@ -125,10 +119,7 @@ class EventBroadcaster:
         return len(self._subscribers)
 
     def check_limits(self, tenant: str | None) -> None:
-        """Check that a tenant, or an operator if None, may subscribe.
-
-        Raise `ProblemError` if too many streams are open.
-        """
+        """Raise `ProblemError` if a tenant, or an operator if None, may not subscribe."""
         maximum = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS // 2)
         if self.subscribers >= maximum:
             raise ProblemError("overloaded", f"the stream has {self.subscribers} subscribers")
@@ -199,10 +190,7 @@ class EventBroadcaster:
                 self._subscribers.discard(subscriber)
 
     def resync(self, last: int) -> None:
-        """End all streams and go on after ``last``; subscribers resume from the store.
-
-        Queued events are discarded: the store has them, or they weren't committed.
-        """
+        """End all streams, drop queued events, and go on after ``last``."""
         self._fresh.clear()
         self.last = last
         self._drop_subscribers()

@@ -49,11 +49,7 @@ class KubernetesIntegration:
         return None if self.controller is None else self.controller.health_error
 
     async def check(self) -> None:
-        """Validate the connection settings, without a request.
-
-        Raise `ConfigError` if they name no cluster, and `MissingLibraryError` if the Kubernetes
-        client isn't installed.
-        """
+        """Validate the connection settings without a request, or raise `ConfigError`."""
         connection = await ApiClient.open(self._service.settings.cluster_address)
         await connection.close()
 
@@ -111,10 +107,7 @@ class KubernetesIntegration:
             self._service.fail()
 
     async def begin(self) -> None:
-        """Label the pod and start the controller, after this instance became the writer.
-
-        Raise `ConfigError` if the settings name no cluster.
-        """
+        """Label the pod and start the controller, after this instance became the writer."""
         settings, lease = self._service.settings, self._lease
         if lease is not None:
             self._background.spawn_repeating("mark", self._mark_pod, "marking the pod that writes")

@@ -132,10 +132,7 @@ class Metrics:
         accounts: Iterable[Account],
         prices: Mapping[tuple[str, str], float],
     ) -> bytes:
-        """Return the metrics as text, after setting the gauges of jobs, accounts and prices.
-
-        ``prices`` is keyed by kind of server and resource. Gauges of absent keys are removed.
-        """
+        """Return the metrics as text, with gauges of present jobs, accounts and prices only."""
         self.price.clear()
         for (kind, resource), price in prices.items():
             self.price.labels(kind, resource).set(price)

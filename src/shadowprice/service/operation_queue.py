@@ -15,12 +15,9 @@ from shadowprice.service.state.operations import ForkEngine, QuoteJob, ReviseJob
 from shadowprice.service.turns import requester
 
 MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
-
 MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
-
 SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)
 """Operations that take as long as many submissions."""
-
 MAX_BATCH_SLOW_OPERATIONS: Final = 2
 """Maximum number of them in one transaction: submissions of other tenants wait for its end."""
 
@@ -81,10 +78,7 @@ class WriteBatch:
             self.add(entry.operation, entry.resolve, [entry])
 
     def resolve(self, results: Sequence[Any]) -> list[Exception]:
-        """Handle the results of a commit: one for each operation, or its error.
-
-        Return the errors of operations without a handler.
-        """
+        """Handle the operations' results or errors; return the errors that have no handler."""
         unhandled: list[Exception] = []
         for write, result in zip(self._writes, results, strict=True):
             if write.on_result is not None:
@@ -101,10 +95,7 @@ class WriteBatch:
 
 
 class OperationQueue:
-    """Operations that wait for the next batch.
-
-    Tenants take turns, so that one tenant's many operations don't delay those of the others.
-    """
+    """Operations that wait for the next batch; tenants take turns."""
 
     def __init__(self, pending: Iterable[PendingOperation] = ()) -> None:
         self._pending = deque(pending)
@@ -116,10 +107,7 @@ class OperationQueue:
         return bool(self._pending)
 
     def put(self, operation: Operation) -> asyncio.Future[Any]:
-        """Queue an operation; return the future of its result.
-
-        Raise `ProblemError` if the queue is full.
-        """
+        """Queue an operation; return its future, or raise `ProblemError` if the queue is full."""
         if len(self._pending) >= MAX_PENDING_OPERATIONS:
             raise ProblemError(
                 "overloaded", f"{MAX_PENDING_OPERATIONS} requests are already waiting"

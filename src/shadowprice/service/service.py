@@ -91,7 +91,6 @@ log = logging.getLogger("shadowprice.service")
 Result = TypeVar("Result")
 
 STANDBY_POLL_SECONDS: Final = 2.0  # seconds between two attempts of a standby to become the writer
-
 YIELD_SECONDS: Final = 10.0
 """Seconds for which a leader that can't open the store leaves the election to others."""
 
@@ -460,10 +459,7 @@ class Service:
 
     @property
     def uploads(self) -> UploadStore:
-        """The files of jobs.
-
-        Raises `ProblemError` if the executor takes none, or this instance doesn't lead.
-        """
+        """The files of jobs; raises `ProblemError` if the executor takes none or on a standby."""
         if self.writer is None:
             raise self._not_writing()
         if self.upload_store is None:
@@ -495,10 +491,7 @@ class Service:
         return ProblemError(code, detail, headers={"Retry-After": "5"})
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
-        """Run a query of the store in a reader thread, on its own connection.
-
-        Tenants take turns.
-        """
+        """Run a query of the store in a reader thread; tenants take turns."""
 
         def run_query() -> Result:
             try:
@@ -531,10 +524,7 @@ class Service:
 
     @contextmanager
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> Iterator[None]:
-        """Reserve a tenant's open jobs and their memory during a block; None has no limit.
-
-        Raise `ProblemError` if the tenant would exceed a limit.
-        """
+        """Reserve a tenant's open jobs and memory, or raise `ProblemError`; None has no limit."""
         if tenant is None:
             yield
             return
@@ -581,10 +571,7 @@ def _commit_one(durable: DurableEngine, operation: Any) -> Any:
 
 
 def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
-    """Schedule an artificial job, so that the policy's kernels are compiled and loaded.
-
-    Raise `InputError` if the policy or a parameter is unknown.
-    """
+    """Schedule an artificial job, so that the policy's kernels are compiled and loaded."""
     engine = Engine(cluster, build_live_policy(choice, cluster))
     counts = {
         name: max(1, min(amount, 1_000))

@@ -39,10 +39,7 @@ class UploadBackup:
     incomplete: tuple[str, ...] = ()  # names of open jobs whose uploads are missing or damaged
 
     def remove_others(self, database: Path) -> None:
-        """Remove the copies that the jobs of a database don't need; the caller locks the folder.
-
-        Raise OSError if one can't be removed.
-        """
+        """Remove the copies that the jobs of a database don't need, in the locked folder."""
         if not self.folder.is_dir():
             return
         needed = {upload_path(self.folder, *upload) for upload in _uploads_of_open_jobs(database)}
@@ -62,10 +59,7 @@ def backup_folder(target: Path) -> Path:
 
 
 def check_backup_folder(target: Path) -> None:
-    """Raise `InputError` if a backup's folder holds anything else than copies of uploads.
-
-    Refuse also a path that isn't a directory, or can't be read.
-    """
+    """Raise `InputError` if a backup's folder has anything else than copies of uploads."""
     folder = backup_folder(target)
     hint = "choose a new name for the backup"
     try:
@@ -83,11 +77,7 @@ def check_backup_folder(target: Path) -> None:
 
 @contextmanager
 def lock_backup_folder(target: Path) -> Iterator[None]:
-    """Hold the right to change the uploads of a backup, by a lock file that exists meanwhile.
-
-    Raise `InputError` if another process holds it, and OSError if the file can't be created or
-    locked.
-    """
+    """Lock the uploads of a backup by a file; raise `InputError` if another process does."""
     folder = backup_folder(target)
     path = folder.with_name(f"{folder.name}.lock")
     with ExitStack() as stack:

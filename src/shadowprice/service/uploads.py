@@ -29,7 +29,6 @@ from shadowprice.service.problems import RETRY_AFTER, ProblemError, tenant_limit
 from shadowprice.uploads.archive import read_entries
 
 FOLDER: Final = "uploads"  # name of the folder in a data directory
-
 KEEP_SECONDS: Final = 7 * 86_400
 """Seconds after the last use for which an upload without an open job is kept."""
 
@@ -41,7 +40,6 @@ Above zero, because a job refers to an upload only some time after its arrival.
 
 MIN_ACCOUNTED_BYTES: Final = 64 << 10
 """Bytes of the tenant's limit that an upload takes at least, so that it limits their number too."""
-
 _SUFFIX: Final = ".tar"
 _PARTIAL: Final = ".part"
 _OWNER: Final = re.compile("[0-9a-f]{32}")
@@ -124,10 +122,7 @@ class UploadStore:
         return self._stored.get(_owner(tenant), {}).get(digest)
 
     def use(self, tenant: str | None, digest: str, now: int) -> StoredUpload | None:
-        """Record a use of an upload, and return it; None if there is none.
-
-        Raise `ProblemError` if the use can't be recorded.
-        """
+        """Record a use of an upload, and return it; None if there is none."""
         upload = self.find(tenant, digest)
         if upload is None:
             return None
@@ -181,10 +176,7 @@ class UploadStore:
                 partial.unlink(missing_ok=True)
 
     def _make_room(self, owner: str, size: int, now: int) -> None:
-        """Remove unused uploads of a tenant, the oldest first, until some bytes fit.
-
-        Raise `ProblemError` if they don't fit.
-        """
+        """Remove unused uploads of a tenant, oldest first, until bytes fit, or raise."""
         limit = self._max_tenant_bytes
         reserved = self._sizes[owner] + self._arriving[owner]
         excess = reserved + size - limit
@@ -219,10 +211,7 @@ class UploadStore:
     # ------------------------------------------------------------------ retention
 
     def sweep(self, now: int) -> None:
-        """Remove uploads that no open job has used for `KEEP_SECONDS`.
-
-        Raise OSError if a file can't be changed or removed; the others are.
-        """
+        """Remove uploads that no open job has used for `KEEP_SECONDS`; raise OSError at last."""
         in_use = self._used_uploads()
         error: OSError | None = None
         stored = [
@@ -293,10 +282,7 @@ class IncomingUpload:
         self._expected = self._reserved = 0
 
     def expect(self, size: int) -> None:
-        """Reserve bytes, before they are written.
-
-        Raise `ProblemError` above the limit of one upload or of the tenant.
-        """
+        """Reserve bytes, before they are written, or raise `ProblemError` above a limit."""
         self._expected += size
         if self._expected > self._max_bytes:
             detail = f"the upload exceeds the limit of {self._max_bytes:,} bytes"

@@ -14,10 +14,8 @@ from shadowprice.service.settings import MAX_BODY_BYTES
 
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
-
 MAX_TENANT_REQUESTS: Final = 512
 """Maximum number of a tenant's requests that are handled at once, event streams among them."""
-
 RESERVED_SHARE: Final = 8
 """Divisor of the server's connections that tenants' requests leave to operators and probes."""
 
@@ -97,10 +95,7 @@ class Usage:
 
     @contextmanager
     def reserve(self, limits: UsageLimits, tenant: str, jobs: int, memory: int) -> Iterator[None]:
-        """Reserve jobs and memory of a tenant during a block.
-
-        Raise `ProblemError` if the tenant would exceed a limit.
-        """
+        """Reserve jobs and memory of a tenant during a block, or raise `ProblemError`."""
         if jobs and self._jobs[tenant] + jobs > limits.jobs:
             raise tenant_limit_problem(
                 f"{self._jobs[tenant]:,} open jobs and {jobs:,} new ones exceed the limit of "
@@ -164,10 +159,7 @@ class BodyMeter:
         self._size = 0
 
     def add(self, size: int) -> None:
-        """Count bytes.
-
-        Raise `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
-        """
+        """Count bytes; raise `ProblemError` if the tenant's bodies exceed `MAX_BODIES`."""
         if self._bodies[self._tenant] + size > MAX_BODIES:
             raise tenant_limit_problem(
                 f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",

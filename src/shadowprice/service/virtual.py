@@ -169,10 +169,7 @@ class VirtualService:
         return view.margin_jobs >= margins.MIN_GROUP_JOBS
 
     async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:
-        """Let time pass until every job is closed; return False on timeout.
-
-        ``seconds`` is the timeout, and ``every`` the time between two checks, in virtual seconds.
-        """
+        """Let virtual time pass until every job is closed; return False on timeout."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self.open_jobs or self.writer.published.servers.backlog:

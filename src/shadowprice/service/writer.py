@@ -64,11 +64,7 @@ class Writer:
     # ---------------------------------------------------------------- requests
 
     async def do(self, operation: Operation) -> Any:
-        """Queue an operation, and return its result after the commit.
-
-        Raise `ShadowpriceError` if the operation fails, the queue is full, or the store can't be
-        written.
-        """
+        """Queue an operation, and return its result after the commit, or raise its error."""
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
         if self.health_error is not None:
@@ -78,10 +74,7 @@ class Writer:
         return await result
 
     async def query(self, query: Callable[[DurableState], Result]) -> Result:
-        """Run a read-only query in the writer's thread, between two batches.
-
-        Queries run one at a time, so that a batch waits for one query at most.
-        """
+        """Run a read-only query in the writer's thread between two batches, one at a time."""
         async with self._query_lock:
             return await self._start_query(query)
 
@@ -116,10 +109,7 @@ class Writer:
     async def fetch_command_times(
         self, generations: Sequence[tuple[str, int]]
     ) -> Mapping[tuple[str, int], int]:
-        """Return when generations were commanded, in nanoseconds; orphans are absent.
-
-        Raise `ProblemError` if the store can't be read.
-        """
+        """Return when generations were commanded, in nanoseconds; orphans are absent."""
         if not generations:
             return {}
 
@@ -221,11 +211,8 @@ class Writer:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
             self._on_store_error(error)
-            batch.fail(
-                ProblemError(
-                    "storage", "the write may not have been committed; send the request again"
-                )
-            )
+            detail = "the write may not have been committed; send the request again"
+            batch.fail(ProblemError("storage", detail))
             return False
         self._publish(committed)
         for failure in batch.resolve(committed.answers):

@@ -67,13 +67,10 @@ log = logging.getLogger("shadowprice.service")
 ItemT = TypeVar("ItemT")
 
 MAX_CONCURRENT_CALLS: Final = 16  # calls to the executor in flight at the same time
-
 MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS
 """Commands sent before the next comparison with the desired state."""
-
 POLL_SECONDS: Final = 5.0
 """Maximum seconds between two comparisons of desired and actual state without a report."""
-
 RETRY_SECONDS: Final = 1.0
 """Backoff in seconds after a failed step, for example if the executor is unreachable."""
 
@@ -204,10 +201,7 @@ class ExecutionController:
         return self._health_error or self._background.health_error or self.pending.fault or executor
 
     def obstacles(self) -> list[Obstacle]:
-        """Return the generations that can't be started or ended, or that end too slowly.
-
-        Include generations whose end can't be recorded, because the job's next one waits for that.
-        """
+        """Return the generations that can't be started, ended or recorded, or end too slowly."""
         executor = self.executor
         found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
         known, now = {(item.job, item.generation) for item in found}, self._writer.clock.physical()
@@ -220,10 +214,7 @@ class ExecutionController:
     # ---------------------------------------------------------------- life
 
     async def open(self) -> None:
-        """Open the executor and resync with the generations that it holds.
-
-        Raise `ExecutorError` if it is unreachable.
-        """
+        """Open the executor, or raise `ExecutorError`, and resync with its generations."""
         await self.executor.open()
         await self._set_servers()
         await self._resync_generations()
@@ -327,11 +318,7 @@ class ExecutionController:
         )
 
     async def record_pending(self) -> None:
-        """Record pending reports; a report that fails stays pending and is retried.
-
-        Raise `ProblemError` if the store isn't writable, and `ExecutorError` if the executor is
-        unreachable, so that it can't get acknowledgements yet.
-        """
+        """Record pending reports; a report that fails stays pending and is retried."""
         if self._unreported:
             orphans = tuple(self._unreported)
             await self._writer.do(EmitOrphans(orphans))
@@ -346,10 +333,7 @@ class ExecutionController:
             await _each(self._acknowledge_end, await self._record_batch(lasting))
 
     def _keep_reports(self) -> Sequence[Ended]:
-        """Move new reports to the pending ones, and return the ends of orphans.
-
-        Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
-        """
+        """Move new reports to the pending ones; return the ends of orphans, not recorded."""
         now, orphan_ends = self._writer.clock.physical(), list[Ended]()
         for report in self.pending.reports:
             self._reconciler.record_report(report, now)
@@ -620,11 +604,7 @@ class ExecutionController:
     # ---------------------------------------------------------------- retention
 
     async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-        """Delete the executor's data of closed jobs, and return the jobs that have none left.
-
-        A job with a generation that the executor still holds is skipped: its end isn't recorded.
-        So is a job whose data can't be deleted.
-        """
+        """Delete the executor's data of closed jobs; return the jobs that have none left."""
         try:
             retained = {item.job for item in await self.executor.list()}
         except ExecutorError as error:
@@ -670,10 +650,7 @@ class ExecutionController:
 
 
 async def _each(call: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:
-    """Run a call for every item, and raise the first error after all have ended.
-
-    At most `MAX_CONCURRENT_CALLS` run at a time.
-    """
+    """Call for every item, a few at a time; raise the first error after all have ended."""
     limit = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def call_item(item: ItemT) -> None:

@@ -27,10 +27,7 @@ class InvalidProgressReporter:
         self._recorded: dict[str, tuple[int, set[str]]] = {}
 
     async def record(self, writer: Writer, job: str, generation: int, error: str) -> None:
-        """Emit an event about an invalid report of a job's running generation.
-
-        ``generation`` is the one of the report's token; reports of older ones are ignored.
-        """
+        """Emit an event about an invalid report of a job's newest generation."""
         view = writer.published.jobs.get(job)
         if view is None or view.generation != generation:
             return

@@ -18,7 +18,6 @@ from shadowprice.service.store import Store
 from shadowprice.service.uploads import UploadStore
 
 IDENTITY_FILE: Final = "mark"  # file of the mark in the executor's directory
-
 IDENTITY_KEY: Final = "executor"  # key of the mark in the store
 
 WITHOUT_UPLOADS_HINT: Final = (
@@ -28,27 +27,17 @@ WITHOUT_UPLOADS_HINT: Final = (
 
 
 def check_executor(settings: ServiceSettings, executor: Executor | None) -> None:
-    """Raise `InputError` if the executor doesn't support the service's mode.
-
-    A commanding service needs an executor, and that of an observing service must observe.
-    """
+    """Raise `InputError` if the executor is missing, or can't observe as required."""
     if executor is None and not settings.observe:
         raise InputError(Fault("--executor", "nothing would run", "add --observe"))
     if settings.observe and executor is not None and not executor.capabilities.observes:
-        raise InputError(
-            Fault(
-                "--executor",
-                f"{settings.executor} can't observe jobs of other schedulers",
-                f"use --executor {NO_EXECUTOR}, which only simulates decisions",
-            )
-        )
+        message = f"{settings.executor} can't observe jobs of other schedulers"
+        hint = f"use --executor {NO_EXECUTOR}, which only simulates decisions"
+        raise InputError(Fault("--executor", message, hint))
 
 
 def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
-    """Raise `InputError` if the executor can't run jobs as the users of ``--allow-user``.
-
-    It may run all jobs as one user, or a user may be unknown here or root.
-    """
+    """Raise `InputError` if the executor can't run jobs as the users of ``--allow-user``."""
     if not settings.users or executor is None or settings.observe:
         return
     if not executor.capabilities.isolates_users:
@@ -58,10 +47,8 @@ def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
         try:
             number = pwd.getpwnam(name).pw_uid
         except KeyError:
-            fault = Fault(
-                "--allow-user", f"unknown user {quote_for_display(name)}", "create the user first"
-            )
-            raise InputError(fault) from None
+            message = f"unknown user {quote_for_display(name)}"
+            raise InputError(Fault("--allow-user", message, "create the user first")) from None
         if number == 0:
             raise InputError(Fault("--allow-user", "jobs may not run as root", "name another user"))
 
@@ -86,10 +73,7 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
 
 
 def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault | None:
-    """Return the problem with a job that names an image or options of pods; None without one.
-
-    Without containers, the job would run with other programs than it names.
-    """
+    """Return the problem with a job that needs containers which the executor lacks, or None."""
     if executor.capabilities.runs_containers or spec.run is None:
         return None
     key = next((key for key in ("image", "pod") if getattr(spec.run, key) is not None), None)
@@ -101,10 +85,7 @@ def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault
 
 
 def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) -> Fault | None:
-    """Return the problem with the upload that a job names; None if its tenant has it.
-
-    ``uploads`` is None if the executor takes no files.
-    """
+    """Return the problem with an upload that its tenant lacks, or that no executor takes."""
     if spec.run is None or spec.run.upload is None:
         return None
     location = f"{place}.run.upload"
@@ -128,13 +109,9 @@ def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
             status, hint = "really run", "leave --observe out"
         else:
             status, hint = "only observed", "add --observe"
-        raise InputError(
-            Fault(
-                f"--data {store.shown}",
-                f"holds {open_jobs} open jobs that were {status}",
-                f"{hint}, cancel them first, or use a new data directory",
-            )
-        )
+        message = f"holds {open_jobs} open jobs that were {status}"
+        hint = f"{hint}, cancel them first, or use a new data directory"
+        raise InputError(Fault(f"--data {store.shown}", message, hint))
     if stored != mode:
         with store.transaction() as connection:
             store.put(connection, "mode", mode)
@@ -161,15 +138,13 @@ def check_executor_identity(
     else:
         differs = stored != present
     if differs and not nothing_runs:
-        raise InputError(
-            Fault(
-                f"--data {store.shown}",
-                f"the executor's records in {directory} don't belong to these data; running jobs "
-                "would start twice",
-                "start with the executor directory that these data were used with; if every "
-                "machine that ran their jobs is off, add --nothing-runs",
-            )
+        foreign = f"the executor's records in {directory} don't belong to these data"
+        hint = (
+            "start with the executor directory that these data were used with; if every machine "
+            "that ran their jobs is off, add --nothing-runs"
         )
+        message = f"{foreign}; running jobs would start twice"
+        raise InputError(Fault(f"--data {store.shown}", message, hint))
     mark = present or _new_mark(directory)
     if mark != stored:
         with store.transaction() as connection:
@@ -184,9 +159,8 @@ def _mark(directory: Path) -> str | None:
         return None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            Fault(str(directory / IDENTITY_FILE), f"cannot be read: {reason}")
-        ) from error
+        fault = Fault(str(directory / IDENTITY_FILE), f"cannot be read: {reason}")
+        raise InputError(fault) from error
 
 
 def _new_mark(directory: Path) -> str:
@@ -197,7 +171,6 @@ def _new_mark(directory: Path) -> str:
         sync_directory(directory)
     except OSError as error:
         hint = "check that it is a directory that this user can write"
-        raise InputError(
-            Fault(str(directory), f"cannot be written: {error.strerror}", hint)
-        ) from error
+        message = f"cannot be written: {error.strerror}"
+        raise InputError(Fault(str(directory), message, hint)) from error
     return mark

@@ -35,14 +35,10 @@ from shadowprice.service.writer import Writer
 log = logging.getLogger("shadowprice.service")
 
 MAX_POLL_SECONDS: Final = 5.0  # maximum seconds between two polls; half a slot if that is less
-
 MIN_POLL_SECONDS: Final = 1.0  # minimum seconds between two polls
-
 MAX_JOBS_PER_OBSERVATION: Final = 10_000  # maximum number of jobs recorded of one poll
-
 START_TIME_TOLERANCE_NS: Final = 2 * SECOND
 """Tolerance in nanoseconds: start times this close in two polls mean the same start."""
-
 LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll in the store
 
 
@@ -414,11 +410,7 @@ class ObservationLoop:
         await run_all(self._background.end, self._executor.close)
 
     async def look(self) -> None:
-        """Poll once, and record the changes.
-
-        Raise `ExecutorError` if the executor is unreachable, and `ProblemError` if the store can't
-        be written.
-        """
+        """Poll the executor once, and record the changes."""
         cluster = self._writer.published.servers.cluster
         if cluster is not self._cluster:
             await self._executor.set_servers(to_server_infos(cluster))

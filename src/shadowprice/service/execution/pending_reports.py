@@ -24,7 +24,6 @@ log = logging.getLogger("shadowprice.service")
 
 INITIAL_BACKOFF_SECONDS: Final = 1.0
 """Initial backoff, in seconds, of a report that could not be recorded."""
-
 MAX_BACKOFF_SECONDS: Final = 60.0  # maximum backoff, in seconds
 
 
@@ -55,11 +54,7 @@ class PendingReports:
         return next((entry.fault for entry in self.kept.values() if entry.fault), None)
 
     def obstacles(self) -> list[Obstacle]:
-        """Return the generations whose end or refused start can't be recorded.
-
-        Other reports, such as invalid progress, keep no generation from its end. Errors may name
-        other tenants' jobs, so only `fault` has their texts.
-        """
+        """Return the generations whose end or refused start can't be recorded."""
         obstacles = []
         for entry in self.kept.values():
             report = entry.report

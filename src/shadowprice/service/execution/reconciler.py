@@ -31,9 +31,7 @@ ExecutionCommand = Start | Resize | Stop
 
 INITIAL_BACKOFF_NS: Final = 5 * SECOND
 """Initial backoff of a failed job's restart, in nanoseconds; doubled by each failure."""
-
 MAX_BACKOFF_NS: Final = 600 * SECOND  # maximum backoff, in nanoseconds
-
 STOP_OVERDUE_NS: Final = 120 * SECOND
 """Nanoseconds after which a stop counts as overdue; most grace periods are shorter."""
 
@@ -96,10 +94,7 @@ class Reconciler:
         return (job, generation) in self._orphans
 
     def is_orphan_report(self, report: Report) -> bool:
-        """Return whether a report has to be ignored because it is an orphan's.
-
-        A refusal isn't ignored: no generation of that number will run.
-        """
+        """Return whether to ignore an orphan's report; a refusal counts: nothing will run."""
         return isinstance(
             report, Started | Ended | Progressed | InvalidProgress | PartlyEnded
         ) and self.is_orphan(report.job, report.generation)

@@ -93,10 +93,7 @@ class ServerDiscovery:
             await self._try(LimitServers(available))
 
     async def _open_or_close(self, server: ServerInfo) -> ClusterState:
-        """Cordon or drain a server that no longer accepts work, or undo that; return all servers.
-
-        Servers that an operator cordoned or drained stay so.
-        """
+        """Close or open a server like the executor, unless an operator closed it; return all."""
         servers, name = self._writer.published.servers, server.name
         is_drained, is_cordoned = name in servers.drained, name in servers.cordoned
         drains = server.evicts and not server.takes_work
@@ -126,10 +123,7 @@ class ServerDiscovery:
 
 
 def to_server_spec(server: ServerInfo, cluster: Cluster) -> ServerState:
-    """Return the state of a discovered server, with the resources that the cluster counts.
-
-    GPUs count by kind if the cluster has that kind, otherwise as ``gpu``.
-    """
+    """Return a discovered server's state; GPUs count by kind if the cluster has it."""
     counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
     if any(name.startswith("gpu/") for name in counted):
         counted.pop("gpu", None)
@@ -147,10 +141,7 @@ def _counted_amounts(server: ServerInfo) -> Mapping[str, int]:
 
 
 def to_server_infos(cluster: Cluster, withheld: Withheld | None = None) -> Sequence[ServerInfo]:
-    """Return a cluster's servers as an executor's configuration, without unlimited resources.
-
-    ``withheld`` holds amounts to add, which are configured but missing.
-    """
+    """Return the servers as an executor's configuration: limited amounts, and the withheld."""
     infos = []
     for name in cluster.names:
         amounts = configured_capacity(cluster, name, (withheld or {}).get(name, {}))

@@ -172,10 +172,7 @@ class Batch:
         job_id: int | None = None,
         **data: Any,
     ) -> None:
-        """Emit an event; ``decision`` marks decisions of the policy.
-
-        ``tenant`` and ``job_id`` are those of a job whose view isn't in memory.
-        """
+        """Emit an event; ``tenant`` and ``job_id`` are of a job whose view isn't in memory."""
         view = None if job is None else self.state.views.get(job)
         if view is not None:
             tenant, job_id = view.tenant, view.id
@@ -259,10 +256,7 @@ class Batch:
         self.undo.put(self._changed_accounts, tenant, None)
 
     def set_value(self, key: str, value: str | Callable[[], str]) -> None:
-        """Set a key of the store's key-value table when the batch is written.
-
-        A function is called then, so that a large value is serialized once for several changes.
-        """
+        """Set a key of the key-value table on flush; a function is called then, once."""
         self.undo.put(self._values, key, value)
 
     def execute_on_flush(
@@ -331,10 +325,7 @@ class Batch:
         return jobs
 
     def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the newest job of each qualified name, open or closed.
-
-        Jobs that this batch adds are included.
-        """
+        """Return the newest job of each qualified name, open or closed or added here."""
         rows = store_queries.newest_jobs(self.connection, qualified_names)
         jobs = {row.qualified_name: self._stored_job(row) for row in rows}
         if self._new:
@@ -430,11 +421,9 @@ _END_GENERATIONS: Final = PreparedStatement(
 
 _IN_ORDER: Final = (_INSERT_JOURNAL, _INSERT_COMMANDS, _INSERT_GENERATIONS, _END_GENERATIONS)
 """Statements that `Batch.flush` executes in this order."""
-
 _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")
 )
-
 _END_OF: Final = PreparedStatement(select(tables.generations.c.ended).where(_OF_GENERATION))
 
 _END_GENERATION: Final = PreparedStatement(

@@ -190,10 +190,7 @@ def _lookup_hint(run: Mapping[str, Any], argv: Sequence[str], line: str) -> str:
 
 
 def _is_from_shell(line: str) -> bool:
-    """Return whether a shell may have written a line: ``sh: x: not found``, ``a.sh: 3: x: ...``.
-
-    A program's own message has the same form: ``ValueError: adam: not found``.
-    """
+    """Return whether a shell may have written a line; a program's error has the same form."""
     reporter = _REPORTER.search(line)
     if reporter is None or re.search(r": (?:line )?\d+: ", line):
         return True

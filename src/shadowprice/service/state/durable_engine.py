@@ -36,28 +36,20 @@ from shadowprice.service.store import Store, tables
 log = logging.getLogger("shadowprice.service")
 
 SNAPSHOT_EVENTS: Final = 5_000  # maximum number of events between two snapshots
-
 SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND
 """Maximum time between two snapshots, if there were events."""
-
 SNAPSHOT_JOBS_PER_STEP: Final = 25
 """Jobs that one step of a snapshot serializes: about a millisecond."""
-
 JOURNAL_DELETE_BATCH: Final = 1_000
 """Events that one transaction deletes from the journal after a snapshot replaced them."""
-
 SMALL_POLICY_STATE_BYTES: Final = 64 << 10
 """Maximum bytes of policy state that are written with every batch; larger ones less often."""
-
 POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
 
 
 class DurableEngine:
-    """The durable state with its store: commits operations, writes snapshots and recovers.
-
-    The parameters are those of `recovery.recover`. Each `recover` replaces ``state``.
-    """
+    """The durable state with its store, for the parameters of `recovery.recover`."""
 
     def __init__(
         self,
@@ -78,11 +70,7 @@ class DurableEngine:
     # ---------------------------------------------------------------- state
 
     def recover(self) -> None:
-        """Load the state from the store, but keep what was learnt from reports since the start.
-
-        Raise `StoreError` if the store can't be read, and `InputError` if its content doesn't fit
-        the cluster file or the policy.
-        """
+        """Replace the state by the stored one, but keep what was learnt from reports."""
         state = self._load()
         state.keep_learnt(self.state)
         self._replace_state(state)
@@ -242,10 +230,7 @@ class DurableEngine:
         return late or events >= SNAPSHOT_EVENTS
 
     def write_snapshot(self) -> None:
-        """Write a snapshot at once, and delete the journal entries that it replaces.
-
-        Raise `StoreError` if it can't be written.
-        """
+        """Write a snapshot at once, and delete the journal entries that it replaces."""
         self._snapshotting = None  # an unfinished snapshot is outdated
         for _ in self._snapshot():
             pass

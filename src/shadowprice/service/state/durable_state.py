@@ -130,10 +130,7 @@ class DurableState:
         self.restarts.remove(key)
 
     def compares_values(self, jobs: Iterable[Job]) -> bool:
-        """Return whether values count relative to those of their tenant's other jobs.
-
-        ``jobs`` arrive or are revised now.
-        """
+        """Return whether values of arriving jobs count relative to their tenant's others."""
         if self.values is None or self.open_values is None:
             return False
         if self.values_mode != AUTO:

@@ -18,20 +18,14 @@ from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 
 CODE: Final = "timespan"  # code of the reason of a job that waits because the timespan has ended
-
 END_KEY: Final = "timespan"  # key of the end in the store
-
 _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, RefusalReason.NO_VALUE})
 """Reasons that an earlier end of the timespan can cause."""
-
 _LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, RefusalReason.PRICE})
 """Reasons for which a job lacks a resource."""
-
 _LATE: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_VALUE})
 """Reasons for which a job lacks time, and more workers would save some."""
-
 _HOLDER: Final = re.compile(r"the promise to (.*?) would break")
-
 _SPAN: Final = re.compile(r"\b(in )?slots (\d{1,15}) to (\d{1,15})\b")
 _BEFORE: Final = re.compile(
     r"\b(?<!moved )(from|until|ending at|ends at|begins in|begins by|decided in|not before) slot "
@@ -106,10 +100,7 @@ def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
 
 
 def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str) -> dict[str, Any]:
-    """Return the reason of a job that waits: what it waits for, and the policy's message.
-
-    That is the scarcest resource, or a promise or the next slot if the job fits on free capacity.
-    """
+    """Return the reason of a job that waits: what it waits for, and the policy's message."""
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
     text = _without_others(engine, job, text)
     if job.predicted:  # no promise, whatever is observed, until its speed is measured
@@ -178,10 +169,7 @@ def reason_to_wait(engine: Engine, calendar: SlotCalendar) -> dict[str, Any]:
 def refusal_reason(
     engine: Engine, calendar: SlotCalendar, job: Job, refusal: Refusal
 ) -> dict[str, Any]:
-    """Return the reason of a refusal, with clock times and the resource that the job lacks.
-
-    It states the end of the timespan if that is near.
-    """
+    """Return the reason of a refusal, with clock times and the resource that the job lacks."""
     reason: dict[str, Any] = refusal.record()
     for key in ("message", "bottleneck"):
         if key in reason:

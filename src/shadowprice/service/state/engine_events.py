@@ -58,7 +58,6 @@ from shadowprice.service.state.job_views import (
 from shadowprice.service.state.stated_work import begin_generation
 
 VALUES_KEY: Final = "values"  # key of the store for the values of finished jobs by tenant
-
 _LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # not outdated by decisions
 
 
@@ -137,10 +136,7 @@ def _apply(
 
 
 def weigh(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Return jobs that arrive together with the utilities that count.
-
-    Raise `ShadowpriceError` if a value can't be compared.
-    """
+    """Return arriving jobs with the utilities that count; raise if one can't be compared."""
     state, engine = batch.state, batch.engine
     if state.values is None or state.open_values is None or not state.compares_values(jobs):
         return tuple(jobs)

@@ -203,11 +203,8 @@ def predicted_resource(prediction: LengthPrediction | None) -> rest.PredictedLen
 _STATED_SPEED: Final = rest.JobSpeed(source="stated", family=None, measured=())
 _NAMES: Final = tuple(field.name for field in fields(JobView))
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
 PARTLY_ENDED: Final = "partly-ended"
 """Code of the reason of a running job of which some workers exited 0, and the kind of the event."""
-
 OVERRUN: Final = "overrun"
 """Code of the reason of a job that runs beyond its stated work, and the kind of the event."""
 

@@ -69,10 +69,7 @@ class ServiceLengths:
     def extend(
         self, record: JobRecord, cluster: Cluster, progress: int
     ) -> tuple[Job, LengthPrediction]:
-        """Return a running job that has done all its predicted work, with more work.
-
-        ``progress`` are its progress units now.
-        """
+        """Return a running job that has done all its predicted work, with more work."""
         slot_seconds = float(cluster.slot_seconds)
         attained = length_of_progress(record.job, progress) * slot_seconds
         prediction = self.predict(record.job, cluster, attained)

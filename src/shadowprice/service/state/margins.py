@@ -43,16 +43,12 @@ A promise made early in a burst of delays can't allow for the delays that follow
 
 MAX_DELAYS_PER_GROUP: Final = 200
 """Number of a group's newest finished jobs that determine its margin."""
-
 RECOVERED_JOBS: Final = 2_000
 """Newest finished jobs that recovery reads, but at least `MIN_GROUP_JOBS` of each tenant."""
-
 MAX_TENANTS: Final = 1_000
 """Maximum number of tenants; the one whose job finished longest ago is dropped first."""
-
 MAX_TENANT_GROUPS: Final = 100
 """Maximum number of a tenant's groups, so that they push out no other tenant's."""
-
 MIN_GROUP_JOBS: Final = 19
 """Minimum finished jobs of a group. The longest of 19 delays is expected to cover 95 % of jobs."""
 
@@ -64,7 +60,6 @@ With so few jobs, the quantile is the longest delay.
 
 MIN_TENANTS: Final = 3
 """Minimum number of tenants for a median: with fewer, a single tenant would determine it."""
-
 QUANTILE_STEP: Final = 0.05
 """Step of the quantile per promise: gamma of Gibbs and Candes."""
 
@@ -104,10 +99,7 @@ class _Delays:
             self.slipped[name] = delay
 
     def record_finished(self, delay: float, *, is_broken: bool | None) -> None:
-        """Record the delay of a finished job, and whether its promise was broken.
-
-        ``is_broken`` is None if the promise had no learnt margin.
-        """
+        """Record a finished job's delay; ``is_broken`` is None without a learnt margin."""
         self._quantile = None
         self.newest.append(delay)
         if is_broken is not None:

@@ -79,7 +79,6 @@ from shadowprice.service.state.timespan import end_of_quote, explain_end
 log = logging.getLogger("shadowprice.service")
 
 MAX_BACKLOG_JOBS: Final = 1_000_000  # maximum number of accepted jobs that wait for a decision
-
 MAX_SUBMISSIONS_PER_EVENT: Final = 32
 """Maximum number of waiting submissions that one event decides."""
 
@@ -159,10 +158,7 @@ def _name_conflict(submission: Submission) -> ProblemError:
 
 @dataclass(frozen=True, slots=True)
 class SubmitJobs:
-    """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog.
-
-    Submissions that mean stored jobs (`KnownJobs.find`) get those jobs.
-    """
+    """Submit jobs that aren't known: decide them if ``at_once``, else add to the backlog."""
 
     submissions: Sequence[Submission]
     at_once: bool
@@ -182,10 +178,7 @@ class SubmitJobs:
     def _record_new(
         self, batch: Batch, known: KnownJobs
     ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
-        """Record the new jobs; return the response, and the new submissions by key.
-
-        New jobs are added to ``known``.
-        """
+        """Record the new jobs, also in ``known``; return the answers and the new ones by key."""
         state = batch.state
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: dict[str, Submission] = {}
@@ -228,10 +221,7 @@ def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
 
 
 def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
-    """Submit the jobs of several requests in one event; return the response to each request.
-
-    Raise `ShadowpriceError` if the event can't be handled.
-    """
+    """Submit the jobs of several requests in one event; return the response to each request."""
     responses: list[Any] = []
     fresh: dict[str, Submission] = {}
     known = KnownJobs.of_batch(batch, [item for submit in submits for item in submit.submissions])
@@ -475,11 +465,7 @@ class ReviseJob:
         return state.views.get(self.key) or batch.views[self.key]
 
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
-        """Revise the job in the engine, and debit the price of its additional demand.
-
-        Raise `ProblemError` if the policy refuses, the revision would displace another job, or the
-        tenant can't pay.
-        """
+        """Revise the job in the engine, and debit the price of its additional demand."""
         state, engine = batch.state, batch.engine
         record = engine.open_jobs.get(self.key)
         if record is None:
@@ -569,10 +555,7 @@ class QuoteResult:
     predicted: LengthPrediction | None = None  # of a job that states no length; it has no promise
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
-        """Return the quote as a REST resource.
-
-        Displaced jobs are listed by name if ``names``, else only counted.
-        """
+        """Return the quote as a REST resource; only ``names`` says which jobs it displaces."""
         quote, reason, points, message = self.quote, self.reason, None, self.message
         if reason is None:
             reason = self.refusal

@@ -240,10 +240,7 @@ def _engine(
 def _replay(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, bool]:
-    """Restore a snapshot and replay the journal after it, under the policy that decided then.
-
-    Return the engine, the number of replayed events, and whether that policy is the chosen one.
-    """
+    """Restore a snapshot, and replay the journal under the policy that decided then."""
     mark = _value(connection, "policy")
     same = mark == policy_fingerprint(choice)
     before = choice if same else _find_choice(mark, choice)
@@ -290,18 +287,12 @@ def _replay(
 
 
 def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
-    """Build the policy for the live service.
-
-    Raise `InputError` if the policy or a parameter is unknown, or the policy can't run live.
-    """
+    """Build the policy for the live service; raise `InputError` if it can't run live."""
     return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
 
 
 def policy_fingerprint(choice: PolicyChoice) -> str:
-    """Return a text that identifies a policy, its settings and its code version.
-
-    A policy state is only valid for the mark that it was stored with.
-    """
+    """Return a text that identifies a policy, its settings and its code version."""
     version = f"{shadowprice.__version__}+{sources()}"
     parts = [choice.name, choice.settings, version]
     return json.dumps(parts if choice.origin is None else [*parts, choice.origin], sort_keys=True)

@@ -60,7 +60,6 @@ log = logging.getLogger("shadowprice.service")
 
 FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
 """Maximum work before a first report that still measures the start, as a share of a slot."""
-
 MAX_WORK_EXCESS: Final = 1.25
 """Factor by which work may exceed its estimated time before the excess counts as start-up."""
 
@@ -88,8 +87,6 @@ files that a restored service lacks.
 """
 
 MAX_REPORTED_ERRORS: Final = 5  # maximum number of different `misreported` events of a generation
-
-
 MAX_LISTED_WORKERS: Final = 8  # maximum names of workers in a message
 
 

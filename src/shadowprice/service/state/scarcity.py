@@ -180,10 +180,7 @@ def _server_state(engine: Engine) -> tuple[ServerClasses, Amounts]:
 
 
 def _free_amounts(engine: Engine, classes: ServerClasses) -> Amounts:
-    """Return what the placements in force and the promised jobs leave, (servers, resources).
-
-    A promised job that doesn't run yet takes its minimum size from a kind of server that holds it.
-    """
+    """Return what running and promised jobs leave at minimum size, (servers, resources)."""
     cluster = engine.cluster
     free = cluster.capacity.copy()
     free[sorted(engine.lost)] = 0

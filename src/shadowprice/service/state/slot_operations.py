@@ -32,9 +32,7 @@ log = logging.getLogger("shadowprice.service")
 
 MAX_CATCH_UP_SLOTS: Final = 1_000
 """Maximum number of missed slots that run one by one; moving slot 0 skips the others."""
-
 MAX_SLOTS_PER_BATCH: Final = 50  # maximum number of slots that begin in one batch
-
 ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
 """Seconds after which the remaining slots wait for the next batch."""
 
@@ -65,10 +63,7 @@ class AdvanceSlots:
     last_reports: Mapping[str, int] = field(default_factory=dict)
 
     def perform(self, batch: Batch) -> SlotAdvanceResult | ShadowpriceError:
-        """Advance to the current slot; return the result, or the error that stopped it.
-
-        The end and the beginning of each slot are atomic: an error doesn't undo earlier slots.
-        """
+        """Advance slot by slot, each atomically; return the result, or the error that ended it."""
         reports = deque(sorted(self.reports, key=lambda report: report.at))
         remaining: list[DurableReport] = []
         try:

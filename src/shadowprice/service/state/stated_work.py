@@ -120,11 +120,7 @@ def uncount_repeated(batch: Batch, record: JobRecord, measured: int) -> None:
 
 
 def rescale_covered(batch: Batch, before: Job, after: Job) -> None:
-    """Count the covered work of an open job at its revised speed.
-
-    It is at least the progress of the job, because the revision admitted and priced the remaining
-    work only.
-    """
+    """Count the covered work of an open job at its revised speed, at least its progress."""
     view, record = batch.state.views[after.name], batch.engine.open_jobs[after.name]
     if not view.covered:
         return

@@ -18,9 +18,7 @@ from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import PreparedStatement, in_chunks
 
 PAGE: Final = 1_000  # maximum number of entries of a page
-
 MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
-
 HISTORY_HEAD_ENTRIES: Final = 10
 """First events of a long history that are kept: the submission and its decision."""
 
@@ -48,7 +46,6 @@ _NEWEST_OF_NAME: Final = PreparedStatement(
 _OF_REQUEST: Final = PreparedStatement(
     select(*_JOB_COLUMNS).where(tables.jobs.c.request == bindparam("wanted"))
 )
-
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 

@@ -47,7 +47,6 @@ REVISABLE_KEYS: Final = (
 """Keys of the job file that can be revised after the submission."""
 
 SPEED_KEYS: Final = frozenset({"throughput", "minibatch_time"})  # those that state the speed
-
 MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with --families FILE"
 """Hint for a job that names its family, if the service has no family library."""
 
@@ -201,11 +200,7 @@ def path_segment_diagnostics(name: str, location: str) -> list[Fault]:
 
 
 def request_hash(scope: str | None, idempotency_key: str | None, *parts: str) -> str | None:
-    """Return the hash of a request for one job; None without an idempotency key.
-
-    ``scope`` is the tenant of the request's token: each tenant has keys of its own. ``parts`` are
-    what is requested, so requests with one key for different things differ.
-    """
+    """Return the hash of a tenant's request with an idempotency key; None without one."""
     if idempotency_key is None:
         return None
     return hashlib.sha256(json.dumps([scope, idempotency_key, *parts]).encode()).hexdigest()
@@ -218,10 +213,7 @@ def content_hash(record: Mapping[str, Any]) -> str:
 
 
 def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
-    """Return the keys that a job's family added to its record.
-
-    ``content`` is the hash of the record without them.
-    """
+    """Return the keys that a job's family added to a record of this content hash."""
     # The family adds both keys, or one if the job or a revision states the other, or the family
     # has no restart cost.
     for keys in (_FAMILY_KEYS, frozenset({"throughput"}), frozenset({"restart"})):

@@ -101,10 +101,7 @@ def follow_clock(batch: Batch) -> None:
 
 
 def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
-    """Explain jobs that were refused, or got no promise, only because the timespan ends.
-
-    Extends the reason of each of these jobs, and emits an event for it.
-    """
+    """Explain jobs that were refused or not promised only because the timespan ends."""
     engine = batch.engine
     if not is_near(engine) or not engine.capabilities.quotes:
         return

@@ -96,11 +96,7 @@ def check_backup_target(target: Path) -> None:
 
 
 def has_log(path: Path) -> bool:
-    """Return whether a file's header is that of a SQLite database in write-ahead log mode.
-
-    The file isn't opened as a database, because under a link's name SQLite would start a second
-    log.
-    """
+    """Return whether a file has the header of a SQLite database in write-ahead log mode."""
     with path.open("rb") as file:
         head = file.read(19)
     return head.startswith(b"SQLite format 3\0") and head[18:] == b"\2"

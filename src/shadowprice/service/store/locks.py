@@ -16,9 +16,7 @@ from shadowprice.service.store.lookups import stored_value
 
 LOCK_ID: Final = 0x5AD0_9A1C
 """First key of the advisory lock; the second key is a hash of the schema's name."""
-
 EPOCH_KEY: Final = "epoch"  # key of the elected leader's epoch in the store
-
 TAKEOVER_TIMEOUT_SECONDS: Final = 5.0
 """Timeout in seconds until a terminated connection releases the lock."""
 
@@ -39,11 +37,7 @@ _END_SESSION: Final = text(
 
 
 class DirectoryLock:
-    """Exclusive right to write in a directory, until released or the process ends.
-
-    The file ``lock`` only names the holder, for people. Raise `InputError` if another process holds
-    the lock.
-    """
+    """Exclusive right to write in a directory; the file ``lock`` names the holder for people."""
 
     def __init__(self, folder: Path) -> None:
         self._holder = folder / "lock"

@@ -30,10 +30,7 @@ def stored_value(connection: Connection, key: str) -> str | None:
 
 
 class PreparedStatement:
-    """A compiled statement for values that need no conversion: integers and text.
-
-    All values of an update or a select are bound parameters.
-    """
+    """A compiled statement whose values, integers and text, are bound parameters."""
 
     def __init__(self, statement: Insert | Update | Select[Any]) -> None:
         self._statement = statement

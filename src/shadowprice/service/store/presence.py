@@ -18,25 +18,17 @@ from shadowprice.service.store.files import FILE, RESTORE_HINT, has_log
 
 RECORD: Final = "store-state"
 """File of the record in the data directory. `shadowprice.db*` doesn't match it."""
-
 IN_LOG: Final = "open"  # the newest changes may be in the log only
-
 COMPLETE: Final = "closed"  # the database file holds every change
-
 EXECUTOR_JOBS: Final = "executor/jobs"
 """Directory in which executors on this machine record their jobs."""
-
-
 _INDEX: Final = struct.Struct("=12xBxHI4xII8s")
 """Index of a log (SQLite's file format, section "The WAL-Index File Format"): whether it is
 initialized, page size, number of frames, checksum of the last one, salt of the log."""
-
 _LOG_HEADER: Final = struct.Struct(">16x8s8x")
 """Salt of a log; a log that is restarted gets another one."""
-
 _FRAME_HEADER: Final = struct.Struct(">8x8sII")
 """Salt and checksum of a frame, which a page follows."""
-
 _OWN_FILES: Final = (FILE, RECORD, "executor", "operator.token")
 """Files by which a data directory is recognized."""
 
@@ -61,11 +53,7 @@ class Presence:
         return self._record.exists() or (jobs.is_dir() and any(jobs.iterdir()))
 
     def check(self) -> None:
-        """Check the files before the database is opened.
-
-        Raise `InputError` if the database is missing or empty although there were data, or its log
-        is missing, cut off or damaged at its end.
-        """
+        """Raise `InputError` if the database or its log is missing, empty or damaged."""
         try:
             size = self._database.stat().st_size
         except FileNotFoundError:
@@ -74,23 +62,14 @@ class Presence:
             self.refuse("is missing" if size is None else "is empty")
         # A backup has no log: it replaced the database.
         if size and self._read() == IN_LOG and not self._log.exists() and has_log(self._database):
-            raise InputError(
-                Fault(
-                    str(self._log),
-                    "is missing; the newest changes may have been in that file",
-                    f"if another program, such as sqlite3, was open on {self._database}, it wrote "
-                    f"them there: remove {self._record}; otherwise {RESTORE_HINT}",
-                )
-            )
-
+            message = "is missing; the newest changes may have been in that file"
+            other = f"if another program, such as sqlite3, was open on {self._database}"
+            hint = f"{other}, it wrote them there: remove {self._record}; otherwise {RESTORE_HINT}"
+            raise InputError(Fault(str(self._log), message, hint))
         if size and self._is_truncated():
-            raise InputError(
-                Fault(
-                    str(self._log),
-                    "is cut off or damaged; the newest changes were in that file",
-                    f"{RESTORE_HINT}; or, to go on without these changes, remove {self._index}",
-                )
-            )
+            message = "is cut off or damaged; the newest changes were in that file"
+            hint = f"{RESTORE_HINT}; or, to go on without these changes, remove {self._index}"
+            raise InputError(Fault(str(self._log), message, hint))
 
     def _is_truncated(self) -> bool:
         """Return whether the log lacks changes that its index has."""

@@ -47,15 +47,11 @@ log = logging.getLogger("shadowprice.service")
 
 WAL_SIZE_LIMIT_BYTES: Final = 32 << 20
 """Size that the write-ahead log is truncated to after a checkpoint, in bytes."""
-
 UNKNOWN_FORMAT_HINT: Final = (
     "install the version of shadowprice that wrote the data, or use another --data"
 )
-
 _WRITES: Final = "writes"  # execution option of the writing connection
-
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -136,22 +132,17 @@ class Store:
                 self._check_content()
         except OSError as error:
             failed = f"cannot use {error.filename}" if error.filename else "cannot be used"
-            raise InputError(
-                Fault(f"--data {self.shown}", f"{failed}: {error.strerror}")
-            ) from error
+            fault = Fault(f"--data {self.shown}", f"{failed}: {error.strerror}")
+            raise InputError(fault) from error
         except SQLAlchemyError as error:
             self._drop_writer()
             if self._is_damaged(error):
                 raise InputError(Fault(str(self.file), _damage(error), RESTORE_HINT)) from error
-            raise InputError(
-                Fault(
-                    f"--data {self.shown}",
-                    f"cannot be opened: {_reason(error)}",
-                    "check that it is a data directory"
-                    if self.embedded
-                    else "check the address, and that the server runs and accepts connections",
-                )
-            ) from error
+            hint = "check the address, and that the server runs and accepts connections"
+            if self.embedded:
+                hint = "check that it is a data directory"
+            message = f"cannot be opened: {_reason(error)}"
+            raise InputError(Fault(f"--data {self.shown}", message, hint)) from error
         except InputError:
             self.close()
             raise
@@ -189,9 +180,8 @@ class Store:
         # The root of a new ext4 volume has lost+found.
         if set(list_names(folder)) - {"lost+found"}:
             message = "other users can read it, and it has files that no service wrote"
-            raise InputError(
-                Fault(f"--data {self.shown}", message, "use an empty or new directory")
-            )
+            hint = "use an empty or new directory"
+            raise InputError(Fault(f"--data {self.shown}", message, hint))
 
     def _check_content(self) -> None:
         """Record that the directory holds data; refuse a database that lost them."""
@@ -345,13 +335,8 @@ class Store:
                 context.stamp(scripts, "head")
             return
         if version not in {script.revision for script in scripts.walk_revisions()}:
-            raise InputError(
-                Fault(
-                    f"--data {self.shown}",
-                    f"the tables have the unknown version {version!r}",
-                    UNKNOWN_FORMAT_HINT,
-                )
-            )
+            message = f"the tables have the unknown version {version!r}"
+            raise InputError(Fault(f"--data {self.shown}", message, UNKNOWN_FORMAT_HINT))
         config = _migration_config()
         config.attributes["connection"] = connection
         with connection.begin():
@@ -361,10 +346,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Run a block as one transaction of the writer.
-
-        Raise `StoreError` if the store isn't open for writing, or the transaction fails.
-        """
+        """Run a block as one transaction of the writer, or raise `StoreError`."""
         writer = self._writer
         if writer is None:
             raise StoreError("the store is read-only")
