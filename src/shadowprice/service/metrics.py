@@ -17,11 +17,7 @@ from shadowprice.service.state.job_views import JobView, State
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW: Final = (0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)
 
-_WAITING: Final = {
-    State.PENDING: "undecided",
-    State.STANDBY: "standby",
-    State.ADMITTED: "planned",
-}
+_WAITING: Final = {State.PENDING: "undecided", State.STANDBY: "standby", State.ADMITTED: "planned"}
 """Reason for which jobs of a state wait."""
 
 
@@ -127,11 +123,7 @@ class Metrics:
         if after is not None:
             self._open_jobs[after.state, after.tenant or ""] += 1
 
-    def scrape(
-        self,
-        accounts: Iterable[Account],
-        prices: Mapping[tuple[str, str], float],
-    ) -> bytes:
+    def scrape(self, accounts: Iterable[Account], prices: Mapping[tuple[str, str], float]) -> bytes:
         """Return the metrics as text, with gauges of present jobs, accounts and prices only."""
         self.price.clear()
         for (kind, resource), price in prices.items():

@@ -158,10 +158,7 @@ async def _collect() -> None:
 
 
 def _lifespan(
-    service: Service,
-    writes: bool,
-    failures: list[BaseException],
-    on_ready: Callable[[str], None],
+    service: Service, writes: bool, failures: list[BaseException], on_ready: Callable[[str], None]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Return the lifespan of the application, which starts and stops the service."""
 

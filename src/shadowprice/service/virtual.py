@@ -54,10 +54,7 @@ class VirtualService:
         path = folder / "cluster.yaml"
         path.write_text(yaml.safe_dump(dict(cluster)))
         self._settings = ServiceSettings(
-            cluster=path,
-            data=str(folder / "data"),
-            policy=choice,
-            **(settings or {}),
+            cluster=path, data=str(folder / "data"), policy=choice, **(settings or {})
         )
         self._clock = clock
         self._executor = executor
@@ -122,11 +119,7 @@ class VirtualService:
     async def submit(self, *records: Mapping[str, Any], at_once: bool = True) -> None:
         """Submit jobs as `POST /v1/jobs` does; raise `ShadowpriceError` if a job isn't accepted."""
         submissions = read_submissions(
-            records,
-            self.service.cluster,
-            tenant=None,
-            runs=True,
-            now=self.writer.clock.now(),
+            records, self.service.cluster, tenant=None, runs=True, now=self.writer.clock.now()
         )
         for _, problem in await self.writer.do(SubmitJobs(submissions, at_once=at_once)):
             if problem is not None:

@@ -308,10 +308,10 @@ async def _job_of_request(service: Service, request: str | None) -> JobView | No
     """Return the job of an earlier request that is repeated; None if there was none."""
     if request is None:
         return None
-    rows = await service.read(
-        lambda connection: list(store_queries.jobs_of_requests(connection, [request]))
+    jobs = await service.read(
+        lambda connection: store_queries.jobs_of_requests(connection, [request])
     )
-    return await find_view(service, rows[0].key) if rows else None
+    return await find_view(service, jobs[request].view.key) if jobs else None
 
 
 async def get_view(service: Service, key: str) -> JobView:

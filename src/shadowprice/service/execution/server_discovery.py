@@ -20,11 +20,7 @@ from shadowprice.service.state.operations import (
     SetServerAvailability,
     UpdateServers,
 )
-from shadowprice.service.state.server_limits import (
-    LimitServers,
-    configured_capacity,
-    is_limiting,
-)
+from shadowprice.service.state.server_limits import LimitServers, configured_capacity, is_limiting
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -21,17 +21,10 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.durable_state import DurableState, StreamEvent
 from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import PreparedStatement
 from shadowprice.service.store.retention import has_purged_jobs
-
-
-class StoredJob(NamedTuple):
-    """A job, with the hashes of its submission's content and of the request."""
-
-    view: JobView
-    content: str
-    request: str | None
 
 
 class Batch:
@@ -320,43 +313,38 @@ class Batch:
     def find_jobs(self, keys: Sequence[str]) -> dict[str, StoredJob]:
         """Return jobs by key, open or closed. Jobs that this batch adds are included."""
         jobs = {key: self._added_job(key) for key in keys if key in self._new}
-        for row in store_queries.jobs_by_key(self.connection, keys):
-            jobs[row.key] = self._stored_job(row)
-        return jobs
+        return jobs | self._with_changes(store_queries.jobs_by_key(self.connection, keys))
 
     def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
         """Return the newest job of each qualified name, open or closed or added here."""
-        rows = store_queries.newest_jobs(self.connection, qualified_names)
-        jobs = {row.qualified_name: self._stored_job(row) for row in rows}
-        if self._new:
-            wanted = set(qualified_names)
-            for key, row in self._new.items():  # in the order of their ids
-                if row["qualified_name"] in wanted:
-                    jobs[row["qualified_name"]] = self._added_job(key)
-        return jobs
+        stored = store_queries.newest_jobs(self.connection, qualified_names)
+        return self._with_changes(stored) | self._added_jobs("qualified_name", qualified_names)
 
     def jobs_of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
         """Return the job of each request, open or closed; those this batch adds are included."""
         if not requests:
             return {}
-        rows = store_queries.jobs_of_requests(self.connection, requests)
-        jobs = {row.request: self._stored_job(row) for row in rows}
-        wanted = set(requests)
-        for key, row in self._new.items():
-            if row["request"] in wanted:
-                jobs[row["request"]] = self._added_job(key)
-        return jobs
+        stored = store_queries.jobs_of_requests(self.connection, requests)
+        return self._with_changes(stored) | self._added_jobs("request", requests)
+
+    def _added_jobs(self, column: str, values: Sequence[str]) -> dict[str, StoredJob]:
+        """Return the jobs that this batch adds, in the order of their ids, by a column's value."""
+        wanted = set(values) if self._new else set()
+        added = ((row[column], key) for key, row in self._new.items() if row[column] in wanted)
+        return {value: self._added_job(key) for value, key in added}
 
     def _added_job(self, key: str) -> StoredJob:
         row = self._new[key]
-        content = self._contents.get(key, row["content"])
-        return StoredJob(self.views[key], content, row["request"])
+        return StoredJob(self.views[key], self._contents.get(key, row["content"]), row["request"])
 
-    def _stored_job(self, row: Any) -> StoredJob:
-        view = self.state.views.get(row.key)
-        if view is None:
-            view = self.views.get(row.key) or JobView.from_json(row.view)
-        return StoredJob(view, self._contents.get(row.key, row.content), row.request)
+    def _with_changes(self, jobs: Mapping[str, StoredJob]) -> dict[str, StoredJob]:
+        """Return stored jobs with the changes that aren't written yet."""
+        changed = {}
+        for value, (stored, content, request) in jobs.items():
+            key = stored.key
+            view = self.state.views.get(key) or self.views.get(key) or stored
+            changed[value] = StoredJob(view, self._contents.get(key, content), request)
+        return changed
 
     def has_purged_jobs(self) -> bool:
         """Return whether jobs were ever purged from the store."""

@@ -114,11 +114,7 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
     if scarce is None:
         return {"code": "standby", "message": text or "waits its turn"}
     waits = f"waits for {scarce.place}"
-    return {
-        "code": "standby",
-        "message": f"{waits}: {text}" if text else waits,
-        **scarce.record(),
-    }
+    return {"code": "standby", "message": f"{waits}: {text}" if text else waits, **scarce.record()}
 
 
 def _waits_alone(engine: Engine, job: Job) -> bool:

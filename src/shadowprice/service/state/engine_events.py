@@ -7,28 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final
 
+from shadowprice.core import events
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.events import (
-    Charge,
-    Command,
-    Commit,
-    Completed,
-    Decided,
-    Displaced,
-    DriverEvent,
-    Drop,
-    JobCancelled,
-    Pause,
-    Place,
-    Promise,
-    Queue,
-    Reject,
-    Resize,
-    SlotBegan,
-    SlotEnded,
-    Start,
-    Stop,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.relative_values import MAX_TENANTS, counted_share, is_relative
@@ -63,12 +43,12 @@ _LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # not outdated by 
 
 def apply_event(
     batch: Batch,
-    event: DriverEvent,
+    event: events.DriverEvent,
     *,
     counted: Iterable[str] = (),
     billed: bool = True,
     completed_later: Set[str] = frozenset(),
-) -> list[Command]:
+) -> list[events.Command]:
     """Pass an event to the engine, and record its consequences.
 
     If the event gives a waiting job, or one beyond its stated work, a price that its tenant can't
@@ -82,7 +62,7 @@ def apply_event(
     Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event, and
     `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.
     """
-    if isinstance(event, SlotBegan) and overrunning_jobs(batch):
+    if isinstance(event, events.SlotBegan) and overrunning_jobs(batch):
         # Their tenants may be unable to pay. The rollback restores exactly this policy state.
         batch.engine.session.dump_state()
     try:
@@ -100,24 +80,24 @@ def apply_event(
         )
 
 
-def _abandon(batch: Batch, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
+def _abandon(batch: Batch, event: events.DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
     """Abandon an open job before an event whose price its tenant can't pay."""
     engine, view = batch.engine, batch.state.views[name]
     ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
-    slot = engine.slot if isinstance(event, SlotEnded) else event.slot
-    apply_event(batch, JobCancelled(slot, name))
+    slot = engine.slot if isinstance(event, events.SlotEnded) else event.slot
+    apply_event(batch, events.JobCancelled(slot, name))
     batch.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
     batch.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
 
 
 def _apply(
     batch: Batch,
-    event: DriverEvent,
+    event: events.DriverEvent,
     counted: Iterable[str],
     completed_later: Set[str],
     *,
     billed: bool,
-) -> list[Command]:
+) -> list[events.Command]:
     engine, billing = batch.engine, Billing(batch)
     started = time.perf_counter()
     # Before the event, which may end the jobs that it bills.
@@ -129,7 +109,7 @@ def _apply(
     batch.state.on_decision(time.perf_counter() - started)
     batch.append_journal(staged.entry.sequence, line)
     billing.record_usage(occupied)
-    if isinstance(event, SlotBegan):
+    if isinstance(event, events.SlotBegan):
         billing.pay_overruns(event.slot, overruns)
     _record_consequences(batch, event, staged.commands, counted)
     return staged.commands
@@ -154,7 +134,10 @@ def resync_policy(batch: Batch) -> None:
 
 
 def _record_consequences(
-    batch: Batch, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
+    batch: Batch,
+    event: events.DriverEvent,
+    commands: Sequence[events.Command],
+    counted: Iterable[str],
 ) -> None:
     """Record the commands of an event, and refresh the views of all jobs that it touched."""
     touched: dict[str, None] = dict.fromkeys(counted)
@@ -163,31 +146,31 @@ def _record_consequences(
     subject = getattr(event, "job", None)
     if subject is not None:
         touched[subject if isinstance(subject, str) else subject.name] = None
-    if isinstance(event, SlotBegan) and has_ended(batch.engine):
+    if isinstance(event, events.SlotBegan) and has_ended(batch.engine):
         touched.update(
             dict.fromkeys(name for name in batch.engine.open_jobs if _is_unaware(batch, name))
         )
-    if isinstance(event, SlotBegan):
+    if isinstance(event, events.SlotBegan):
         touched.update(
             dict.fromkeys(name for name in batch.engine.open_jobs if _is_delayed(batch, name))
         )
     messages: dict[str, str] = {}
     for command in commands:
-        if isinstance(command, Start | Resize | Stop):
+        if isinstance(command, events.Start | events.Resize | events.Stop):
             _record_command(batch, command)
             touched[command.job] = None
-        elif isinstance(command, Decided):
+        elif isinstance(command, events.Decided):
             _record_decision(batch, command, messages)
             touched[command.decision.job] = None
         else:
             touched[command.job] = None
-            if isinstance(command, Displaced):
+            if isinstance(command, events.Displaced):
                 messages.setdefault(command.job, command.reason)
                 batch.emit("displaced", command.job, reason=command.reason)
                 if command.job in batch.state.views:
                     message = f"{command.reason}: it waits for free resources"
                     batch.update_view(command.job, reason={"code": "displaced", "message": message})
-            elif isinstance(command, Completed):
+            elif isinstance(command, events.Completed):
                 _record_completion(batch, command)
     for name in touched:
         record = batch.engine.jobs.get(name)
@@ -210,19 +193,19 @@ def _is_delayed(batch: Batch, name: str) -> bool:
     return expected_slot(batch.engine, record, view.expected) is None
 
 
-def _record_decision(batch: Batch, command: Decided, messages: dict[str, str]) -> None:
+def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, str]) -> None:
     decision = command.decision
     name = decision.job
     view = batch.state.views.get(name)
     if view is None:
         return
     match decision:
-        case Commit(_, _, payoff, utility, cost):
+        case events.Commit(_, _, payoff, utility, cost):
             if decision.message:
                 messages[name] = with_clock_times(decision.message, batch.calendar)
             Billing(batch).debit_admission(decision)
             _record_price(batch, view, payoff, utility, cost)
-        case Promise():
+        case events.Promise():
             if decision.message:
                 messages[name] = with_clock_times(decision.message, batch.calendar)
             batch.update_view(name, expected=decision.expected)
@@ -233,26 +216,26 @@ def _record_decision(batch: Batch, command: Decided, messages: dict[str, str]) -
                 job = batch.engine.jobs[name].job
                 reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
                 batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
-        case Queue():
+        case events.Queue():
             job = batch.engine.jobs[name].job
             reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
             batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
             batch.emit("standby", name, decision=True, message=reason["message"])
-        case Reject() | Drop():
-            kind = "refused" if isinstance(decision, Reject) else "given-up"
+        case events.Reject() | events.Drop():
+            kind = "refused" if isinstance(decision, events.Reject) else "given-up"
             job = batch.engine.jobs[name].job
             reason = refusal_reason(batch.engine, batch.calendar, job, decision.refusal)
             batch.emit(kind, name, decision=True, reason=reason)
-        case Place():
+        case events.Place():
             if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
                 batch.update_view(name, reason=None)
                 batch.emit("placed", name, decision=True)
-        case Pause():
+        case events.Pause():
             record = batch.engine.jobs[name]
             if record.status is Status.QUEUED:  # not placed elsewhere in the same event
                 reason = queue_reason(batch.engine, batch.calendar, record.job, "")
                 batch.update_view(name, reason=reason)
-        case Charge():
+        case events.Charge():
             batch.emit(
                 "paid",
                 name,
@@ -286,7 +269,7 @@ def _lasting_reason(batch: Batch, view: JobView) -> Mapping[str, Any] | None:
     return view.reason if is_lasting and view.key in batch.engine.running else None
 
 
-def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
+def _record_command(batch: Batch, command: events.Start | events.Resize | events.Stop) -> None:
     """Record a command with its generation, and emit its event."""
     record: dict[str, Any] = {
         "slot": command.slot,
@@ -294,7 +277,7 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
         "frees": list(command.frees),
     }
     name = command.job
-    if isinstance(command, Stop):
+    if isinstance(command, events.Stop):
         record["finished"] = command.finished
         if name in batch.state.launch_commands:
             batch.undo.drop(batch.state.launch_commands, name)
@@ -310,7 +293,7 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
         view = batch.state.views.get(name)
         if view is not None and view.reason and _is_reason_to_wait(view.reason, command):
             batch.update_view(name, reason=None)
-        kind = "started" if isinstance(command, Start) else "resized"
+        kind = "started" if isinstance(command, events.Start) else "resized"
         batch.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
         start = None
         if batch.state.virtual:
@@ -321,19 +304,21 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
     batch.insert_command(command, record)
 
 
-def _is_reason_to_wait(reason: Mapping[str, Any], command: Start | Resize) -> bool:
+def _is_reason_to_wait(reason: Mapping[str, Any], command: events.Start | events.Resize) -> bool:
     """Return whether a job waited for a reason that is outdated when its generation starts."""
     code = reason.get("code")
-    return code == "displaced" or (code == "standby" and isinstance(command, Start))
+    return code == "displaced" or (code == "standby" and isinstance(command, events.Start))
 
 
-def _end_previous_at_once(batch: Batch, command: Start | Resize | Stop) -> None:
+def _end_previous_at_once(
+    batch: Batch, command: events.Start | events.Resize | events.Stop
+) -> None:
     """In virtual mode, end the job's previous generation when the command's slot begins."""
     if batch.state.virtual:
         batch.end_generations(command.job, batch.calendar.begins(command.slot))
 
 
-def _run_at_once(batch: Batch, command: Start | Resize) -> None:
+def _run_at_once(batch: Batch, command: events.Start | events.Resize) -> None:
     view = batch.state.views.get(command.job)
     if view is not None:
         start = batch.calendar.begins(command.slot)
@@ -343,7 +328,7 @@ def _run_at_once(batch: Batch, command: Start | Resize) -> None:
         )
 
 
-def _record_completion(batch: Batch, command: Completed) -> None:
+def _record_completion(batch: Batch, command: events.Completed) -> None:
     view = batch.state.views.get(command.job)
     _record_value(batch, command)
     if view is None:
@@ -361,7 +346,7 @@ def emit_finished(batch: Batch, view: JobView, slot: int, utility: float | None)
     batch.emit("finished", view.key, **data)
 
 
-def _record_value(batch: Batch, command: Completed) -> None:
+def _record_value(batch: Batch, command: events.Completed) -> None:
     """Add a finished job to what its tenant's values are compared with."""
     values, job = batch.state.values, batch.engine.jobs[command.job].job
     if values is None or not is_relative(job):

@@ -9,19 +9,10 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
+from shadowprice.core import events
 from shadowprice.core.budget import POINT, in_points
 from shadowprice.core.cluster import Cluster, Role, Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import (
-    CapacityChanged,
-    Displaced,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    ServerBack,
-    ServerLost,
-    ServerState,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import shown_key
 from shadowprice.core.length_history import LengthPrediction, with_length
@@ -49,7 +40,7 @@ from shadowprice.service.budgets.billing import (
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.batch import Batch, Operation, StoredJob
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.ending import (
     append_end_text,
     queue_reason,
@@ -60,8 +51,9 @@ from shadowprice.service.state.ending import (
 from shadowprice.service.state.engine_events import apply_event, weigh
 from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
-from shadowprice.service.state.server_limits import clear_withheld
+from shadowprice.service.state.server_limits import clear_withheld, configured_capacity
 from shadowprice.service.state.stated_work import rescale_covered
+from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.state.submission import (
     SPEED_KEYS,
     Submission,
@@ -93,19 +85,8 @@ class KnownJobs:
     @classmethod
     def of_batch(cls, batch: Batch, submissions: Sequence[Submission]) -> KnownJobs:
         """Return the jobs in a batch, also those it adds."""
-        return cls(
-            batch.newest_jobs(_names(submissions)), batch.jobs_of_requests(_requests(submissions))
-        )
-
-    @classmethod
-    def stored(cls, connection: Connection, submissions: Sequence[Submission]) -> KnownJobs:
-        """Return the jobs in the store."""
-        newest = store_queries.newest_jobs(connection, _names(submissions))
-        of_requests = store_queries.jobs_of_requests(connection, _requests(submissions))
-        return cls(
-            {row.qualified_name: _stored_job(row) for row in newest},
-            {row.request: _stored_job(row) for row in of_requests},
-        )
+        names, requests = _names(submissions), _requests(submissions)
+        return cls(batch.newest_jobs(names), batch.jobs_of_requests(requests))
 
     def add(self, submission: Submission, view: JobView) -> None:
         """Add a new job."""
@@ -114,10 +95,6 @@ class KnownJobs:
         if submission.request is not None:
             self.of_requests[submission.request] = job
 
-    def retried(self, submission: Submission) -> StoredJob | None:
-        """Return the job of an earlier request that a submission repeats."""
-        return None if submission.request is None else self.of_requests.get(submission.request)
-
     def find(self, submission: Submission) -> tuple[str, ProblemError | None] | None:
         """Return the key of the job that a submission means; None if it is a new job.
 
@@ -125,7 +102,7 @@ class KnownJobs:
         work isn't repeated. The second element is the problem if an open job with the name has
         other content.
         """
-        retried = self.retried(submission)
+        retried = self.of_requests.get(submission.request or "")
         if retried is not None:
             return retried.view.key, None
         newest = self.newest.get(submission.qualified_name)
@@ -145,15 +122,9 @@ def _requests(submissions: Sequence[Submission]) -> list[str]:
     return [item.request for item in submissions if item.request is not None]
 
 
-def _stored_job(row: Any) -> StoredJob:
-    return StoredJob(JobView.from_json(row.view), row.content, row.request)
-
-
 def _name_conflict(submission: Submission) -> ProblemError:
-    return ProblemError(
-        "name-conflict",
-        f"job {submission.name!r} was submitted with other content; revise it, or use another name",
-    )
+    problem = f"job {submission.name!r} was submitted with other content"
+    return ProblemError("name-conflict", f"{problem}; revise it, or use another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +177,11 @@ def without_known_jobs(
     connection: Connection, submissions: Sequence[Submission]
 ) -> list[Submission]:
     """Return the submissions that would add a job to those stored now."""
-    known = KnownJobs.stored(connection, submissions)
+    names, requests = _names(submissions), _requests(submissions)
+    known = KnownJobs(
+        store_queries.newest_jobs(connection, names),
+        store_queries.jobs_of_requests(connection, requests),
+    )
     return [submission for submission in submissions if known.find(submission) is None]
 
 
@@ -306,7 +281,7 @@ def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         jobs.append(job)
     try:
         if jobs:
-            apply_event(batch, JobsArrived(slot, weigh(batch, jobs)))
+            apply_event(batch, events.JobsArrived(slot, weigh(batch, jobs)))
             explain_end(batch, jobs)
     except InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
@@ -372,7 +347,7 @@ class CancelJob:
             return batch.close_job(
                 self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
             )
-        apply_event(batch, JobCancelled(batch.state.next_slot, self.key))
+        apply_event(batch, events.JobCancelled(batch.state.next_slot, self.key))
         return batch.views[self.key]
 
 
@@ -437,14 +412,9 @@ class ReviseJob:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         state = batch.state
         record = merge_changes(state.specs[self.key], self.changes)
+        cluster, submitted = batch.engine.cluster, view.submitted
         [submission] = read_submissions(
-            [record],
-            batch.engine.cluster,
-            tenant=None,
-            runs=False,
-            single=True,
-            owned=True,
-            now=view.submitted,
+            [record], cluster, tenant=None, runs=False, single=True, owned=True, now=submitted
         )
         if record != state.specs[self.key]:
             with batch.savepoint():
@@ -489,12 +459,12 @@ class ReviseJob:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = apply_event(batch, JobRevised(state.next_slot, counted, is_admission))
+            commands = apply_event(batch, events.JobRevised(state.next_slot, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
             raise _refusal(view.name, reason) from error
         for command in commands:
-            if isinstance(command, Displaced) and command.job != self.key:
+            if isinstance(command, events.Displaced) and command.job != self.key:
                 raise _refusal(view.name, "it would displace another job")
         if self.key not in engine.open_jobs:
             raise _refusal(view.name, "it would end the job")
@@ -634,34 +604,14 @@ class QuoteJob:
             margin = state.margins.margin(
                 job.tenant, family, quote.completion, job.arrival, engine.until
             )
+        held = reason = None
         account = state.accounts.get(job.tenant)
-        if account is None:
-            return QuoteResult(
-                quote,
-                refusal,
-                message,
-                price,
-                timespan=effect,
-                margin=margin,
-                share=share,
-                predicted=predicted,
-            )
-        is_unaffordable = quote.admitted and price is not None and not account.can_pay(price)
-        reason = (
-            insufficient_points_reason(account, price)
-            if is_unaffordable and price is not None
-            else None
-        )
+        if account is not None:
+            held, share = account.balance, 1.0
+            if quote.admitted and price is not None and not account.can_pay(price):
+                reason = insufficient_points_reason(account, price)
         return QuoteResult(
-            quote,
-            refusal,
-            message,
-            price,
-            account.balance,
-            reason,
-            effect,
-            margin,
-            predicted=predicted,
+            quote, refusal, message, price, held, reason, effect, margin, share, predicted
         )
 
 
@@ -694,19 +644,17 @@ class ForkEngine:
         slot = state.next_slot
         moment = min(batch.now, calendar.begins(slot))
         [job] = weigh(batch, [_resolve(batch, self.key, self.spec, moment)])
-        cluster = batch.engine.cluster
-        share = job.restart
-        length = None
+        cluster, length = batch.engine.cluster, None
         if self.spec.has_unknown_length:
             length = _predicted_length(batch, job).length
         plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key, length=length)
-        is_restart_known = share != plain.restart
+        is_restart_known = job.restart != plain.restart
 
         def resolve(spec: JobSpec) -> Job:
             other = resolve_job(spec, cluster, calendar, moment, key=self.key, length=length)
             other = replace(other, points=job.points, resumable=job.resumable)
             if is_restart_known:
-                other = replace(other, restart=share)
+                other = replace(other, restart=job.restart)
             if values is not None:
                 [other] = values.weigh([other], open_values, cluster, slot)
             return other
@@ -733,13 +681,13 @@ class UpdateServers:
     ``sets_capacity`` is false if only other properties change.
     """
 
-    servers: Mapping[str, ServerState | None]
+    servers: Mapping[str, events.ServerState | None]
     what: str
     sets_capacity: bool = True
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
-        apply_event(batch, CapacityChanged(batch.state.next_slot, dict(self.servers)))
+        apply_event(batch, events.CapacityChanged(batch.state.next_slot, dict(self.servers)))
         if self.sets_capacity:
             clear_withheld(batch, self.servers.keys())
         for name in self.servers:
@@ -750,7 +698,7 @@ class UpdateServers:
 class AddServers:
     """Add servers."""
 
-    servers: Mapping[str, ServerState]
+    servers: Mapping[str, events.ServerState]
 
     def perform(self, batch: Batch) -> None:
         """Add the servers; raise `ProblemError` if one of them exists."""
@@ -779,9 +727,9 @@ class ChangeServer:
         row = _find_server(cluster, self.name)
         capacity = self.capacity
         if capacity is None:
-            capacity = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
+            capacity = configured_capacity(cluster, self.name, {})
         keeps = self.availability is None
-        state = ServerState(
+        state = events.ServerState(
             self.role or cluster.roles[row],
             capacity,
             drained=row in engine.drained if keeps else self.availability == "drained",
@@ -822,7 +770,7 @@ class SetServerAvailability:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        kind = ServerBack if self.back else ServerLost
+        kind = events.ServerBack if self.back else events.ServerLost
         apply_event(batch, kind(batch.state.next_slot, self.server))
         batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
@@ -835,5 +783,5 @@ class UpdateTenants:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        apply_event(batch, CapacityChanged(batch.state.next_slot, {}, self.tenants))
+        apply_event(batch, events.CapacityChanged(batch.state.next_slot, {}, self.tenants))
         batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

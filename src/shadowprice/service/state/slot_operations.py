@@ -10,11 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
-from shadowprice.core.events import (
-    JobRevised,
-    SlotBegan,
-    SlotEnded,
-)
+from shadowprice.core.events import JobRevised, SlotBegan, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.core.length_history import LengthPrediction
 from shadowprice.core.relative_values import cap_utility

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select, tuple_
 
@@ -49,25 +49,40 @@ _OF_REQUEST: Final = PreparedStatement(
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
-def jobs_by_key(connection: Connection, keys: Sequence[str]) -> Iterable[Any]:
-    """Yield rows with the key, view and content of stored jobs."""
-    return _job_rows(connection, keys, _JOB_BY_KEY, tables.jobs.c.key.in_)
+class StoredJob(NamedTuple):
+    """A job, with the hashes of its submission's content and of the request."""
+
+    view: JobView
+    content: str
+    request: str | None
 
 
-def newest_jobs(connection: Connection, qualified_names: Sequence[str]) -> Iterable[Any]:
-    """Yield a row like `jobs_by_key` for the newest job of each qualified name."""
+def jobs_by_key(connection: Connection, keys: Sequence[str]) -> dict[str, StoredJob]:
+    """Return stored jobs by key."""
+    rows = _job_rows(connection, keys, _JOB_BY_KEY, tables.jobs.c.key.in_)
+    return {row.key: _stored_job(row) for row in rows}
+
+
+def newest_jobs(connection: Connection, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
+    """Return the newest stored job of each qualified name."""
     table = tables.jobs
 
     def is_newest(names: Sequence[str]) -> ColumnElement[bool]:
         newest = select(func.max(table.c.id)).where(table.c.qualified_name.in_(names))
         return table.c.id.in_(newest.group_by(table.c.qualified_name))
 
-    return _job_rows(connection, qualified_names, _NEWEST_OF_NAME, is_newest)
+    rows = _job_rows(connection, qualified_names, _NEWEST_OF_NAME, is_newest)
+    return {row.qualified_name: _stored_job(row) for row in rows}
 
 
-def jobs_of_requests(connection: Connection, requests: Sequence[str]) -> Iterable[Any]:
-    """Yield a row like `jobs_by_key` for the job of each request, open or closed."""
-    return _job_rows(connection, requests, _OF_REQUEST, tables.jobs.c.request.in_)
+def jobs_of_requests(connection: Connection, requests: Sequence[str]) -> dict[str, StoredJob]:
+    """Return the stored job of each request, open or closed."""
+    rows = _job_rows(connection, requests, _OF_REQUEST, tables.jobs.c.request.in_)
+    return {row.request: _stored_job(row) for row in rows}
+
+
+def _stored_job(row: Row[Any]) -> StoredJob:
+    return StoredJob(JobView.from_json(row.view), row.content, row.request)
 
 
 def _job_rows(
