@@ -63,18 +63,13 @@ class Caller:
             raise ProblemError("forbidden", "only an operator's token allows this")
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    caller: Caller
-    expires: int | None
-
-
 class Tokens:
     """In-memory index of the tokens that are not revoked, by hash."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[Caller, int | None]] = {}
+        """Each token's caller and expiry."""
         self._hashes: dict[int, str] = {}
 
     def load(self) -> None:
@@ -87,7 +82,7 @@ class Tokens:
             self._add(row.hash, Caller(row.id, AccessRole(row.role), row.tenant), row.expires)
 
     def _add(self, key: str, caller: Caller, expires: int | None) -> None:
-        self._known[key] = _Known(caller, expires)
+        self._known[key] = caller, expires
         self._hashes[caller.id] = key
 
     def add(self, number: int, operation: CreateToken) -> None:
@@ -101,21 +96,21 @@ class Tokens:
 
     def holds(self, caller: Caller, now: int) -> bool:
         """Return whether an authenticated caller's token is still valid."""
-        token = self._known.get(self._hashes.get(caller.id, ""))
-        return token is not None and (token.expires is None or token.expires > now)
+        _, expires = self._known.get(self._hashes.get(caller.id, ""), (None, now))
+        return expires is None or expires > now
 
     def caller(self, header: str | None, now: int) -> Caller:
         """Return the caller of an ``Authorization`` header; raise `ProblemError` without one."""
         kind, _, token = (header or "").partition(" ")
         entry = self._known.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
-        if entry is None or (entry.expires is not None and entry.expires <= now):
-            detail = "send `Authorization: Bearer TOKEN`"
-            if entry is not None:
-                detail = "the token has expired; ask the operator for another"
-            elif header:
-                detail = "the token is unknown or revoked"
-            raise ProblemError("unauthenticated", detail, headers=_CHALLENGE)
-        return entry.caller
+        if entry is not None and (entry[1] is None or entry[1] > now):
+            return entry[0]
+        detail = "send `Authorization: Bearer TOKEN`"
+        if entry is not None:
+            detail = "the token has expired; ask the operator for another"
+        elif header:
+            detail = "the token is unknown or revoked"
+        raise ProblemError("unauthenticated", detail, headers=_CHALLENGE)
 
 
 def hash_token(token: str) -> str:

@@ -23,11 +23,9 @@ class Clock(Protocol):
 
     def wall(self) -> int:
         """Return the wall clock, in nanoseconds since 1970."""
-        ...
 
     def physical(self) -> int:
         """Return monotonic nanoseconds, including time in which the machine was suspended."""
-        ...
 
 
 class SystemClock:

@@ -104,23 +104,10 @@ class OpenTransport:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
-    def write(self, data: bytes) -> None:
-        """Write data, unless the connection is closing."""
-        if not self._transport.is_closing():
-            self._transport.write(data)
-
-    def pause_reading(self) -> None:
-        """Pause reading, unless the connection is closing."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Resume reading, unless the connection is closing."""
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-
     def __getattr__(self, name: str) -> Any:
-        """Return another method of the transport."""
+        """Return a method of the transport, or one that does nothing."""
+        if name in {"write", "pause_reading", "resume_reading"} and self._transport.is_closing():
+            return lambda *_: None
         return getattr(self._transport, name)
 
 

@@ -10,12 +10,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from shadowprice.executors.background import BackgroundTasks, monotonic
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, format_rfc3339
+from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.operation_queue import PendingOperation, WriteBatch
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import DecideBacklog
@@ -56,19 +57,6 @@ FIRST_PURGE_DELAY_SECONDS: Final = 10.0
 """Seconds from the start to the first one: a service that is restarted often purges too."""
 
 
-class Execution(Protocol):
-    """What the driver needs of the `ExecutionController`, which runs the jobs."""
-
-    async def fetch_progress(self) -> None:
-        """Report the jobs' current progress."""
-
-    def stale_jobs(self) -> frozenset[str]:
-        """Return the jobs whose current progress is unknown."""
-
-    async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-        """Delete the executor's data of closed jobs, and return the jobs that have none left."""
-
-
 class Driver:
     """Runs the durable engine in real time: decides when the writer commits, and what is due.
 
@@ -87,7 +75,7 @@ class Driver:
         self,
         durable: DurableEngine,
         writer: Writer,
-        execution: Execution | None = None,
+        execution: ExecutionController | None = None,
         uploads: UploadStore | None = None,
         *,
         virtual: bool,
@@ -148,7 +136,7 @@ class Driver:
         """
         is_healthy = self._writer.health_error is None
         has_more_work = self._decides_backlog or self._durable.snapshotting
-        if self._writer.has_pending or (has_more_work and is_healthy):
+        if self._writer.queue or (has_more_work and is_healthy):
             await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
         due = min(self.tick_seconds, self._seconds_to_boundary())
@@ -247,7 +235,8 @@ class Driver:
         more = await writer.run_in_thread(lambda: retention.purge(store, before, discarded))
         if more is None:
             return False, after
-        writer.drop_recent(discarded)
+        for name in discarded:
+            self._published.recent.pop(name, None)
         return more or len(old) == retention.PURGE_BATCH_JOBS, old[-1] if old else after
 
     async def _step(self) -> None:
@@ -255,7 +244,7 @@ class Driver:
         if self._seconds_to_boundary() <= 0:
             await self._collect_reports()
             await self._poll_progress()
-        pending, batch = self._writer.take_pending(), WriteBatch()
+        pending, batch = self._writer.queue.take(), WriteBatch()
         if self._seconds_to_boundary() <= 0:  # a due slot boundary precedes requests
             if self._progress:
                 batch.add(self._progress.take())
@@ -375,7 +364,7 @@ class Driver:
                     entry.resolve(result.left)
                 return
         # Some belong to later slots. Those that were recorded have no effect when repeated.
-        self._writer.put_back(reports)
+        self._writer.queue.put_back(reports)
 
     def _publish_slot(self) -> None:
         """Publish the slot that runs now."""

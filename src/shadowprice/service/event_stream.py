@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError, tenant_limit_problem
 from shadowprice.service.state.durable_state import StreamEvent
+from shadowprice.service.state.store_queries import event_resource
 
 MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
 DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
@@ -48,17 +47,7 @@ def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
 
 def encode_sse(event: StreamEvent) -> bytes:
     """Return an event as a server-sent event."""
-    return format_sse(
-        StoredEvent(
-            id=event.id,
-            at=to_datetime(event.at),
-            kind=event.kind,
-            job=None if event.job is None else name_of_key(event.job),
-            job_id=event.job_id,
-            tenant=event.tenant,
-            data=dict(event.data),
-        )
-    )
+    return format_sse(event_resource(event, dict(event.data)))
 
 
 def format_sse(event: StoredEvent) -> bytes:

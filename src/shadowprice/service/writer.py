@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ from shadowprice.executors.background import run_all
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import OperationQueue, PendingOperation, WriteBatch
+from shadowprice.service.operation_queue import OperationQueue, WriteBatch
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.progress_buffer import ProgressBuffer
 from shadowprice.service.read_model import ReadModel
@@ -47,7 +47,7 @@ class Writer:
         self._durable = durable
         self._store: Store = durable.store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._queue = OperationQueue()
+        self.queue = OperationQueue()
         self._wake = asyncio.Event()
         self._query_lock = asyncio.Lock()
         self._standing: dict[Callable[[DurableState, int], Any], StandingQuery[Any]] = {}
@@ -69,7 +69,7 @@ class Writer:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
         if self.health_error is not None:
             raise ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
-        result = self._queue.put(operation)
+        result = self.queue.put(operation)
         self._wake.set()
         return await result
 
@@ -131,11 +131,6 @@ class Writer:
         """Name of the policy."""
         return self._durable.state.choice.name
 
-    def drop_recent(self, jobs: Iterable[str]) -> None:
-        """Remove purged jobs from those that readers see."""
-        for name in jobs:
-            self.published.recent.pop(name, None)
-
     def subscribe(self, listener: Callable[[CommitResult], None]) -> None:
         """Call a listener with the result of each commit, after it was published."""
         self._listeners.append(listener)
@@ -152,14 +147,9 @@ class Writer:
     # ---------------------------------------------------------------- queue
 
     @property
-    def has_pending(self) -> bool:
-        """Whether operations are queued."""
-        return bool(self._queue)
-
-    @property
     def is_finished(self) -> bool:
         """Whether `stop` was called and all operations were taken since."""
-        return self._stopping and not self._queue
+        return self._stopping and not self.queue
 
     async def wait(self, seconds: float) -> None:
         """Wait until an operation is queued, `stop` is called, or a time is over."""
@@ -167,14 +157,6 @@ class Writer:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._wake.wait()
         self._wake.clear()
-
-    def take_pending(self) -> list[PendingOperation]:
-        """Remove the operations of the next batch from the queue."""
-        return self._queue.take()
-
-    def put_back(self, pending: Sequence[PendingOperation]) -> None:
-        """Put removed operations back in front of all others."""
-        self._queue.put_back(pending)
 
     def stop(self) -> None:
         """Refuse operations from now on; the queued ones can still be committed."""
@@ -184,7 +166,7 @@ class Writer:
     def refuse_pending(self) -> None:
         """Refuse the queued operations too, because no batch follows."""
         self._stopping = True
-        self._queue.fail(ProblemError("stopping", "the service is ending"))
+        self.queue.fail(ProblemError("stopping", "the service is ending"))
 
     # ---------------------------------------------------------------- writing
 
@@ -281,7 +263,7 @@ class Writer:
         reason = str(error) or "out of memory"  # a MemoryError has no text
         self.health_error = f"the store cannot be written: {reason}"
         log.error("%s", self.health_error)
-        self._queue.fail(ProblemError("storage", self.health_error, headers={"Retry-After": "2"}))
+        self.queue.fail(ProblemError("storage", self.health_error, headers={"Retry-After": "2"}))
 
     def _recover_state(self) -> CommitResult:
         """Recover the durable state, and return it; called in the writer's thread."""
@@ -294,9 +276,8 @@ class Writer:
         try:
             is_writer = await loop.run_in_executor(self._thread, self._store.reopen)
             if not is_writer:
-                self.health_error = (
-                    "another instance is now the leader; restart this one as a standby"
-                )
+                leads = "another instance is now the leader"
+                self.health_error = f"{leads}; restart this one as a standby"
                 self.metrics.writer.set(0)
                 return
             committed = await loop.run_in_executor(self._thread, self._recover_state)

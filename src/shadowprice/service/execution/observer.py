@@ -1,7 +1,7 @@
 """Observation of jobs that another scheduler runs, for a service that only observes.
 
 Such a service decides as usual, and simulates its decisions. In addition, it polls an executor and
-records where each job really ran, from when to when. Nothing here can send commands.
+records where each job really ran, from when to when. Nothing here sends commands.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
@@ -22,7 +22,7 @@ from shadowprice.core.job_keys import name_of_key, qualified_name, shown_key
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import ExecutorError, ObservedJob, ServerAllocation, ServerInfo
+from shadowprice.executors.contract import Executor, ExecutorError, ObservedJob, ServerAllocation
 from shadowprice.service.clock import SECOND
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
@@ -40,22 +40,6 @@ MAX_JOBS_PER_OBSERVATION: Final = 10_000  # maximum number of jobs recorded of o
 START_TIME_TOLERANCE_NS: Final = 2 * SECOND
 """Tolerance in nanoseconds: start times this close in two polls mean the same start."""
 LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll in the store
-
-
-class ObservingExecutor(Protocol):
-    """The part of an executor that an observing service may use."""
-
-    async def open(self) -> None:
-        """Connect."""
-
-    async def close(self) -> None:
-        """Disconnect."""
-
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
-        """Set the servers."""
-
-    async def observe(self) -> tuple[ObservedJob, ...]:
-        """Return the jobs that really run."""
 
 
 # ------------------------------------------------------------------ one poll
@@ -383,7 +367,7 @@ def _observed_utility(batch: Batch, job: _Job, ended: int) -> float | None:
 class ObservationLoop:
     """Polls the executor while the service runs, and records the results."""
 
-    def __init__(self, writer: Writer, executor: ObservingExecutor) -> None:
+    def __init__(self, writer: Writer, executor: Executor) -> None:
         self._health_error: str | None = None
         self._executor = executor
         self._writer = writer
@@ -432,6 +416,3 @@ class ObservationLoop:
             self._health_error = f"failed to record running jobs: {error}"
             log.error("%s", self._health_error)
         await asyncio.sleep(self._pause)
-
-
-__all__ = ["ObservationLoop", "ObservingExecutor", "RecordObservation", "last_observation_time"]

@@ -377,7 +377,6 @@ class Operation(Protocol):
         them later. A row that is written at once, to get its id, must be the last step. Raise
         `ShadowpriceError` if the operation fails. The caller rolls it back.
         """
-        ...
 
 
 _INSERT_JOURNAL: Final = PreparedStatement(tables.journal.insert())

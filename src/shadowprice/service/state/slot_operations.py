@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
+from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import JobRevised, SlotBegan, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.core.length_history import LengthPrediction
@@ -89,7 +89,7 @@ class AdvanceSlots:
             next_slot = engine.slot
             if next_slot > target:
                 return True
-            if next_slot < target and self._can_skip_to(batch, target):
+            if next_slot < target and batch.state.can_skip_to(target):
                 next_slot = target
             if not engine.open_jobs and engine.state.idle:
                 return True  # without jobs, no slot needs to begin
@@ -113,21 +113,12 @@ class AdvanceSlots:
         calendar, engine = batch.calendar, batch.engine
         target = calendar.slot_at(batch.now)
         missed = target - engine.slot
-        if missed <= MAX_CATCH_UP_SLOTS or (
-            engine.slot_running is None and self._can_skip_to(batch, target)
-        ):
+        can_skip = engine.slot_running is None and batch.state.can_skip_to(target)
+        if missed <= MAX_CATCH_UP_SLOTS or can_skip:
             return target
         shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
         ShiftSlotOrigin(shift, "the service was down for many slots").perform(batch)
         return batch.calendar.slot_at(batch.now)
-
-    @staticmethod
-    def _can_skip_to(batch: Batch, slot: int) -> bool:
-        try:
-            batch.engine.state.check_skip(slot)
-        except EventError:
-            return False
-        return True
 
     def _begin_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         try:
@@ -179,13 +170,10 @@ class AdvanceSlots:
             revised = batch.state.restarts.revise(batch.engine.jobs[name].job, slot_seconds)
             if revised is None:
                 continue
-            try:
-                apply_event(batch, JobRevised(batch.engine.slot, revised))
-            except ShadowpriceError as error:
+            if _revise(batch, revised, "restart cost"):
+                batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
+            else:
                 batch.state.restarts.remove(name)
-                log.info("failed to update the restart cost of job %r: %s", name, error)
-                continue
-            batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
     def _update_speeds(self, batch: Batch, slot: int) -> None:
         """Replan jobs with their measured speed if it differs from the stated one."""
@@ -208,13 +196,9 @@ class AdvanceSlots:
                 job = replace(job, predicted=False)  # its progress says how long it takes
             if job is record.job:
                 continue
-            try:
-                apply_event(batch, JobRevised(engine.slot, job))
-            except ShadowpriceError as error:
+            if not _revise(batch, job, "speed"):
                 batch.state.speeds.remove(name)
-                log.info("failed to update the speed of job %r: %s", name, error)
-                continue
-            if revised is not None:
+            elif revised is not None:
                 batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)
 
     def _declared_progress(self, batch: Batch, record: JobRecord, slot: int) -> int:
@@ -246,6 +230,16 @@ class AdvanceSlots:
             jobs=prediction.jobs,
             probability=prediction.probability,
         )
+
+
+def _revise(batch: Batch, job: Job, what: str) -> bool:
+    """Replan a job with a measured value; log an error, and return whether it succeeded."""
+    try:
+        apply_event(batch, JobRevised(batch.engine.slot, job))
+    except ShadowpriceError as error:
+        log.info("failed to update the %s of job %r: %s", what, job.name, error)
+        return False
+    return True
 
 
 def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, 
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
 from shadowprice.service.clock import to_datetime, to_datetime_or_none
+from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import PreparedStatement, in_chunks
@@ -217,7 +218,7 @@ def list_events(
         query = query.order_by(table.c.id.desc())
         if before is not None:
             query = query.where(table.c.id < before)
-    return [_event(row) for row in connection.execute(query)]
+    return [event_resource(row, json.loads(row.data)) for row in connection.execute(query)]
 
 
 def job_history(connection: Connection, key: str) -> tuple[list[StoredEvent], OmittedEvents | None]:
@@ -236,15 +237,16 @@ def job_history(connection: Connection, key: str) -> tuple[list[StoredEvent], Om
     return [*first, *newest], gap
 
 
-def _event(row: Row[Any]) -> StoredEvent:
+def event_resource(event: Row[Any] | StreamEvent, data: dict[str, Any]) -> StoredEvent:
+    """Return an event as a REST resource."""
     return StoredEvent(
-        id=row.id,
-        at=to_datetime(row.at),
-        kind=row.kind,
-        job=None if row.job is None else name_of_key(row.job),
-        job_id=row.job_id,
-        tenant=row.tenant,
-        data=json.loads(row.data),
+        id=event.id,
+        at=to_datetime(event.at),
+        kind=event.kind,
+        job=None if event.job is None else name_of_key(event.job),
+        job_id=event.job_id,
+        tenant=event.tenant,
+        data=data,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
@@ -122,9 +122,8 @@ def read_submissions(
             record = {**record, "tenant": tenant}
         content = content_hash(record) if isinstance(record, Mapping) else ""
         try:
-            record = with_family(
-                record, families, location, hint_without_library=MISSING_FAMILY_HINT
-            )
+            hint = MISSING_FAMILY_HINT
+            record = with_family(record, families, location, hint_without_library=hint)
         except InputError as error:
             faults += error.faults
             continue
@@ -135,18 +134,14 @@ def read_submissions(
             assert isinstance(record, Mapping)
             diagnostics = _faults(spec, location, runs=runs, owned=owned)
             if (spec.tenant, spec.name) in seen:
-                diagnostics.append(
-                    Fault(f"{location}.name", f"{spec.name!r} is repeated", "rename one")
-                )
+                message = f"{spec.name!r} is repeated"
+                diagnostics.append(Fault(f"{location}.name", message, "rename one"))
             seen.add((spec.tenant, spec.name))
             try:
                 spec.resolve(cluster, submitted=now, length=DEFAULT_SECONDS)
             except InputError as error:
                 diagnostics += [
-                    Fault(
-                        f"{location}.{fault.location}" if fault.location else location,
-                        *_rest(fault),
-                    )
+                    replace(fault, location=f"{location}.{fault.location}".rstrip("."))
                     for fault in error.faults
                 ]
             faults += diagnostics
@@ -157,10 +152,6 @@ def read_submissions(
     if faults:
         raise InputError(faults[:50])
     return submissions
-
-
-def _rest(fault: Fault) -> tuple[str, str]:
-    return fault.message, fault.hint
 
 
 def _faults(spec: JobSpec, location: str, *, runs: bool, owned: bool) -> list[Fault]:
@@ -195,7 +186,7 @@ def path_segment_diagnostics(name: str, location: str) -> list[Fault]:
     try:
         check_path_segment(name)
     except InputError as error:
-        return [Fault(location, *_rest(fault)) for fault in error.faults]
+        return [replace(fault, location=location) for fault in error.faults]
     return []
 
 
