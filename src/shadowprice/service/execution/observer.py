@@ -72,7 +72,9 @@ class RecordObservation:
         """Record the differences from the previous poll."""
         connection, now = batch.connection, batch.now
         previous_poll = last_observation_time(connection)
-        open_rows = {row.job: row for row in _open(connection)}
+        last_seen = now if previous_poll is None else min(previous_poll, now)
+        open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
+        open_rows = {row.job: row for row in connection.execute(open_query)}
         seen: dict[str, ObservedJob] = {}
         for observed in _with_keys(connection, self.seen, open_rows):
             if observed.job in seen:
@@ -85,17 +87,16 @@ class RecordObservation:
         new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
         last_rows = _newest(connection, [observed.job for observed in new_jobs])
         for observed in new_jobs:
-            if self._record_new_job(observed, last_rows.get(observed.job), now, rows):
+            if _record_new_job(observed, last_rows.get(observed.job), now, rows):
                 changed[observed.job] = observed
         for name, row in open_rows.items():
             current = seen.get(name)
             if current is None:
-                end = now if previous_poll is None else min(previous_poll, now)
-                rows.end(row, end)
+                rows.end(row, last_seen)
             elif current.ended is not None:
                 rows.end(row, min(int(current.ended * SECOND), now))
-            elif self._was_restarted(row, current, previous_poll):
-                rows.end(row, now if previous_poll is None else min(previous_poll, now))
+            elif _was_restarted(row, current, previous_poll):
+                rows.end(row, last_seen)
                 rows.began.append(_row(current, min(int(current.since * SECOND), now)))
             elif row.placement != _placement_json(current.placement):
                 rows.end(row, now)
@@ -103,43 +104,35 @@ class RecordObservation:
             else:
                 continue
             changed[name] = current
-        self._write(batch, rows)
+        update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
+        batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
+        batch.execute_on_flush(update.values(ended=None), rows.again)
+        batch.execute_on_flush(tables.observed.insert(), rows.began)
         _settle(batch, changed, rows, open_rows)
         batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
-    @staticmethod
-    def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
-        """Record a job that didn't run at the previous poll; return whether that is a change."""
-        since = min(int(one.since * SECOND), now)
-        if one.ended is not None:
-            if last is not None and since <= max(last.since + START_TIME_TOLERANCE_NS, last.ended):
-                return False  # already recorded
-            row = _row(one, since)
-            rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
-        elif last is None:
-            rows.began.append(_row(one, since))
-        elif since > last.ended or last.placement != _placement_json(one.placement):
-            rows.began.append(_row(one, max(since, last.ended)))
-        else:  # the previous poll missed the job: reopen the row
-            rows.again.append({"key": last.id})
-        return True
 
-    @staticmethod
-    def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
-        """Return whether a job ended and started again between two polls."""
-        since = int(reported_job.since * SECOND)
-        return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
+def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
+    """Record a job that didn't run at the previous poll; return whether that is a change."""
+    since = min(int(one.since * SECOND), now)
+    if one.ended is not None:
+        if last is not None and since <= max(last.since + START_TIME_TOLERANCE_NS, last.ended):
+            return False  # already recorded
+        row = _row(one, since)
+        rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
+    elif last is None:
+        rows.began.append(_row(one, since))
+    elif since > last.ended or last.placement != _placement_json(one.placement):
+        rows.began.append(_row(one, max(since, last.ended)))
+    else:  # the previous poll missed the job: reopen the row
+        rows.again.append({"key": last.id})
+    return True
 
-    @staticmethod
-    def _write(batch: Batch, rows: _Rows) -> None:
-        table = tables.observed
-        update = table.update().where(table.c.id == bindparam("key"))
-        if rows.ended:
-            batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
-        if rows.again:
-            batch.execute_on_flush(update.values(ended=None), rows.again)
-        if rows.began:
-            batch.execute_on_flush(table.insert(), rows.began)
+
+def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
+    """Return whether a job ended and started again between two polls."""
+    since = int(reported_job.since * SECOND)
+    return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
 
 
 def _precedence(observed: ObservedJob) -> tuple[bool, float]:
@@ -221,17 +214,8 @@ def _placement_json(placement: Iterable[ServerAllocation]) -> str:
 
 
 def _row(one: ObservedJob, since: int) -> dict[str, Any]:
-    return {
-        "job": one.job,
-        "since": since,
-        "ended": None,
-        "placement": _placement_json(one.placement),
-    }
-
-
-def _open(connection: Connection) -> Sequence[Row[Any]]:
-    table = tables.observed
-    return connection.execute(select(table).where(table.c.ended.is_(None))).all()
+    placement = _placement_json(one.placement)
+    return {"job": one.job, "since": since, "ended": None, "placement": placement}
 
 
 def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
@@ -263,9 +247,7 @@ def _settle(
     """Update the outcomes of changed jobs, and emit an event for each."""
     if not changed:
         return
-    names = list(changed)
-    stored = _outcomes(batch.connection, names)
-    jobs = _jobs(batch, names)
+    stored, jobs = _outcomes(batch.connection, list(changed)), _jobs(batch, list(changed))
     started_rows = {row["job"]: row for row in rows.began}
     ended = {row["key"]: row["at"] for row in rows.ended}
     inserts, updates, now = [], [], batch.now
@@ -274,29 +256,20 @@ def _settle(
         job_id, tenant, submitted = jobs.get(name, (None, observed_tenant, None))[:3]
         outcome = stored.get(name)
         first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
-        if (
-            name in started_rows
-            and outcome is not None
-            and (outcome.ended or now) < (submitted or 0)
-        ):
+        is_new = name in started_rows and outcome is not None
+        if is_new and (outcome.ended or now) < (submitted or 0):
             first, runs = None, 0  # a run before the submission was another job of this name
-        record: dict[str, Any] = {
-            "started": started_rows[name]["since"] if first is None else first,
-            "runs": runs + (name in started_rows),
-            "ended": None,
-            "slot": None,
-            "done": None,
-            "utility": None,
-        }
+        record: dict[str, Any] = dict.fromkeys(("ended", "slot", "done", "utility"))
+        record["started"] = started_rows[name]["since"] if first is None else first
+        record["runs"] = runs + (name in started_rows)
         is_over = current is None or current.ended is not None
         if is_over:
             end = ended[going[name].id] if name in going else started_rows[name]["ended"]
             record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
             record["done"] = None if current is None or current.done is None else int(current.done)
             if submitted is not None and end >= submitted:
-                record["utility"] = (
-                    0.0 if record["done"] == 0 else _observed_utility(batch, jobs[name], end)
-                )
+                is_failed = record["done"] == 0
+                record["utility"] = 0.0 if is_failed else _observed_utility(batch, jobs[name], end)
         if outcome is None:
             inserts.append(record | {"job": name, "tenant": tenant})
         else:
@@ -306,13 +279,11 @@ def _settle(
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
         batch.emit(kind, name, tenant=owner, job_id=job_id, **data)
     table = tables.outcomes
-    if inserts:
-        batch.execute_on_flush(table.insert(), inserts)
+    batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
-        batch.execute_on_flush(
-            table.update().where(table.c.job == bindparam("key")).values(**values), updates
-        )
+        update = table.update().where(table.c.job == bindparam("key")).values(**values)
+        batch.execute_on_flush(update, updates)
 
 
 def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
@@ -351,14 +322,12 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
 def _observed_utility(batch: Batch, job: _Job, ended: int) -> float | None:
     """Return a submitted job's utility at its completion time; None if it can't be resolved."""
     _, _, _, spec, arrived = job
-    cluster: Cluster = batch.engine.cluster
+    calendar, cluster = batch.calendar, batch.engine.cluster
     try:
-        resolved_job = resolve_job(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)
+        resolved = resolve_job(JobSpec.model_validate(spec), cluster, calendar, arrived)
     except (InputError, ValueError):  # the servers changed since the submission
         return None
-    return utility_value(
-        resolved_job.utility, max(0, batch.calendar.slot_at(ended) - resolved_job.arrival)
-    )
+    return utility_value(resolved.utility, max(0, calendar.slot_at(ended) - resolved.arrival))
 
 
 # ------------------------------------------------------------------ polling

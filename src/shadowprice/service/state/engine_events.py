@@ -146,14 +146,10 @@ def _record_consequences(
     subject = getattr(event, "job", None)
     if subject is not None:
         touched[subject if isinstance(subject, str) else subject.name] = None
-    if isinstance(event, events.SlotBegan) and has_ended(batch.engine):
-        touched.update(
-            dict.fromkeys(name for name in batch.engine.open_jobs if _is_unaware(batch, name))
-        )
     if isinstance(event, events.SlotBegan):
-        touched.update(
-            dict.fromkeys(name for name in batch.engine.open_jobs if _is_delayed(batch, name))
-        )
+        ended, names = has_ended(batch.engine), batch.engine.open_jobs
+        touched |= dict.fromkeys(name for name in names if ended and _is_unaware(batch, name))
+        touched |= dict.fromkeys(name for name in names if _is_delayed(batch, name))
     messages: dict[str, str] = {}
     for command in commands:
         if isinstance(command, events.Start | events.Resize | events.Stop):
@@ -199,42 +195,37 @@ def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, 
     view = batch.state.views.get(name)
     if view is None:
         return
+    engine, calendar = batch.engine, batch.calendar
+    job = engine.jobs[name].job
+    if isinstance(decision, events.Commit | events.Promise) and decision.message:
+        messages[name] = with_clock_times(decision.message, calendar)
     match decision:
-        case events.Commit(_, _, payoff, utility, cost):
-            if decision.message:
-                messages[name] = with_clock_times(decision.message, batch.calendar)
+        case events.Commit():
             Billing(batch).debit_admission(decision)
-            _record_price(batch, view, payoff, utility, cost)
+            _record_price(batch, view, decision)
         case events.Promise():
-            if decision.message:
-                messages[name] = with_clock_times(decision.message, batch.calendar)
             batch.update_view(name, expected=decision.expected)
             if decision.completion is not None:
                 Billing(batch).debit_admission(decision)
-                _record_price(batch, view, decision.payoff, decision.utility, decision.cost)
+                _record_price(batch, view, decision)
             else:
-                job = batch.engine.jobs[name].job
-                reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
+                reason = queue_reason(engine, calendar, job, decision.message)
                 batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
         case events.Queue():
-            job = batch.engine.jobs[name].job
-            reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
+            reason = queue_reason(engine, calendar, job, decision.message)
             batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
             batch.emit("standby", name, decision=True, message=reason["message"])
         case events.Reject() | events.Drop():
             kind = "refused" if isinstance(decision, events.Reject) else "given-up"
-            job = batch.engine.jobs[name].job
-            reason = refusal_reason(batch.engine, batch.calendar, job, decision.refusal)
+            reason = refusal_reason(engine, calendar, job, decision.refusal)
             batch.emit(kind, name, decision=True, reason=reason)
         case events.Place():
             if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
                 batch.update_view(name, reason=None)
                 batch.emit("placed", name, decision=True)
         case events.Pause():
-            record = batch.engine.jobs[name]
-            if record.status is Status.QUEUED:  # not placed elsewhere in the same event
-                reason = queue_reason(batch.engine, batch.calendar, record.job, "")
-                batch.update_view(name, reason=reason)
+            if engine.jobs[name].status is Status.QUEUED:  # not placed elsewhere in this event
+                batch.update_view(name, reason=queue_reason(engine, calendar, job, ""))
         case events.Charge():
             batch.emit(
                 "paid",
@@ -246,20 +237,15 @@ def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, 
                 amounts=dict(decision.amounts),
             )
             Billing(batch).transfer_payment(decision)
-        case _:
-            pass
 
 
-def _record_price(
-    batch: Batch, view: JobView, payoff: float | None, utility: float | None, cost: float | None
-) -> None:
+def _record_price(batch: Batch, view: JobView, decision: events.Commit | events.Promise) -> None:
     """Record the values of a decision, in units of the stated utility."""
     share = counted_share(batch.engine.jobs[view.key].job)
-    values = {"payoff": payoff, "utility": utility, "cost": cost}
-    stated = {
-        name: value if value is None or share == 1.0 else value / share
-        for name, value in values.items()
-    }
+    stated = {}
+    for name in ("payoff", "utility", "cost"):
+        value = getattr(decision, name)
+        stated[name] = value if value is None or share == 1.0 else value / share
     batch.update_view(view.key, reason=_lasting_reason(batch, view), **stated)
 
 
