@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,7 +23,6 @@ from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.records import cluster_from_record, cluster_record
 from shadowprice.executors.background import run_all
 from shadowprice.executors.contract import (
     ChecksReachability,
@@ -67,19 +65,15 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.outlook import OutlookQueue
 from shadowprice.service.queries.whatif import WhatIfRunner
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
-from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.state.recovery import (
+    FollowClusterFile,
     build_live_policy,
-    cluster_file_diff,
     policy_fingerprint,
 )
-from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
-from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.turns import TenantTurns, requester
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
@@ -392,7 +386,7 @@ class Service:
                 durable,
                 ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),
             )
-        _commit_one(durable, _FollowFile(self.cluster))
+        _commit_one(durable, FollowClusterFile(self.cluster))
         _commit_one(durable, SyncBudgets(self.budgets))
         _commit_one(durable, FollowOption(self.settings.until))
         self.key = self._secret()
@@ -522,44 +516,15 @@ class Service:
         """Return the generations that can't be started or ended now."""
         return () if self.runner is None else self.runner.obstacles()
 
-    @contextmanager
-    def reserve(self, tenant: str | None, jobs: int, memory: int) -> Iterator[None]:
+    def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
         """Reserve a tenant's open jobs and memory, or raise `ProblemError`; None has no limit."""
-        if tenant is None:
-            yield
-            return
         limits = UsageLimits(self.settings.max_open_jobs, self.settings.max_open_memory)
-        with self.writing.usage.reserve(limits, tenant, jobs, memory):
-            yield
+        return self.writing.usage.reserve(limits, tenant, jobs, memory)
 
     @property
     def trainingjobs_error(self) -> str | None:
         """Why TrainingJobs aren't followed; None if they are, or needn't be."""
         return None if self._resident is None else self._resident.not_followed
-
-
-class _FollowFile:
-    """Operation that applies edits of the cluster file since the last start."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def perform(self, batch: Batch) -> None:
-        """Change the engine's cluster by what differs between the stored and the new file."""
-        stored_text = stored_value(batch.connection, "cluster")
-        assert stored_text is not None  # written with the first snapshot
-        previous = cluster_from_record(json.loads(stored_text))
-        event = cluster_file_diff(
-            previous, self._cluster, batch.engine.cluster, batch.state.next_slot
-        )
-        if event is None:
-            return
-        apply_event(batch, event)
-        clear_withheld(batch, event.servers.keys())
-        new_text = json.dumps(cluster_record(self._cluster))
-        batch.set_value("cluster", new_text)
-        for name in event.servers:
-            batch.emit("server", server=name, what="the cluster file was edited")
 
 
 def _commit_one(durable: DurableEngine, operation: Any) -> Any:

@@ -13,7 +13,7 @@ import logging
 import platform
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
@@ -40,14 +40,16 @@ from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
 from shadowprice.service.clock import MICROSECOND, SECOND, MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.durable_state import Backlog, DurableState
 from shadowprice.service.state.ending import END_KEY, TimespanEnd
-from shadowprice.service.state.engine_events import VALUES_KEY
+from shadowprice.service.state.engine_events import VALUES_KEY, apply_event
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.lengths import ServiceLengths
 from shadowprice.service.state.margins import Margins, learn_margins, read_finished
 from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.server_limits import KEY as WITHHELD_KEY
+from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
@@ -412,36 +414,45 @@ def _newest_commands(connection: Connection, engine: Engine) -> dict[str, Start 
 # ---------------------------------------------------------------- cluster file
 
 
-def cluster_file_diff(
-    before: Cluster, file: Cluster, now: Cluster, slot: int
-) -> CapacityChanged | None:
-    """Return the event that applies the changes of the cluster file; None if it has none.
+@dataclass(frozen=True, slots=True)
+class FollowClusterFile:
+    """Apply the changes of the cluster file since the last start.
 
-    ``before`` is the file's content when it was last read, and ``now`` the cluster in force, with
-    the changes of operators. ``slot`` is the first slot that can still be decided. Raise
-    `InputError` if the file changes the set of resources or the horizon, or the event is invalid.
+    What operators changed otherwise stays. Raise `InputError` if the file changes the set of
+    resources or the horizon, or if a change is invalid.
     """
-    if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
-        message = "its resources or its horizon are not those of the data"
-        hint = "keep both, or use a new data directory"
-        raise InputError(Fault("--cluster", message, hint))
-    old = {name: _state(before, name) for name in before.names}
-    new = {name: _state(file, name) for name in file.names}
-    servers: dict[str, ServerState | None] = {
-        name: state for name, state in new.items() if old.get(name) != state
-    }
-    servers |= {name: None for name in before.names if name not in new and name in now.index}
-    event = CapacityChanged(
-        slot,
-        servers,
-        file.tenants if file.tenants != before.tenants else None,
-        file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
-        file.restart_first if file.restart_first != before.restart_first else None,
-    )
-    if event == CapacityChanged(slot):
-        return None
-    changed_cluster(now, event)
-    return event
+
+    cluster: Cluster
+
+    def perform(self, batch: Batch) -> None:
+        """Change the engine's cluster by what differs between the stored and the new file."""
+        before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))
+        file, now, slot = self.cluster, batch.engine.cluster, batch.state.next_slot
+        if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
+            message = "its resources or its horizon are not those of the data"
+            hint = "keep both, or use a new data directory"
+            raise InputError(Fault("--cluster", message, hint))
+        old = {name: _state(before, name) for name in before.names}
+        new = {name: _state(file, name) for name in file.names}
+        servers: dict[str, ServerState | None] = {
+            name: state for name, state in new.items() if old.get(name) != state
+        }
+        servers |= {name: None for name in before.names if name not in new and name in now.index}
+        event = CapacityChanged(
+            slot,
+            servers,
+            file.tenants if file.tenants != before.tenants else None,
+            file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
+            file.restart_first if file.restart_first != before.restart_first else None,
+        )
+        if event == CapacityChanged(slot):
+            return
+        changed_cluster(now, event)  # raises the file's diagnostics
+        apply_event(batch, event)
+        clear_withheld(batch, servers.keys())
+        batch.set_value("cluster", json.dumps(cluster_record(file)))
+        for name in servers:
+            batch.emit("server", server=name, what="the cluster file was edited")
 
 
 def _state(cluster: Cluster, name: str) -> ServerState:
