@@ -183,10 +183,7 @@ def tokens_query(now: int) -> Select[Any]:
 
 
 def read_token_file(path: Path) -> str | None:
-    """Return the token in a file; None if the file doesn't exist.
-
-    Raise `InputError` if the file is unreadable, readable by other users, or has no token.
-    """
+    """Return the token in a private file, or None without a file; else raise `InputError`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -249,11 +246,7 @@ def _base64(content: bytes) -> str:
 
 
 def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
-    """Return the identity of a command, which detects commands of other stores and of copies.
-
-    A copy of the store has the same key, and may reuse a generation number, but at another time.
-    ``ordered`` is the time of the command, in nanoseconds since 1970.
-    """
+    """Return the identity of a command, by which commands of other stores and copies differ."""
     text = f"order\0{generation}\0{ordered}\0{job}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
 

@@ -86,10 +86,7 @@ class SlotCalendar:
 
 
 class MonotonicWallClock:
-    """The service's time: wall time at the start plus physical time since then.
-
-    It never goes back, except in `follow`, which applies a step of the wall clock.
-    """
+    """The service's time, which only a step of the wall clock (`follow`) can set back."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

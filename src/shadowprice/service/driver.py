@@ -129,11 +129,7 @@ class Driver:
             await self._background.end()
 
     async def _pause(self) -> None:
-        """Wait for an operation, a slot boundary or the next tick.
-
-        An idle driver commits a request at once. Requests that arrive during a commit share the
-        next one, so batches grow with the load.
-        """
+        """Wait for an operation, a boundary or a tick; requests during a commit share the next."""
         is_healthy = self._writer.health_error is None
         has_more_work = self._decides_backlog or self._durable.snapshotting
         if self._writer.queue or (has_more_work and is_healthy):
@@ -204,11 +200,7 @@ class Driver:
             await self._writer.run_in_thread(lambda: durable.write_snapshot_step(seconds))
 
     async def sweep(self) -> None:
-        """Purge closed jobs, prices and uploads past their retention, in small transactions.
-
-        The executor's data of a job are deleted before its rows. If the purge is interrupted, the
-        job still exists, and the next run repeats all steps.
-        """
+        """Purge closed jobs, prices and uploads past their retention, in small transactions."""
         now = self._clock.now()
         cutoff = now - self._retention_ns
         last: ExpiredJob | None = None
@@ -388,10 +380,7 @@ class Driver:
 
 
 def _exits_after_stop(entry: PendingOperation) -> bool:
-    """Return whether reported progress decides what an operation records.
-
-    After a stop command, an exit 0 completes a job only if the job has reported enough work.
-    """
+    """Return whether reported progress decides if an exit 0 after a stop completes a job."""
     return isinstance(entry.operation, RecordReports) and any(
         isinstance(report, Ended) and report.ending is Ending.DONE and report.command
         for report in entry.operation.reports

@@ -87,11 +87,7 @@ class Subscriber:
 
 
 class EventBroadcaster:
-    """Broadcasts events to subscribers.
-
-    ``read`` returns stored events of all tenants after a number, in order. It blocks. ``last`` is
-    the number of the last event.
-    """
+    """Broadcasts events; ``read`` blocks, and returns stored ones after a number, in order."""
 
     def __init__(self, read: Callable[[int], list[StoredEvent]], last: int = 0) -> None:
         self._read = read

@@ -79,12 +79,7 @@ class _Server(uvicorn.Server):
 def serve(
     settings: ServiceSettings, on_ready: Callable[[str], None], service: Service | None = None
 ) -> None:
-    """Serve until interrupted.
-
-    ``on_ready`` is called with the service's URL once requests are answered. ``service`` replaces
-    the one built from the settings. Raise `InputError` if the startup options are invalid, with
-    nothing changed, and `ShadowpriceError` if the service failed.
-    """
+    """Serve until interrupted; ``on_ready`` gets the URL once requests are answered."""
     if not settings.loopback:
         log.warning(
             "listening on %s: tokens travel unencrypted; put a proxy with TLS in front",
@@ -133,11 +128,7 @@ FULL_GC_INTERVAL_SECONDS: Final = 600.0  # seconds between two full garbage coll
 
 @contextmanager
 def _disable_full_collections() -> Iterator[None]:
-    """Disable automatic collections of the oldest generation, which would block requests.
-
-    A full collection takes long with many open jobs. `_collect` runs it every
-    `FULL_GC_INTERVAL_SECONDS`. Objects that an embedding program has frozen stay frozen.
-    """
+    """Disable automatic collections of the oldest generation, which would block requests."""
     thresholds, frozen_before = gc.get_threshold(), gc.get_freeze_count()
     if not frozen_before:
         gc.collect()

@@ -80,11 +80,7 @@ class UploadStore:
         self._arriving: Counter[str] = Counter()
 
     def open(self) -> None:
-        """Find complete uploads, and remove what an earlier process left of others.
-
-        Files and directories with other names are left alone. Raise OSError if the directory can't
-        be created or read.
-        """
+        """Find complete uploads, and remove partial ones; leave other names alone."""
         self._stored.clear()
         self._sizes.clear()
         make_private(self._folder)
@@ -142,11 +138,7 @@ class UploadStore:
     def receive(
         self, tenant: str | None, digest: str, now: int, *, limited: bool
     ) -> Iterator[IncomingUpload]:
-        """Store an upload during a block; if the block ends early, nothing is left.
-
-        ``limited`` says whether the limit of the tenant applies. Raise `ProblemError` if the store
-        can't be written.
-        """
+        """Store an upload during a block, within the tenant's limit if ``limited``."""
         owner = _owner(tenant)
         reserved = 0
 
@@ -261,11 +253,7 @@ def _storage_problem(error: OSError) -> ProblemError:
 
 
 class IncomingUpload:
-    """An upload that is arriving; its calls may be made in another thread, one at a time.
-
-    ``file`` is the partial file at the path ``partial``. ``reserve`` reserves bytes of the tenant,
-    and raises `ProblemError` above the limit.
-    """
+    """An upload that is arriving; its calls may be made in another thread, one at a time."""
 
     def __init__(
         self,
@@ -299,11 +287,7 @@ class IncomingUpload:
         self._actual.update(content)
 
     def complete(self, now: int) -> None:
-        """Verify the upload, and store it durably under its name, used ``now``.
-
-        Raise `InputError` if the content has another digest, or isn't an accepted archive.
-        Raise OSError if the file can't be written.
-        """
+        """Verify the upload, or raise `InputError`, and store it durably under its name."""
         actual = self._actual.hexdigest()
         if actual != self._digest:
             detail = f"expected content with the digest in the path, got {actual}"

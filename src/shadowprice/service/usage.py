@@ -47,11 +47,7 @@ class UsageLimits:
 
 
 class Usage:
-    """Open jobs by tenant with their memory and uploads, and requests that are under way.
-
-    A reservation covers a request from its check until its jobs are published. So concurrent
-    requests don't exceed a limit together.
-    """
+    """Use of tenants: open jobs with their memory and uploads, reservations, and requests."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[str, int]] = {}

@@ -35,12 +35,7 @@ TICKS: Final = 4  # minimum number of periodic ticks of the driver and polls of 
 
 
 class VirtualService:
-    """A service on one directory, which can be stopped, killed and restarted.
-
-    ``folder`` gets the cluster file, with the content ``cluster``, and the data. ``clock`` is that
-    of the event loop in which the service runs. Jobs of ``executor`` continue while the service is
-    down. ``settings`` are further `ServiceSettings`.
-    """
+    """A service on one directory that can be stopped, killed and restarted; its jobs go on."""
 
     def __init__(
         self,

@@ -179,11 +179,7 @@ class Writer:
             return None
 
     async def commit(self, batch: WriteBatch) -> bool:
-        """Commit a batch in the writer's thread, publish it, and handle its results.
-
-        Return whether the commit succeeded; if not, the callers get the error. An operation may
-        fail though the commit succeeds: its error is its result.
-        """
+        """Commit, publish and handle a batch; if that fails, its callers get the error."""
         loop = asyncio.get_running_loop()
         try:
             committed = await loop.run_in_executor(

@@ -95,11 +95,7 @@ class FileUnpacker:
         return job in self._tasks and not self._tasks[job].done()
 
     def result(self, spec: GenerationSpec) -> tuple[bool, UnpackFailure | None]:
-        """Return the result of unpacking a job's files; begin it if it hasn't begun.
-
-        The result is whether there is one yet, and why the generation is refused: None if the files
-        are there. Raise `ExecutorError` if the disk write failed.
-        """
+        """Return whether a job's files are unpacked, and why not; begin if it hasn't begun."""
         if self._executor is None or not spec.archive:
             return True, None
         task = self._tasks.get(spec.job)

@@ -18,10 +18,7 @@ PURGE_EVERY_JOBS: Final = 1_000  # number of remembered jobs above which closed 
 
 
 class InvalidProgressReporter:
-    """Cache of emitted reasons, so that repeated invalid reports need no transaction.
-
-    The job's stored events are authoritative: after a restart, they prevent duplicates too.
-    """
+    """Cache of emitted reasons, so that repeated invalid reports need no transaction."""
 
     def __init__(self) -> None:
         self._recorded: dict[str, tuple[int, set[str]]] = {}

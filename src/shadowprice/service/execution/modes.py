@@ -99,10 +99,7 @@ def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) ->
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
-    """Raise `InputError` for a change between observing and commanding while jobs are open.
-
-    An observed job already runs under another scheduler, so commanding it would run it twice.
-    """
+    """Raise `InputError` for a change between observing and commanding with open jobs."""
     mode, stored = ("observe" if observe else "command"), store.get("mode")
     if stored is not None and stored != mode and open_jobs:
         if observe:

@@ -170,11 +170,7 @@ def _with_keys(
 def _find_key(
     observed: ObservedJob, open_keys: Iterable[str], submitted: Iterable[Row[Any]]
 ) -> str:
-    """Return the key of a run of another scheduler.
-
-    ``open_keys`` are those of observed runs that haven't ended, and ``submitted`` are the jobs from
-    `_submitted_jobs`, both of the run's name.
-    """
+    """Return the key of a run among open runs and submitted jobs of its name, or a new one."""
     if observed.tenant is not None:
         own = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
         open_keys = [key for key in open_keys if shown_key(key) in own]

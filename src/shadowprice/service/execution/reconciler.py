@@ -197,11 +197,7 @@ class Reconciler:
         unacknowledged: Mapping[int, ExecutionCommand],
         now: int,
     ) -> list[StartAction | StopAction]:
-        """Return the actions that bring the executor closer to the desired state.
-
-        ``running`` is the desired state: the newest command of every job that should run.
-        ``unacknowledged`` has the commands that are not completed, by number.
-        """
+        """Return the actions from ``running``, the desired state, and open commands."""
         actions: list[StartAction | StopAction] = []
         newest_command = {command.job: number for number, command in unacknowledged.items()}
         for job, phases in self.held.items():

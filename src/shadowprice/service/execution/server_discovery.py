@@ -27,11 +27,7 @@ log = logging.getLogger("shadowprice.service")
 
 
 class ServerDiscovery:
-    """Applies the executor's server reports to the engine's cluster.
-
-    The servers in ``stated`` have the capacity of the cluster file, or less if the executor has
-    less. ``discovers`` says whether the executor discovers servers itself.
-    """
+    """Applies the executor's server reports to the engine's cluster."""
 
     def __init__(self, writer: Writer, stated: Collection[str], *, discovers: bool) -> None:
         self._writer = writer

@@ -364,11 +364,7 @@ class Batch:
 
 
 class Operation(Protocol):
-    """An atomic operation on the durable state.
-
-    An operation of several independent steps runs each step within `Batch.savepoint`. It doesn't
-    raise if a step fails: its answer says which steps succeeded.
-    """
+    """An atomic operation on the durable state; independent steps are savepoints."""
 
     def perform(self, batch: Batch) -> Any:
         """Perform the operation, and return the answer for its caller.

@@ -133,12 +133,7 @@ class DurableEngine:
     # ---------------------------------------------------------------- committing
 
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
-        """Perform operations in order, in one transaction.
-
-        The answers of the result hold an error for each operation that failed. Raise `StoreError`
-        if the store can't be written, or any error if the state couldn't be recovered after a
-        failure. The caller must call `recover` then.
-        """
+        """Perform operations in one transaction; if this raises, the caller must call `recover`."""
         try:
             return self._commit(operations)
         except BaseException as error:

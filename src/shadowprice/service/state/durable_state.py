@@ -33,10 +33,7 @@ Withheld = Mapping[str, Mapping[str, int]]
 
 
 class Backlog:
-    """Keys of accepted jobs that wait for a decision; iterates in the order of their arrival.
-
-    Tenants take turns, so that one tenant's batch of thousands doesn't delay those of the others.
-    """
+    """Keys of jobs that wait for a decision, in the order of arrival; tenants take turns."""
 
     def __init__(self, jobs: Iterable[tuple[str | None, str]] = ()) -> None:
         self._lanes: dict[str | None, deque[tuple[int, str]]] = {}

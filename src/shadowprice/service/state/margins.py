@@ -68,10 +68,7 @@ _Group = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Slots between a planned completion and the promise.
-
-    ``jobs`` is the number of finished jobs that the margin was learnt from; 0 if too few.
-    """
+    """Slots from planned completion to promise, learnt from so many finished ``jobs``."""
 
     slots: int = 0
     jobs: int = 0

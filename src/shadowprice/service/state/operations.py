@@ -353,11 +353,7 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class ResubmitJob:
-    """Submit the job with a key again as ``submission``, and cancel it if it is open.
-
-    Nothing is cancelled if the new job is refused, or if it exists already, as for a repeated
-    request. The refusal of an open job's successor is an error, and leaves no trace.
-    """
+    """Submit a job again and cancel it if it is open, unless the new one exists or is refused."""
 
     key: str
     submission: Submission
@@ -480,11 +476,7 @@ class ReviseJob:
 def _with_counted_utility(
     batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool
 ) -> Job:
-    """Return a revised job with the utility that counts.
-
-    Only a revision that must be admitted can raise the factor of its stated utility. ``stated`` is
-    the job before the revision, at its stated speed.
-    """
+    """Return a revised job with its counted utility; only an admission can raise the factor."""
     [weighed] = weigh(batch, [after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
@@ -675,11 +667,7 @@ class ForkEngine:
 
 @dataclass(frozen=True, slots=True)
 class UpdateServers:
-    """Add, remove, resize, drain, cordon or resume servers.
-
-    ``servers`` is as in `CapacityChanged`; ``what`` describes the change in the event stream.
-    ``sets_capacity`` is false if only other properties change.
-    """
+    """Change servers as `CapacityChanged` does; ``what`` describes the change in the stream."""
 
     servers: Mapping[str, events.ServerState | None]
     what: str

@@ -215,11 +215,7 @@ def _last_at(connection: Connection) -> int:
 def _engine(
     connection: Connection, choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, int, bool]:
-    """Return the engine, the snapshot's sequence number, and the number of replayed events.
-
-    The last value is whether the engine acknowledged commands until now. If the newest snapshot is
-    damaged, fall back to the previous one.
-    """
+    """Return engine, snapshot's number, replayed events, and whether it acknowledged commands."""
     table = tables.snapshots
     rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
     problem: ShadowpriceError | None = None
@@ -345,10 +341,7 @@ def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: C
 
 
 def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
-    """Return the policy choice of a mark; None if its file isn't that of ``choice``.
-
-    A file that only the store names is never loaded, because the store holds data, not code.
-    """
+    """Return a mark's policy; None for a file that isn't that of ``choice``: data isn't code."""
     name, settings, _, *origin = json.loads(mark)
     if origin and "file" in origin[0]:
         now = choice.file

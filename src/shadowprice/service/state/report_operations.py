@@ -117,10 +117,7 @@ class RecordReports:
     reports: Sequence[DurableReport]
 
     def perform(self, batch: Batch) -> tuple[DurableReport, ...]:
-        """Apply the reports; return those that failed, and later ones of the same jobs.
-
-        The caller must retry the returned reports. A report that was applied before has no effect.
-        """
+        """Apply the reports; return those to retry, which failed or follow a failed one."""
         remaining: list[DurableReport] = []
         waiting: set[str] = set()
         for report in self.reports:
@@ -191,10 +188,7 @@ def _apply_end(batch: Batch, report: StartRefused | Ended, *, exited_early: bool
 
 
 def _record_end(batch: Batch, report: StartRefused | Ended) -> bool:
-    """Record the end of a generation; return whether it was not recorded before.
-
-    The end of a generation that was never commanded says nothing about its job.
-    """
+    """Record the end of a generation; return whether it was commanded and not recorded yet."""
     name, generation = report.job, report.generation
     was_recorded = batch.is_end_recorded(name, generation)
     if was_recorded is None:
@@ -305,11 +299,7 @@ def _refuse_start(batch: Batch, record: JobRecord, report: StartRefused) -> None
 
 
 def _emit_end(batch: Batch, report: Ended) -> None:
-    """Emit the end of a stopped generation, with the last lines of its log.
-
-    Its job is closed already, the executor had to kill the generation, or its processes did
-    not end as requested.
-    """
+    """Emit the end of a stopped generation, with the last lines of its log."""
     reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
     if batch.connection.execute(reported).first() is None:
         # Explains why the job shows no measured progress: only its time was counted.
@@ -405,10 +395,7 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
 
 
 def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
-    """Return the utility of a closed job that completed in a slot.
-
-    It is that of the decision if the servers changed so that the job can't be resolved any more.
-    """
+    """Return the utility of a closed job in a slot; the decided one if it can't be resolved."""
     query = select(tables.jobs.c.spec).where(tables.jobs.c.key == view.key)
     spec = JobSpec.model_validate(json.loads(batch.connection.execute(query).scalar_one()))
     length = view.first_length if view.predicted is None else view.predicted.length
@@ -661,10 +648,7 @@ def _note_own_steps(batch: Batch, report: Progressed) -> None:
 
 
 def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
-    """Record that a generation repeats work, given its first report.
-
-    If the previous generation saved nothing, the job becomes non-resumable.
-    """
+    """Record that a generation repeats work; the job is non-resumable if nothing was saved."""
     record = batch.engine.jobs[name]
     repeated = (record.measured - report.progress) / MICRO
     saved = record.resumed_before < 0 or report.progress > record.resumed_before
@@ -727,10 +711,7 @@ def _stated_restart_seconds(batch: Batch, name: str) -> float:
 
 
 def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -> bool:
-    """Record the measured cost of a restart or a first start; return whether there was any.
-
-    ``lost`` is the cost of a first start in seconds; None if the report measures none.
-    """
+    """Record a restart's cost, or ``lost`` seconds of a first start; return if there was any."""
     name, restarts = report.job, batch.state.restarts
     tenant = batch.state.views[name].tenant
     is_new = restarts.note(

@@ -59,11 +59,7 @@ class _TenantCosts:
 
 
 class RestartCostEstimator:
-    """Measured costs of restarts and first starts.
-
-    Measurements of individual jobs are kept in memory only. Measurements by tenant are stored:
-    ``stored`` is the last result of `record`, and empty at the first start of the service.
-    """
+    """Measured costs: by job in memory only, and by tenant as `record` stores them."""
 
     def __init__(
         self, stored: Mapping[str, Mapping[str, Iterable[float]]] = MappingProxyType({})

@@ -67,11 +67,7 @@ class SpeedEstimator:
         self._watched: dict[str, _Watched] = {}
 
     def revise(self, engine: Engine, record: JobRecord) -> SpeedCorrection | None:
-        """Return the job with a corrected curve; None if no correction is due.
-
-        Called once at the end of a slot, for a reporting job whose newest generation ran throughout
-        the slot.
-        """
+        """Return the job with a corrected curve at the end of a whole slot; None if none is due."""
         job, placement = record.job, engine.running[record.job.name]
         workers, colocated = int(placement.total_workers), placement.colocated
         watched = self._measurements(job)
@@ -118,11 +114,7 @@ class SpeedEstimator:
         return watched
 
     def skip_slot(self, name: str) -> None:
-        """Skip this slot of a job, because its counted progress isn't that of one slot.
-
-        The job may repeat work since its last checkpoint, which isn't counted again. Or its reports
-        are delayed, so that the next one covers several slots.
-        """
+        """Skip this slot of a job, because its counted progress isn't that of one slot."""
         watched = self._watched.get(name)
         if watched is not None:
             watched.again = True

@@ -106,11 +106,7 @@ def begin_generation(batch: Batch, name: str) -> None:
 
 
 def uncount_repeated(batch: Batch, record: JobRecord, measured: int) -> None:
-    """Uncount work that the newest generation repeats, given its first report.
-
-    ``measured`` is the reported progress, which is less than before. The job is known to save, so
-    the share of its work that is repeated isn't counted again.
-    """
+    """Uncount the share of saved work that a generation repeats, given its first report."""
     view = batch.state.views[record.job.name]
     if record.job.resumable is not True or _caused_restart(view, record):
         return

@@ -146,11 +146,7 @@ def list_jobs(
     limit: int = 100,
     current: Mapping[str, JobView] = MappingProxyType({}),
 ) -> list[JobView]:
-    """Return jobs with an id below ``before`` and above ``after``, newest first.
-
-    ``search`` is a part of their names, letters a to z in any case. Views in ``current`` replace
-    the stored ones: they are newer, and need no decoding.
-    """
+    """Return jobs between two ids, newest first; views in ``current`` replace stored ones."""
     table = tables.jobs
     query: Select[Any] = select(table.c.id, table.c.key, table.c.view)
     query = query.order_by(table.c.id.desc()).limit(limit)

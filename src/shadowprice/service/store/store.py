@@ -190,11 +190,7 @@ class Store:
             self._presence.write(IN_LOG)
 
     def reopen(self) -> bool:
-        """Reconnect the writer after a failure; return whether it may still write.
-
-        A lost connection is only replaced here: with the lock, and if no epoch is higher.
-        Raise `StoreError` if the database can't be reached or written.
-        """
+        """Reconnect a failed writer, if its lock and epoch allow; return whether it may write."""
         try:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
                 self._drop_writer()
@@ -222,11 +218,7 @@ class Store:
             self._lock = None
 
     def _complete_file(self) -> None:
-        """Move the log into the SQLite file, and record that the file is complete.
-
-        SQLite removes the log with the last connection. If the process is killed between the two,
-        the record is already right.
-        """
+        """Move the log into the SQLite file, and record that first, in case of a kill."""
         writer = self._writer
         if not self.embedded or writer is None or writer.closed or writer.invalidated:
             return
