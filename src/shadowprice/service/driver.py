@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from shadowprice.executors.background import BackgroundTasks, monotonic
@@ -38,9 +39,6 @@ BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
 PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5
 """Timeout for fetching current progress before a slot is accounted."""
-CATCH_UP_GRACE_SECONDS: Final = 1.0
-"""Time for which reports are collected after downtime, before missed slots are accounted."""
-SNAPSHOT_SECONDS: Final = 0.003  # maximum duration of a piece of a snapshot between two batches
 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake.
@@ -49,10 +47,7 @@ A start counts as a step if the store's last change is longer ago than that. Bud
 go back in that time, nor in the same time after the start.
 """
 
-PURGE_INTERVAL_SECONDS: Final = 0.5  # seconds between two transactions of one retention run
-TICK_SECONDS: Final = 1.0  # maximum seconds between two checks of the clock
 RECOVERY_INTERVAL_SECONDS: Final = 1.0  # maximum seconds between two attempts to recover the store
-SWEEP_SECONDS: Final = 60.0  # seconds between two retention runs
 FIRST_PURGE_DELAY_SECONDS: Final = 10.0
 """Seconds from the start to the first one: a service that is restarted often purges too."""
 
@@ -65,11 +60,11 @@ class Driver:
     decisions. ``keep`` is the retention of closed jobs in nanoseconds.
     """
 
-    snapshot_seconds = SNAPSHOT_SECONDS
-    tick_seconds = TICK_SECONDS
-    sweep_seconds = SWEEP_SECONDS
-    listen_seconds = CATCH_UP_GRACE_SECONDS
-    sweep_pause = PURGE_INTERVAL_SECONDS
+    snapshot_seconds = 0.003  # maximum duration of a piece of a snapshot between two batches
+    tick_seconds = 1.0  # maximum seconds between two checks of the clock
+    sweep_seconds = 60.0  # seconds between two retention runs
+    sweep_pause = 0.5  # seconds between two transactions of one retention run
+    listen_seconds = 1.0  # for which reports are collected after downtime, before missed slots
 
     def __init__(
         self,
@@ -284,15 +279,10 @@ class Driver:
 
     def _build_boundary(self, pending: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
-        reports = [
-            report
-            for entry in pending
-            if isinstance(entry.operation, RecordReports)
-            for report in entry.operation.reports
-        ]
-        return AdvanceSlots(
-            self._virtual, self._stale_jobs(), reports, self._since, self._progress.last_reports
-        )
+        operations = [entry.operation for entry in pending]
+        recorded = [item.reports for item in operations if isinstance(item, RecordReports)]
+        reports, last_reports = list(chain(*recorded)), self._progress.last_reports
+        return AdvanceSlots(self._virtual, self._stale_jobs(), reports, self._since, last_reports)
 
     def _stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose current progress is unknown: all if the executor fails."""

@@ -71,10 +71,6 @@ def keep_alive(number: int) -> bytes:
     return f": alive\nid: {number}\n\n".encode()
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(slots=True, eq=False)
 class Subscriber:
     """A subscriber, who sees one tenant's events; those of all tenants if ``tenant`` is None."""
@@ -186,7 +182,7 @@ class EventBroadcaster:
         self._subscribers.clear()
 
     async def follow(
-        self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = _always
+        self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = lambda: True
     ) -> AsyncIterator[bytes]:
         """Yield the stream of a tenant's events (None: all), after a number or from now on.
 

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import secrets
-from functools import partial
 from typing import Any, Final
 
 from shadowprice.core.errors import ShadowpriceError
@@ -115,11 +114,10 @@ class KubernetesIntegration:
             return
         connection = await ApiClient.open(settings.trainingjobs)
         identity = hashlib.sha256(b"trainingjobs" + self._service.key).hexdigest()[:16]
-        controller = partial(Controller, self._service, connection, identity=identity)
-        if lease is None:
-            self.controller = controller()
-        else:
-            self.controller = controller(epoch=lease.epoch, leads=lease.holds)
+        fence: dict[str, Any] = {}
+        if lease is not None:
+            fence = {"epoch": lease.epoch, "leads": lease.holds}
+        self.controller = Controller(self._service, connection, identity=identity, **fence)
         self.controller.begin()
 
     async def close(self) -> None:

@@ -37,20 +37,18 @@ def bind(settings: ServiceSettings) -> socket.socket:
         listener.bind(address)
         # Two processes can bind one address with SO_REUSEADDR until one of them listens.
         listener.listen(2048)
-    except UnicodeError as error:  # a part of the name is empty or too long
-        message, hint = "this machine has no such address", "give 127.0.0.1"
-        raise InputError(Fault(location, message, hint)) from error
-    except OSError as error:
+    except (UnicodeError, OSError) as error:  # UnicodeError: a part is empty or too long
         if listener is not None:
             listener.close()
-        messages = {
-            errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
-            errno.EACCES: ("this user may not use the port", "give one from 1024 on"),
-            errno.EADDRNOTAVAIL: ("this machine has no such address", "give 127.0.0.1"),
-        }
-        message, hint = messages.get(error.errno or 0, (f"cannot listen: {error.strerror}", ""))
-        if isinstance(error, socket.gaierror):
-            message, hint = "this machine has no such address", "give 127.0.0.1"
+        message, hint = "this machine has no such address", "give 127.0.0.1"
+        if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
+            messages = {
+                errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
+                errno.EACCES: ("this user may not use the port", "give one from 1024 on"),
+                errno.EADDRNOTAVAIL: (message, hint),
+            }
+            other = (f"cannot listen: {error.strerror}", "")
+            message, hint = messages.get(error.errno or 0, other)
         raise InputError(Fault(location, message, hint)) from error
     return listener
 

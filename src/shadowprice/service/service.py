@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -228,9 +229,8 @@ class Service:
         if self.runner is not None:
             await self.runner.open()
             if self._other_records:
-                self.runner.mark_all_lost(
-                    "the executor's records of it are gone, and so is what ran"
-                )
+                reason = "the executor's records of it are gone, and so is what ran"
+                self.runner.mark_all_lost(reason)
         self._tasks.append(asyncio.create_task(self._run_driver(driver)))
         if self.runner is not None:
             # Before the first request: a job is refused if the executor can never start it.
@@ -275,9 +275,8 @@ class Service:
             try:
                 resident, later = self._resident, self.store.later_epoch
                 epoch = 0 if resident is None else await resident.elected(later)
-                if epoch is not None and await loop.run_in_executor(
-                    self._readers, self.store.open, epoch
-                ):
+                open_store = partial(self.store.open, epoch or 0)
+                if epoch is not None and await loop.run_in_executor(self._readers, open_store):
                     await self.start()
                     log.warning("this instance is the leader from now on")
                     return
@@ -373,19 +372,12 @@ class Service:
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
             durable.write_snapshot()  # so that the next start recovers under this policy
-        log.info(
-            "recovered in %.2f s: %d events replayed, %d open jobs",
-            seconds,
-            state.recovered_events,
-            len(state.views),
-        )
+        recovered = (seconds, state.recovered_events, len(state.views))
+        log.info("recovered in %.2f s: %d events replayed, %d open jobs", *recovered)
         now = clock.now()
         if state.last_at - now > SECOND:
-            moved = now - state.last_at
-            _commit_one(
-                durable,
-                ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),
-            )
+            reason = "the clock is earlier than when the service stopped"
+            _commit_one(durable, ShiftSlotOrigin(now - state.last_at, reason))
         _commit_one(durable, FollowClusterFile(self.cluster))
         _commit_one(durable, SyncBudgets(self.budgets))
         _commit_one(durable, FollowOption(self.settings.until))
@@ -427,11 +419,10 @@ class Service:
                 write_token_file(self.token_file, token)
             except OSError as error:
                 raise InputError(f"{self.token_file}: cannot be written: {error}") from error
+        query = select(table.c.id).where(table.c.hash == hash_token(token))
         with self.store.reading() as connection:
-            row = connection.execute(
-                select(table.c.id).where(table.c.hash == hash_token(token))
-            ).first()
-        if row is None:
+            is_new = connection.execute(query).first() is None
+        if is_new:
             note = f"first start, {escape_controls(str(self.token_file))}"
             _commit_one(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
@@ -476,12 +467,9 @@ class Service:
         return self.writer
 
     def _not_writing(self) -> ProblemError:
-        code = "stopping" if self.stopping else "standby"
-        detail = (
-            "another instance is the leader; send requests there"
-            if code == "standby"
-            else "it is ending"
-        )
+        code, detail = "standby", "another instance is the leader; send requests there"
+        if self.stopping:
+            code, detail = "stopping", "it is ending"
         return ProblemError(code, detail, headers={"Retry-After": "5"})
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
@@ -538,13 +526,11 @@ def _commit_one(durable: DurableEngine, operation: Any) -> Any:
 def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
     """Schedule an artificial job, so that the policy's kernels are compiled and loaded."""
     engine = Engine(cluster, build_live_policy(choice, cluster))
+    largest = cluster.capacity.max(axis=0).tolist()
     counts = {
         name: max(1, min(amount, 1_000))
         for name, amount, dimension in zip(
-            cluster.resources,
-            cluster.capacity.max(axis=0).tolist(),
-            cluster.dimensions,
-            strict=True,
+            cluster.resources, largest, cluster.dimensions, strict=True
         )
         if amount and dimension.value == "count"
     }

@@ -160,16 +160,11 @@ def _copy(descriptor: int, target: Path, digest: str) -> bool:
 def _uploads_of_open_jobs(database: Path) -> dict[tuple[str | None, str], list[str]]:
     """Return the names of the open jobs that need each upload, by tenant and digest."""
     needed: dict[tuple[str | None, str], list[str]] = {}
-    for name, tenant, spec in _open_jobs(database):
-        digest = (json.loads(spec).get("run") or {}).get("upload")
-        if digest is not None:
-            needed.setdefault((tenant, digest), []).append(name)
-    return needed
-
-
-def _open_jobs(database: Path) -> Iterator[tuple[str, str | None, str]]:
+    query = "SELECT name, tenant, spec FROM jobs WHERE open = 1 AND instr(spec, '\"upload\"')"
     uri = f"{database.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
-        yield from connection.execute(
-            "SELECT name, tenant, spec FROM jobs WHERE open = 1 AND instr(spec, '\"upload\"')"
-        )
+        for name, tenant, spec in connection.execute(query):
+            digest = (json.loads(spec).get("run") or {}).get("upload")
+            if digest is not None:
+                needed.setdefault((tenant, digest), []).append(name)
+    return needed

@@ -42,12 +42,7 @@ from shadowprice.service.auth import command_identity, progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.execution.modes import container_diagnostic, user_diagnostic
 from shadowprice.service.execution.pending_reports import PendingReport, PendingReports
-from shadowprice.service.execution.reconciler import (
-    LaunchCommand,
-    Reconciler,
-    StartAction,
-    StopAction,
-)
+from shadowprice.service.execution.reconciler import LaunchCommand, Reconciler, StopAction
 from shadowprice.service.execution.server_discovery import ServerDiscovery, to_server_infos
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import ServiceSettings
@@ -230,13 +225,10 @@ class ExecutionController:
         for item in orphans:
             new = not self._reconciler.is_orphan(item.job, item.generation)
             if new and item.end is None:
-                log.warning(
-                    "stopping generation %d of %r on %s: the store has no command for it "
-                    "(was a backup restored?)",
-                    item.generation,
-                    item.job,
-                    ", ".join(share.server for share in item.placement),
-                )
+                servers = ", ".join(share.server for share in item.placement)
+                what = f"generation {item.generation} of {item.job!r} on {servers}"
+                reason = "the store has no command for it (was a backup restored?)"
+                log.warning("stopping %s: %s", what, reason)
                 self._unreported.append(item)
         self._reconciler.set_actual_state(generations, orphans)
         self.pending.reports += [
@@ -467,11 +459,7 @@ class ExecutionController:
         if completed:
             await self._writer.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
-        self._unpacker.release(self._is_over)
-
-    def _is_over(self, job: str) -> bool:
-        """Return whether a job is closed, and the ends of its generations are recorded."""
-        return job not in self._writer.published.jobs and not self.holds(job)
+        self._unpacker.release(lambda job: job not in published.jobs and not self.holds(job))
 
     async def send_commands(self) -> None:
         """Send the commands that make the actual state match the desired state."""
@@ -479,58 +467,54 @@ class ExecutionController:
             published = self._writer.published
             now = self._writer.clock.physical()
             actions = self._reconciler.actions(published.running, published.unacknowledged, now)
-            actions = [item for item in actions if not self._is_unpacking(item)]
+            unpacking = self._unpacker.is_busy
+            actions = [a for a in actions if isinstance(a, StopAction) or not unpacking(a.job)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
-            starts = [item.command for item in actions if isinstance(item, StartAction)]
+            starts = [item for item in actions if not isinstance(item, StopAction)]
             command_times = await self._writer.fetch_command_times(
                 [(item.job, item.generation) for item in starts]
             )
             self._unpacker.retain(published.running)
             await _each(partial(self._perform, command_times), actions)
 
-    def _is_unpacking(self, action: StartAction | StopAction) -> bool:
-        return isinstance(action, StartAction) and self._unpacker.is_busy(action.command.job)
-
     async def _perform(
-        self, command_times: Mapping[tuple[str, int], int], action: StartAction | StopAction
+        self, command_times: Mapping[tuple[str, int], int], action: LaunchCommand | StopAction
     ) -> None:
         """Execute an action; a start is skipped until its files are unpacked."""
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
-            self._reconciler.on_stop_accepted(
-                action.job, action.generation, self._writer.clock.physical()
-            )
+            now = self._writer.clock.physical()
+            self._reconciler.on_stop_accepted(action.job, action.generation, now)
             return
-        command = action.command
-        wanted = self._writer.published.running.get(command.job)
-        if wanted is None or wanted.generation != command.generation:
+        wanted = self._writer.published.running.get(action.job)
+        if wanted is None or wanted.generation != action.generation:
             return  # superseded since the comparison; its files may be deleted already
         try:
-            spec = self._spec(command, command_times[command.job, command.generation])
+            spec = self._spec(action, command_times[action.job, action.generation])
         except InputError as error:
-            self._refuse(command, str(error))
+            self._refuse(action, str(error))
             return
         is_done, failure = self._unpacker.result(spec)
         if not is_done:
             return  # sent when the files are there
         if failure is not None:
-            self._refuse(command, failure.reason, lasting=failure.lasting)
+            self._refuse(action, failure.reason, lasting=failure.lasting)
             return
-        self._reconciler.mark_starting(command.job, command.generation)
+        self._reconciler.mark_starting(action.job, action.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
-            self._reconciler.held.get(command.job, {}).pop(command.generation, None)
+            self._reconciler.held.get(action.job, {}).pop(action.generation, None)
             self._resync = True
             self._schedule_retry()
         elif receipt is Receipt.STALE or (
-            receipt is Receipt.DUPLICATE and not await self._is_held(command)
+            receipt is Receipt.DUPLICATE and not await self._is_held(action)
         ):
             # The executor's records are newer (a backup was restored): the number is taken.
-            self._reconciler.mark_number_used(command.job, command.generation)
+            self._reconciler.mark_number_used(action.job, action.generation)
             reason = "the executor has a newer generation of the job, or another with this number"
-            self._refuse(command, reason)
+            self._refuse(action, reason)
 
     async def _is_held(self, command: LaunchCommand) -> bool:
         generations = await self.executor.list()

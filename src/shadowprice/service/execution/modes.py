@@ -60,16 +60,15 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
     allowed = settings.users_of(spec.tenant)
     if spec.run.user in allowed or (spec.run.user is None and not settings.users):
         return None
-    location = f"{place}.run.user" if place else "run.user"
+    location = f"{place}.run.user".lstrip(".")
     choices = f"one of: {', '.join(allowed)}" if allowed else "ask the operator (--allow-user)"
     if spec.run.user is None:
         return Fault(location, "is missing: each job must name its user here", choices)
     if not settings.users:
         hint = "leave it out: this service runs jobs as its own user"
         return Fault(location, f"{quote_for_display(spec.run.user)} is not allowed", hint)
-    return Fault(
-        location, f"{quote_for_display(spec.run.user)} is not allowed to this tenant", choices
-    )
+    message = f"{quote_for_display(spec.run.user)} is not allowed to this tenant"
+    return Fault(location, message, choices)
 
 
 def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault | None:
@@ -79,7 +78,7 @@ def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault
     key = next((key for key in ("image", "pod") if getattr(spec.run, key) is not None), None)
     if key is None:
         return None
-    location = f"{place}.run.{key}" if place else f"run.{key}"
+    location = f"{place}.run.{key}".lstrip(".")
     hint = "remove it, and name the programs of the machines in run.command and run.env"
     return Fault(location, "this service runs jobs without containers", hint)
 

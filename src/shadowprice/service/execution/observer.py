@@ -27,6 +27,7 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
@@ -248,12 +249,12 @@ def _settle(
     ended = {row["key"]: row["at"] for row in rows.ended}
     inserts, updates, now = [], [], batch.now
     for name, current in changed.items():
-        observed_tenant = current.tenant if current else None
-        job_id, tenant, submitted = jobs.get(name, (None, observed_tenant, None))[:3]
+        view, spec = jobs.get(name, (None, {}))
+        tenant = view.tenant if view else current.tenant if current else None
         outcome = stored.get(name)
         first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
         is_new = name in started_rows and outcome is not None
-        if is_new and (outcome.ended or now) < (submitted or 0):
+        if is_new and view is not None and (outcome.ended or now) < view.submitted:
             first, runs = None, 0  # a run before the submission was another job of this name
         record: dict[str, Any] = dict.fromkeys(("ended", "slot", "done", "utility"))
         record["started"] = started_rows[name]["since"] if first is None else first
@@ -263,9 +264,9 @@ def _settle(
             end = ended[going[name].id] if name in going else started_rows[name]["ended"]
             record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
             record["done"] = None if current is None or current.done is None else int(current.done)
-            if submitted is not None and end >= submitted:
-                is_failed = record["done"] == 0
-                record["utility"] = 0.0 if is_failed else _observed_utility(batch, jobs[name], end)
+            if view is not None and end >= view.submitted:
+                failed = record["done"] == 0
+                record["utility"] = 0.0 if failed else _observed_utility(batch, view, spec, end)
         if outcome is None:
             inserts.append(record | {"job": name, "tenant": tenant})
         else:
@@ -273,7 +274,7 @@ def _settle(
         kind = "real-ended" if is_over else "real-moved" if name in going else "real-started"
         owner = tenant[:200] if tenant else None
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
-        batch.emit(kind, name, tenant=owner, job_id=job_id, **data)
+        batch.emit(kind, name, tenant=owner, job_id=view.id if view else None, **data)
     table = tables.outcomes
     batch.execute_on_flush(table.insert(), inserts)
     if updates:
@@ -291,36 +292,25 @@ def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any
     return outcomes
 
 
-_Job = tuple[int, str | None, int, Mapping[str, Any], int]
-"""A job's id, tenant, submission time, specification, and start time of its utility."""
-
-
-def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
-    """Return the submitted jobs among observed ones."""
+def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, tuple[JobView, Mapping[str, Any]]]:
+    """Return the submitted jobs among observed ones, with their specifications."""
     table = tables.jobs
     specs: dict[str, Mapping[str, Any]] = {}
     for chunk in in_chunks(names):
         query = select(table.c.key, table.c.spec).where(table.c.key.in_(chunk))
         specs |= {row.key: json.loads(row.spec) for row in batch.connection.execute(query)}
-    return {
-        name: (
-            job.view.id,
-            job.view.tenant,
-            job.view.submitted,
-            batch.state.specs.get(name) or specs[name],
-            job.view.arrived,
-        )
-        for name, job in batch.find_jobs(names).items()
-        if name in specs or name in batch.state.specs
-    }
+    specs |= batch.state.specs
+    jobs = batch.find_jobs(names)
+    return {name: (job.view, specs[name]) for name, job in jobs.items() if name in specs}
 
 
-def _observed_utility(batch: Batch, job: _Job, ended: int) -> float | None:
+def _observed_utility(
+    batch: Batch, view: JobView, spec: Mapping[str, Any], ended: int
+) -> float | None:
     """Return a submitted job's utility at its completion time; None if it can't be resolved."""
-    _, _, _, spec, arrived = job
     calendar, cluster = batch.calendar, batch.engine.cluster
     try:
-        resolved = resolve_job(JobSpec.model_validate(spec), cluster, calendar, arrived)
+        resolved = resolve_job(JobSpec.model_validate(spec), cluster, calendar, view.arrived)
     except (InputError, ValueError):  # the servers changed since the submission
         return None
     return utility_value(resolved.utility, max(0, calendar.slot_at(ended) - resolved.arrival))

@@ -37,13 +37,6 @@ STOP_OVERDUE_NS: Final = 120 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class StartAction:
-    """Action: start a generation."""
-
-    command: LaunchCommand
-
-
-@dataclass(frozen=True, slots=True)
 class StopAction:
     """Action: stop a generation, for a stop command or, with `UNCOMMANDED_STOP`, without one."""
 
@@ -196,9 +189,9 @@ class Reconciler:
         running: Mapping[str, LaunchCommand],
         unacknowledged: Mapping[int, ExecutionCommand],
         now: int,
-    ) -> list[StartAction | StopAction]:
-        """Return the actions from ``running``, the desired state, and open commands."""
-        actions: list[StartAction | StopAction] = []
+    ) -> list[LaunchCommand | StopAction]:
+        """Return the starts and stops from ``running``, the desired state, and open commands."""
+        actions: list[LaunchCommand | StopAction] = []
         newest_command = {command.job: number for number, command in unacknowledged.items()}
         for job, phases in self.held.items():
             wanted = running.get(job)
@@ -222,7 +215,7 @@ class Reconciler:
                 continue
             if not withheld.isdisjoint(command.servers):
                 continue
-            actions.append(StartAction(command))
+            actions.append(command)
         return actions
 
     def _withheld(self) -> frozenset[str]:

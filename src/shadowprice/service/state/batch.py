@@ -264,28 +264,16 @@ class Batch:
         """Write all recorded changes to the store."""
         store, connection = self.state.store, self.connection
         self._write_jobs()
-        for prepared, prepared_rows in self._rows.items():
-            store.write(connection, prepared, prepared_rows)
+        for prepared, values in self._rows.items():
+            store.write(connection, prepared, values)
         store.write(connection, _END_GENERATION, list(self._ended.values()))
-        store.write(
-            connection,
-            _INSERT_EVENTS,
-            [
-                {
-                    "id": event.id,
-                    "at": event.at,
-                    "kind": event.kind,
-                    "decision": int(event.decision),
-                    "job": event.job,
-                    "job_id": event.job_id,
-                    "tenant": event.tenant,
-                    "data": json.dumps(event.data, ensure_ascii=False, separators=(",", ":")),
-                }
-                for event in self.events
-            ],
-        )
-        for statement, rows in self._statements:
-            store.write(connection, statement, rows)
+        rows = []
+        for event in self.events:
+            data = json.dumps(event.data, ensure_ascii=False, separators=(",", ":"))
+            rows.append(event._asdict() | {"decision": int(event.decision), "data": data})
+        store.write(connection, _INSERT_EVENTS, rows)
+        for statement, parameters in self._statements:
+            store.write(connection, statement, parameters)
         for key, value in self._values.items():
             store.put(connection, key, value if isinstance(value, str) else value())
         write_entries(store, connection, self.state.accounts, self._entries, self.now)
@@ -384,12 +372,7 @@ _INSERT_EVENTS: Final = PreparedStatement(tables.events.insert())
 _UPDATE_JOB: Final = PreparedStatement(
     tables.jobs.update()
     .where(tables.jobs.c.id == bindparam("number"))
-    .values(
-        state=bindparam("state"),
-        open=bindparam("open"),
-        closed=bindparam("closed"),
-        view=bindparam("view"),
-    )
+    .values({name: bindparam(name) for name in ("state", "open", "closed", "view")})
 )
 
 _END_GENERATIONS: Final = PreparedStatement(

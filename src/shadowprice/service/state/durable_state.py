@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError
@@ -163,9 +163,8 @@ class DurableState:
 # ---------------------------------------------------------------- results of a batch
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
-    """An event of the event stream.
+class StreamEvent(NamedTuple):
+    """An event of the event stream, with the columns of its table.
 
     ``id`` counts from 1, and ``at`` is in nanoseconds since 1970. ``job`` is the key of the job,
     and ``job_id`` its id if the service knows it. ``decision`` marks a decision of the policy.

@@ -115,10 +115,12 @@ class _Delays:
 
 
 class Margins:
-    """Delays of jobs by tenant and family; the oldest are dropped."""
+    """Delays of jobs by tenant and family, in the order of their ends; the oldest are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, views: Iterable[JobView] = ()) -> None:
         self._tenants: dict[str | None, dict[_Group, _Delays]] = {}
+        for view in views:
+            self.follow(view)
 
     def follow(self, view: JobView) -> None:
         """Record a job's delay at its end, or of its current plan while it is open."""
@@ -193,14 +195,6 @@ class Margins:
             median_low(delays.quantile() for delays in others),
             sum(len(delays.newest) for delays in others),
         )
-
-
-def learn_margins(finished: Iterable[JobView], open_views: Iterable[JobView]) -> Margins:
-    """Return the delays of finished jobs, in the order of their ends, and of open jobs."""
-    margins = Margins()
-    for view in (*finished, *open_views):
-        margins.follow(view)
-    return margins
 
 
 def read_finished(connection: Connection) -> list[JobView]:

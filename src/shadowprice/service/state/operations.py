@@ -51,7 +51,7 @@ from shadowprice.service.state.ending import (
 from shadowprice.service.state.engine_events import apply_event, weigh
 from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
-from shadowprice.service.state.server_limits import clear_withheld, configured_capacity
+from shadowprice.service.state.server_limits import clear_withheld, present_server
 from shadowprice.service.state.stated_work import rescale_covered
 from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.state.submission import (
@@ -711,19 +711,15 @@ class ChangeServer:
 
     def perform(self, batch: Batch) -> None:
         """Change the server; raise `ProblemError` if it is unknown."""
-        cluster, engine = batch.engine.cluster, batch.engine.state
-        row = _find_server(cluster, self.name)
-        capacity = self.capacity
-        if capacity is None:
-            capacity = configured_capacity(cluster, self.name, {})
-        keeps = self.availability is None
-        state = events.ServerState(
-            self.role or cluster.roles[row],
-            capacity,
-            drained=row in engine.drained if keeps else self.availability == "drained",
-            cordoned=row in engine.cordoned if keeps else self.availability == "cordoned",
-            cost=self.cost,
-        )
+        _check_server(batch.engine.cluster, self.name)
+        state = replace(present_server(batch.engine, self.name), cost=self.cost)
+        if self.role is not None:
+            state = replace(state, role=self.role)
+        if self.capacity is not None:
+            state = replace(state, capacity=self.capacity)
+        if self.availability is not None:
+            drained, cordoned = self.availability == "drained", self.availability == "cordoned"
+            state = replace(state, drained=drained, cordoned=cordoned)
         what = "changed"
         if (self.capacity, self.role, self.cost) == (None, None, None):
             what = "takes work" if self.availability == "up" else self.availability or what
@@ -738,15 +734,14 @@ class RemoveServer:
 
     def perform(self, batch: Batch) -> None:
         """Remove the server; raise `ProblemError` if it is unknown."""
-        _find_server(batch.engine.cluster, self.name)
+        _check_server(batch.engine.cluster, self.name)
         UpdateServers({self.name: None}, "removed").perform(batch)
 
 
-def _find_server(cluster: Cluster, name: str) -> int:
+def _check_server(cluster: Cluster, name: str) -> None:
     if name not in cluster.index:
         hint = hint_for_unknown(name, cluster.names, "GET /v1/servers lists them")
         raise ProblemError("not-found", f"unknown server {quote_for_display(name)}; {hint}")
-    return cluster.index[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from shadowprice.service.state.ending import END_KEY, TimespanEnd
 from shadowprice.service.state.engine_events import VALUES_KEY, apply_event
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.lengths import ServiceLengths
-from shadowprice.service.state.margins import Margins, learn_margins, read_finished
+from shadowprice.service.state.margins import Margins, read_finished
 from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.server_limits import KEY as WITHHELD_KEY
 from shadowprice.service.state.server_limits import clear_withheld
@@ -127,7 +127,7 @@ def _load(
             snapshot_sequence=since,
             mode_changed=acknowledged is virtual,
             recovered_events=replayed,
-            margins=Margins() if virtual else learn_margins(finished, views.values()),
+            margins=Margins() if virtual else Margins([*finished, *views.values()]),
             lengths=ServiceLengths(finished),
             end=TimespanEnd(**end),
             start_ups=StartUps.from_record(start_ups),

@@ -19,7 +19,6 @@ from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.engine_events import apply_event, resync_policy
-from shadowprice.service.state.job_views import view_changes
 from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.stated_work import nanoseconds_run, pays_restart
 from shadowprice.service.state.timespan import follow_clock
@@ -268,15 +267,12 @@ class ShiftSlotOrigin:
         follow_clock(batch)
         moved = []
         for name, view in list(state.views.items()):
-            record = batch.engine.open_jobs.get(name)
-            if record is None:
+            if name not in batch.engine.open_jobs:
                 continue
-            changes = view_changes(batch.engine, record, view, state.calendar, batch.now)
-            if changes["promise"] is not None:
+            if view.promise is not None:
                 moved.append(name)
             if view.running_since is not None:
-                changes["running_since"] = view.running_since + self.by
-            batch.update_view(name, **changes)
+                batch.update_view(name, running_since=view.running_since + self.by)
         batch.emit("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
         for name in moved:
             batch.emit("rescheduled", name, seconds=self.by / SECOND, why=self.why)

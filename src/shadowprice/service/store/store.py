@@ -60,7 +60,7 @@ class Store:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.fault: Callable[[str], None] = _no_fault  # gets the name of each crash point
+        self.fault: Callable[[str], None] = lambda _: None  # gets the name of each crash point
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
@@ -411,10 +411,6 @@ def _file_id(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _no_fault(point: str) -> None:
-    del point
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
