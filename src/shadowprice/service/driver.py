@@ -22,11 +22,10 @@ from shadowprice.service.operation_queue import PendingOperation, WriteBatch
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import DecideBacklog
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
-from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.slot_operations import (
     AdvanceSlots,
     ShiftSlotOrigin,
-    SlotAdvanceResult,
 )
 from shadowprice.service.store import retention
 from shadowprice.service.store.retention import ExpiredJob
@@ -329,7 +328,9 @@ class Driver:
             log.exception("failed to poll job progress before a slot was accounted")
 
     def _on_boundary(
-        self, reports: Sequence[PendingOperation], result: SlotAdvanceResult | Exception
+        self,
+        reports: Sequence[PendingOperation],
+        result: Sequence[DurableReport] | Exception | None,
     ) -> None:
         """Handle the result of `AdvanceSlots`; reports wait until all due slots have begun."""
         if isinstance(result, Exception):
@@ -339,11 +340,11 @@ class Driver:
             log.error("failed to start a slot: %s", result)
         else:
             self._boundary_failed_at = 0.0
-            self._catching_up = not result.caught_up
+            self._catching_up = result is None
             self._publish_slot()
-            if result.caught_up:
+            if result is not None:
                 for entry in reports:
-                    entry.resolve(result.left)
+                    entry.resolve(result)
                 return
         # Some belong to later slots. Those that were recorded have no effect when repeated.
         self._writer.queue.put_back(reports)

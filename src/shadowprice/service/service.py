@@ -36,17 +36,7 @@ from shadowprice.executors.registry import create_executor
 from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.auth import (
-    TOKEN_FILE,
-    AccessRole,
-    CreateToken,
-    Tokens,
-    check_token_path,
-    hash_token,
-    new_token,
-    read_token_file,
-    write_token_file,
-)
+from shadowprice.service import auth
 from shadowprice.service.budgets.operations import SyncBudgets
 from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
@@ -115,7 +105,7 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.store = Store(settings.data)
-        self.tokens = Tokens(self.store)
+        self.tokens = auth.Tokens(self.store)
         cluster = read_cluster(settings.cluster, starts_cost=True)
         if settings.until is not None:  # an invalid text is refused before the store is created
             parse_moment_ahead(settings.until, 0, cluster.slot_seconds, "--until")
@@ -304,12 +294,13 @@ class Service:
             await run_all(
                 self.whatifs.close,
                 self._close_parts,
-                self._stop_writer,
+                self.close_streams,
+                lambda: self.writer.stop() if self.writer else None,
                 self._end_tasks,
-                self._finish_writer,
+                lambda: self.writer.finish() if self.writer else None,
                 lambda: self._readers.shutdown(wait=True),
                 self.store.close,
-                self._release_leadership,
+                lambda: self._resident.leave() if self._resident else None,
             )
         except Exception:
             log.exception("the service failed during shutdown")
@@ -324,11 +315,6 @@ class Service:
         if self.writer is not None:
             self.writer.hub.close()
 
-    async def _stop_writer(self) -> None:
-        self.close_streams()
-        if self.writer is not None:
-            self.writer.stop()
-
     async def _end_tasks(self) -> None:
         for task in self._tasks:
             if self.writer is None:
@@ -340,14 +326,6 @@ class Service:
             except Exception:
                 # The service may stop during a takeover, when some connections are already closed.
                 log.exception("takeover interrupted")
-
-    async def _finish_writer(self) -> None:
-        if self.writer is not None:
-            await self.writer.finish()
-
-    async def _release_leadership(self) -> None:
-        if self._resident is not None:
-            await self._resident.leave()
 
     # ---------------------------------------------------------------- steps of the start
 
@@ -398,7 +376,7 @@ class Service:
         """Path of the operator's token file."""
         if self.settings.token_file is not None:
             return self.settings.token_file
-        return (self.store.folder or Path.cwd()) / TOKEN_FILE
+        return (self.store.folder or Path.cwd()) / auth.TOKEN_FILE
 
     def _check_token_file(self) -> None:
         folder = self.token_file.parent
@@ -406,37 +384,36 @@ class Service:
             hint = "name a directory; the first start creates it"
             raise InputError(Fault(str(folder), "is not a directory", hint))
         will_create_folder = folder == self.store.folder and not folder.exists()
-        if read_token_file(self.token_file) is None and not will_create_folder:
-            check_token_path(self.token_file)
+        if auth.read_token_file(self.token_file) is None and not will_create_folder:
+            auth.check_token_path(self.token_file)
 
     def _operator_token(self, durable: DurableEngine) -> None:
         """Register the token in the operator's file; create the file if it doesn't exist."""
-        token = read_token_file(self.token_file)
+        token = auth.read_token_file(self.token_file)
         table = tables.tokens
         if token is None:
-            token = new_token()
+            token = auth.new_token()
             try:
-                write_token_file(self.token_file, token)
+                auth.write_token_file(self.token_file, token)
             except OSError as error:
                 raise InputError(f"{self.token_file}: cannot be written: {error}") from error
-        query = select(table.c.id).where(table.c.hash == hash_token(token))
+        query = select(table.c.id).where(table.c.hash == auth.hash_token(token))
         with self.store.reading() as connection:
             is_new = connection.execute(query).first() is None
         if is_new:
             note = f"first start, {escape_controls(str(self.token_file))}"
-            _commit_one(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
+            _commit_one(
+                durable, auth.CreateToken(token, auth.AccessRole.OPERATOR, None, note, None)
+            )
 
     def _open_uploads(self, writer: Writer) -> UploadStore:
-        uploads = UploadStore(
-            self._folder / UPLOADS,
-            self.settings.max_upload_bytes,
-            self.settings.max_tenant_upload_bytes,
-            writer.usage.uploads,
-        )
+        folder, settings = self._folder / UPLOADS, self.settings
+        limits = settings.max_upload_bytes, settings.max_tenant_upload_bytes
+        uploads = UploadStore(folder, *limits, writer.usage.uploads)
         try:
             uploads.open()
         except OSError as error:
-            where = str(error.filename or self._folder / UPLOADS)
+            where = str(error.filename or folder)
             raise InputError(Fault(where, f"cannot be used: {error.strerror}")) from error
         return uploads
 

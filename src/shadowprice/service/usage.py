@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -142,35 +142,26 @@ class Usage:
                 del self._requests[tenant]
 
     @contextmanager
-    def receive(self, tenant: str) -> Iterator[BodyMeter]:
-        """Yield a meter of the body of a tenant's request; it counts during a block."""
-        meter = BodyMeter(self._bodies, tenant)
+    def receive(self, tenant: str) -> Iterator[Callable[[int], None]]:
+        """Yield a call that counts bytes of the body of a tenant's request during a block.
+
+        It raises `ProblemError` if the tenant's present bodies exceed `MAX_BODIES`.
+        """
+        received = 0
+
+        def count(size: int) -> None:
+            nonlocal received
+            if self._bodies[tenant] + size > MAX_BODIES:
+                raise tenant_limit_problem(
+                    f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
+                    "send fewer large requests at once",
+                )
+            self._bodies[tenant] += size
+            received += size
+
         try:
-            yield meter
+            yield count
         finally:
-            meter.end()
-
-
-class BodyMeter:
-    """Counts the bytes of one request's body."""
-
-    def __init__(self, bodies: Counter[str], tenant: str) -> None:
-        self._bodies = bodies
-        self._tenant = tenant
-        self._size = 0
-
-    def add(self, size: int) -> None:
-        """Count bytes; raise `ProblemError` if the tenant's bodies exceed `MAX_BODIES`."""
-        if self._bodies[self._tenant] + size > MAX_BODIES:
-            raise tenant_limit_problem(
-                f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
-                "send fewer large requests at once",
-            )
-        self._bodies[self._tenant] += size
-        self._size += size
-
-    def end(self) -> None:
-        """Release the bytes."""
-        self._bodies[self._tenant] -= self._size
-        if not self._bodies[self._tenant]:
-            del self._bodies[self._tenant]
+            self._bodies[tenant] -= received
+            if not self._bodies[tenant]:
+                del self._bodies[tenant]

@@ -253,8 +253,8 @@ def _settle(
         tenant = view.tenant if view else current.tenant if current else None
         outcome = stored.get(name)
         first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
-        is_new = name in started_rows and outcome is not None
-        if is_new and view is not None and (outcome.ended or now) < view.submitted:
+        last_seen = now if outcome is None else outcome.ended or now
+        if view is not None and name in started_rows and last_seen < view.submitted:
             first, runs = None, 0  # a run before the submission was another job of this name
         record: dict[str, Any] = dict.fromkeys(("ended", "slot", "done", "utility"))
         record["started"] = started_rows[name]["since"] if first is None else first

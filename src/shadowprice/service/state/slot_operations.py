@@ -33,14 +33,6 @@ ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class SlotAdvanceResult:
-    """Result of `AdvanceSlots`."""
-
-    caught_up: bool  # whether the current slot runs; only then all reports were applied
-    left: tuple[DurableReport, ...] = ()  # those that failed; see `RecordReports.perform`
-
-
-@dataclass(frozen=True, slots=True)
 class AdvanceSlots:
     """Advance time: end the slots that are over, and begin those that are due.
 
@@ -57,19 +49,23 @@ class AdvanceSlots:
     since: int = 0
     last_reports: Mapping[str, int] = field(default_factory=dict)
 
-    def perform(self, batch: Batch) -> SlotAdvanceResult | ShadowpriceError:
-        """Advance slot by slot, each atomically; return the result, or the error that ended it."""
+    def perform(self, batch: Batch) -> tuple[DurableReport, ...] | ShadowpriceError | None:
+        """Advance slot by slot, each atomically.
+
+        Return the reports that failed, as `RecordReports` does; None if more slots are due, before
+        which not all reports were applied; or the error that stopped a slot.
+        """
         reports = deque(sorted(self.reports, key=lambda report: report.at))
         remaining: list[DurableReport] = []
         try:
-            caught_up = self._advance(batch, reports, remaining)
-            if caught_up:
-                remaining += RecordReports(tuple(reports)).perform(batch)
+            if not self._advance(batch, reports, remaining):
+                return None
+            remaining += RecordReports(tuple(reports)).perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
             return error
-        return SlotAdvanceResult(caught_up, tuple(remaining))
+        return tuple(remaining)
 
     def _advance(
         self, batch: Batch, reports: deque[DurableReport], remaining: list[DurableReport]
