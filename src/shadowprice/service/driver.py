@@ -18,7 +18,7 @@ from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.execution.controller import ExecutionController
-from shadowprice.service.operation_queue import PendingOperation, WriteBatch
+from shadowprice.service.operation_queue import PendingOperation, Write
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import DecideBacklog
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
@@ -152,9 +152,8 @@ class Driver:
         step = self._clock.detected_step_ns()
         if step:
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            shift = WriteBatch()
-            shift.add(ShiftSlotOrigin(step, reason), partial(self._on_shift, step))
-            await self._writer.commit(shift)
+            shift = Write(ShiftSlotOrigin(step, reason), partial(self._on_shift, step))
+            await self._writer.commit([shift])
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
             self._steady_since = now
@@ -162,7 +161,7 @@ class Driver:
         accounts = self._durable.state.accounts
         accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if accounts.any_due(self._clock.now()):
-            await self._writer.commit(WriteBatch(StartDuePeriods()))
+            await self._writer.commit([Write(StartDuePeriods())])
         if now - self._last_purge > self.sweep_seconds:
             self._last_purge = now
             self._progress.remove_closed(self._published.jobs)
@@ -230,21 +229,22 @@ class Driver:
         if self._seconds_to_boundary() <= 0:
             await self._collect_reports()
             await self._poll_progress()
-        pending, batch = self._writer.queue.take(), WriteBatch()
+        pending, batch = self._writer.queue.take(), list[Write]()
         if self._seconds_to_boundary() <= 0:  # a due slot boundary precedes requests
             if self._progress:
-                batch.add(self._progress.take())
+                batch.append(Write(self._progress.take()))
             reports = [entry for entry in pending if isinstance(entry.operation, RecordReports)]
             pending = [entry for entry in pending if not isinstance(entry.operation, RecordReports)]
-            batch.add(self._build_boundary(reports), partial(self._on_boundary, reports), reports)
+            on_boundary = partial(self._on_boundary, reports)
+            batch.append(Write(self._build_boundary(reports), on_boundary, reports))
         elif self._progress.needs_write or (
             self._progress.has_points and any(_exits_after_stop(entry) for entry in pending)
         ):
-            batch.add(self._progress.take())
-        batch.add_pending(pending)
+            batch.append(Write(self._progress.take()))
+        batch += [entry.to_write() for entry in pending]
         decides_backlog = self._decides_backlog
         if decides_backlog:
-            batch.add(DecideBacklog(self._chunk), self._on_backlog)
+            batch.append(Write(DecideBacklog(self._chunk), self._on_backlog))
         if not batch:
             return
         started = monotonic()

@@ -14,7 +14,7 @@ from shadowprice.executors.background import run_all
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import OperationQueue, WriteBatch
+from shadowprice.service.operation_queue import OperationQueue, Write, fail_batch, resolve_batch
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.progress_buffer import ProgressBuffer
 from shadowprice.service.read_model import ReadModel
@@ -178,22 +178,21 @@ class Writer:
             self._on_store_error(error)
             return None
 
-    async def commit(self, batch: WriteBatch) -> bool:
+    async def commit(self, batch: Sequence[Write]) -> bool:
         """Commit, publish and handle a batch; if that fails, its callers get the error."""
         loop = asyncio.get_running_loop()
         try:
-            committed = await loop.run_in_executor(
-                self._thread, self._durable.commit, batch.operations
-            )
+            operations = [write.operation for write in batch]
+            committed = await loop.run_in_executor(self._thread, self._durable.commit, operations)
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
             self._on_store_error(error)
             detail = "the write may not have been committed; send the request again"
-            batch.fail(ProblemError("storage", detail))
+            fail_batch(batch, ProblemError("storage", detail))
             return False
         self._publish(committed)
-        for failure in batch.resolve(committed.answers):
+        for failure in resolve_batch(batch, committed.answers):
             self.metrics.count_failure("operation")
             log.error("an operation of the service failed: %s", failure)
         self._renew()
