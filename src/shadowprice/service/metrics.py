@@ -16,7 +16,6 @@ from shadowprice.service.state.job_views import JobView, State
 
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW: Final = (0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)
-
 _WAITING: Final = {State.PENDING: "undecided", State.STANDBY: "standby", State.ADMITTED: "planned"}
 """Reason for which jobs of a state wait."""
 

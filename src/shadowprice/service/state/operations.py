@@ -139,11 +139,11 @@ class SubmitJobs:
         state = batch.state
         if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
             raise ProblemError("overloaded", f"{len(state.backlog)} jobs wait to be decided on")
-        answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
-            _decide_new(batch, fresh)
-        else:
-            state.backlog.extend((item.tenant, key) for key, item in fresh.items())
+            [answers] = submit_in_one_event(batch, [self])
+            return answers
+        answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
+        state.backlog.extend((item.tenant, key) for key, item in fresh.items())
         return answers
 
     def _record_new(
@@ -195,21 +195,19 @@ def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
     return submits
 
 
-def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
+def submit_in_one_event(
+    batch: Batch, submits: Sequence[SubmitJobs]
+) -> list[list[tuple[str, ProblemError | None]]]:
     """Submit the jobs of several requests in one event; return the response to each request."""
-    responses: list[Any] = []
+    responses = []
     fresh: dict[str, Submission] = {}
     known = KnownJobs.of_batch(batch, [item for submit in submits for item in submit.submissions])
     for item in submits:
         response, new = item._record_new(batch, known)
         responses.append(response)
         fresh |= new
-    _decide_new(batch, fresh)
-    return responses
-
-
-def _decide_new(batch: Batch, fresh: Mapping[str, Submission]) -> None:
     _decide(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
+    return responses
 
 
 def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
@@ -232,9 +230,8 @@ def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     if spec.tasks is not None:
         return job
     if not batch.state.virtual:
-        job = replace(
-            job, resumable=_is_resumable(batch, key, spec), max_overrun=batch.state.max_overrun
-        )
+        resumable, max_overrun = _is_resumable(batch, key, spec), batch.state.max_overrun
+        job = replace(job, resumable=resumable, max_overrun=max_overrun)
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
     share = batch.state.restarts.estimate(job.tenant, stated, float(cluster.slot_seconds))
@@ -344,9 +341,8 @@ class CancelJob:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         batch.emit("cancelled", self.key)
         if self.key not in batch.engine.open_jobs:
-            return batch.close_job(
-                self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
-            )
+            reason = {"code": "cancelled", "message": "never decided on"}
+            return batch.close_job(self.key, State.CANCELLED, reason)
         apply_event(batch, events.JobCancelled(batch.state.next_slot, self.key))
         return batch.views[self.key]
 
@@ -425,8 +421,7 @@ class ReviseJob:
             if view.predicted is not None and not submission.spec.has_unknown_length:
                 batch.update_view(self.key, predicted=None, first_length=None)
             batch.update_view(self.key, blamed=view.generation)
-            after = state.views.get(self.key) or batch.views[self.key]
-            required = [view.required, after.required]
+            required = [view.required, batch.views[self.key].required]
             batch.emit("revised", self.key, changes=dict(self.changes), required=required)
         return state.views.get(self.key) or batch.views[self.key]
 
@@ -444,9 +439,8 @@ class ReviseJob:
             before_arrival=before.before_arrival,
             points=None if job.points is None else before.points,  # its budget may be removed
         )
-        stated = _resolve(
-            batch, self.key, JobSpec.model_validate(state.specs[self.key]), view.arrived
-        )
+        spec_before = JobSpec.model_validate(state.specs[self.key])
+        stated = _resolve(batch, self.key, spec_before, view.arrived)
         horizon = state.next_slot - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
         counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
@@ -465,9 +459,8 @@ class ReviseJob:
         if self.key not in engine.open_jobs:
             raise _refusal(view.name, "it would end the job")
         if is_admission:
-            terms = RevisedWork(
-                stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
-            )
+            raised = raises_terms(stated, job, horizon=horizon)
+            terms = RevisedWork(stated, job, done, raised=raised)
             Billing(batch).debit_revision(self.key, terms, cost_of_revision(commands, self.key))
         if not SPEED_KEYS.isdisjoint(self.changes):
             rescale_covered(batch, stated, job)
@@ -531,9 +524,9 @@ class QuoteResult:
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)
-        completion = quote.completion
-        if completion is not None:
-            completion = None if self.predicted is not None else completion + self.margin.slots
+        completion = None
+        if quote.completion is not None and self.predicted is None:
+            completion = quote.completion + self.margin.slots
         return rest.Quote(
             job=job,
             slot=quote.slot,
@@ -592,10 +585,8 @@ class QuoteJob:
         margin = Margin()
         predicted = _predicted_length(batch, job) if job.predicted else None
         if quote.completion is not None and predicted is None:
-            family = self.submission.spec.family
-            margin = state.margins.margin(
-                job.tenant, family, quote.completion, job.arrival, engine.until
-            )
+            family, planned = self.submission.spec.family, quote.completion
+            margin = state.margins.margin(job.tenant, family, planned, job.arrival, engine.until)
         held = reason = None
         account = state.accounts.get(job.tenant)
         if account is not None:

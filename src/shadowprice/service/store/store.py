@@ -32,10 +32,18 @@ from shadowprice.executors.generations.disk import (
     make_private_file,
 )
 from shadowprice.service.store import tables
-from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT, StoreError
+from shadowprice.service.store.files import (
+    COMPLETE,
+    FILE,
+    IN_LOG,
+    PARTS,
+    RESTORE_HINT,
+    Presence,
+    StoreError,
+    holds_service_files,
+)
 from shadowprice.service.store.locks import EPOCH_KEY, DirectoryLock, PostgresAdvisoryLock
 from shadowprice.service.store.lookups import PreparedStatement, stored_value
-from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
 
 log = logging.getLogger("shadowprice.service")
 
