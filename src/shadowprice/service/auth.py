@@ -179,9 +179,6 @@ def tokens_query(now: int) -> Select[Any]:
     return select(table).order_by(case((valid, 0), else_=1), table.c.id.desc())
 
 
-# ------------------------------------------------------------------ the operator's file
-
-
 def read_token_file(path: Path) -> str | None:
     """Return the token in a private file, or None without a file; else raise `InputError`."""
     try:
@@ -224,9 +221,6 @@ def write_token_file(path: Path, token: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-
-
-# ------------------------------------------------------------------ progress tokens
 
 
 _PROGRESS_TOKEN: Final = re.compile(

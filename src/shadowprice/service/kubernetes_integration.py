@@ -133,8 +133,6 @@ class KubernetesIntegration:
         steps += [] if self._connection is None else [self._connection.close]
         await run_all(*steps)
 
-    # ---------------------------------------------------------------- for the executor
-
     @property
     def name(self) -> str:
         """Namespace and name of the lease."""
@@ -148,8 +146,6 @@ class KubernetesIntegration:
     def holds(self) -> bool:
         """Return whether this instance holds the lease, so that no other can lead."""
         return self._lease is not None and self._lease.holds()
-
-    # ---------------------------------------------------------------- the leader's pod
 
     async def _mark_pod(self) -> bool:
         """Label this pod as active; return False after a delay if that failed."""

@@ -535,6 +535,3 @@ def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
             engine.handle(SlotEnded(slot, progress))
     except (ShadowpriceError, ValueError) as error:
         log.info("the rehearsal ended early: %s", error)
-
-
-__all__ = ["Service", "warm_up_policy"]

@@ -132,8 +132,6 @@ class UploadStore:
         upload = self._stored[_owner(tenant)][digest] = replace(upload, used=now)
         return upload
 
-    # ------------------------------------------------------------------ receiving
-
     @contextmanager
     def receive(
         self, tenant: str | None, digest: str, now: int, *, limited: bool
@@ -199,8 +197,6 @@ class UploadStore:
 
     def _used_uploads(self) -> set[tuple[str, str]]:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
-
-    # ------------------------------------------------------------------ retention
 
     def sweep(self, now: int) -> None:
         """Remove uploads that no open job has used for `KEEP_SECONDS`; raise OSError at last."""

@@ -55,8 +55,6 @@ class VirtualService:
         self._executor = executor
         self._service: Service | None = None
 
-    # ---------------------------------------------------------------- life
-
     async def start(self) -> None:
         """Start the service on the existing data, if any."""
         service = Service(self._settings, self._clock, self._executor)
@@ -108,8 +106,6 @@ class VirtualService:
         reason = "it failed" if self.service.failed else self.service.ready()
         if reason is not None:
             raise ShadowpriceError(f"the service reports: {reason}")
-
-    # ---------------------------------------------------------------- requests
 
     async def submit(self, *records: Mapping[str, Any], at_once: bool = True) -> None:
         """Submit jobs as `POST /v1/jobs` does; raise `ShadowpriceError` if a job isn't accepted."""

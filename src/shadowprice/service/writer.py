@@ -61,8 +61,6 @@ class Writer:
         self.progress = ProgressBuffer(self.clock, self.published)
         self._publish(present)
 
-    # ---------------------------------------------------------------- requests
-
     async def do(self, operation: Operation) -> Any:
         """Queue an operation, and return its result after the commit, or raise its error."""
         if self._stopping:
@@ -144,8 +142,6 @@ class Writer:
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)
 
-    # ---------------------------------------------------------------- queue
-
     @property
     def is_finished(self) -> bool:
         """Whether `stop` was called and all operations were taken since."""
@@ -167,8 +163,6 @@ class Writer:
         """Refuse the queued operations too, because no batch follows."""
         self._stopping = True
         self.queue.fail(ProblemError("stopping", "the service is ending"))
-
-    # ---------------------------------------------------------------- writing
 
     async def run_in_thread(self, work: Callable[[], Result]) -> Result | None:
         """Run a call in the writer's thread; return None if the store failed."""
@@ -249,8 +243,6 @@ class Writer:
                 await loop.run_in_executor(self._thread, self._durable.write_snapshot)
             except ShadowpriceError as error:
                 log.warning("no snapshot at the end: %s", error)
-
-    # ---------------------------------------------------------------- health
 
     def _on_store_error(self, error: Exception) -> None:
         """Mark the store as unwritable, which starts retries, and refuse queued operations."""

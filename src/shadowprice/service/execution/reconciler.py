@@ -64,8 +64,6 @@ class Reconciler:
     _orphans: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     """Servers of each orphan; kept after its end, because its reports can repeat."""
 
-    # ---------------------------------------------------------------- actual state
-
     def set_actual_state(
         self, held: Collection[GenerationStatus], orphans: Collection[GenerationStatus] = ()
     ) -> None:
@@ -149,8 +147,6 @@ class Reconciler:
         self._failures.pop(job, None)
         self._counted.pop(job, None)
         self._not_before.pop(job, None)
-
-    # ---------------------------------------------------------------- commands
 
     def completed_commands(
         self, running: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]

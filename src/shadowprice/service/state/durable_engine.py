@@ -67,8 +67,6 @@ class DurableEngine:
         self.downtime_ns = clock.now() - self.state.last_at
         """Nanoseconds from the store's last change to this start, by the wall clock."""
 
-    # ---------------------------------------------------------------- state
-
     def recover(self) -> None:
         """Replace the state by the stored one, but keep what was learnt from reports."""
         state = self._load()
@@ -129,8 +127,6 @@ class DurableEngine:
             else:
                 self._posted = prices_by_kind(found)
         return self._posted
-
-    # ---------------------------------------------------------------- committing
 
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
         """Perform operations in one transaction; if this raises, the caller must call `recover`."""
@@ -213,8 +209,6 @@ class DurableEngine:
             if isinstance(error, PolicyError):
                 log.error("the policy failed: %s", error)
             return error
-
-    # ---------------------------------------------------------------- snapshots
 
     def snapshot_due(self) -> bool:
         """Return whether enough events or time passed since the last snapshot."""

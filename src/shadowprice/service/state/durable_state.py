@@ -160,9 +160,6 @@ class DurableState:
         return True
 
 
-# ---------------------------------------------------------------- results of a batch
-
-
 class StreamEvent(NamedTuple):
     """An event of the event stream, with the columns of its table.
 

@@ -167,7 +167,11 @@ def _record_consequences(
                     message = f"{command.reason}: it waits for free resources"
                     batch.update_view(command.job, reason={"code": "displaced", "message": message})
             elif isinstance(command, events.Completed):
-                _record_completion(batch, command)
+                _record_value(batch, command)
+                view = batch.state.views.get(command.job)
+                if view is not None:
+                    batch.update_view(command.job, utility=command.utility)
+                    emit_finished(batch, view, command.slot, command.utility)
     for name in touched:
         record = batch.engine.jobs.get(name)
         if record is not None and name in batch.state.views:
@@ -277,23 +281,22 @@ def _record_command(batch: Batch, command: events.Start | events.Resize | events
         batch.undo.put(batch.state.launch_commands, name, command)
         begin_generation(batch, name)
         view = batch.state.views.get(name)
-        if view is not None and view.reason and _is_reason_to_wait(view.reason, command):
-            batch.update_view(name, reason=None)
-        kind = "started" if isinstance(command, events.Start) else "resized"
+        code = None if view is None else (view.reason or {}).get("code")
+        is_start = isinstance(command, events.Start)
+        if code == "displaced" or (code == "standby" and is_start):
+            batch.update_view(name, reason=None)  # it waited for this generation
+        kind = "started" if is_start else "resized"
         batch.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
         start = None
         if batch.state.virtual:
             _end_previous_at_once(batch, command)
-            _run_at_once(batch, command)
             start = batch.calendar.begins(command.slot)
+            if view is not None:
+                first = start if view.first_start is None else view.first_start
+                run = {"started": command.generation, "running_since": start, "first_start": first}
+                batch.update_view(name, **run)
         batch.insert_generation(command, on, start)
     batch.insert_command(command, record)
-
-
-def _is_reason_to_wait(reason: Mapping[str, Any], command: events.Start | events.Resize) -> bool:
-    """Return whether a job waited for a reason that is outdated when its generation starts."""
-    code = reason.get("code")
-    return code == "displaced" or (code == "standby" and isinstance(command, events.Start))
 
 
 def _end_previous_at_once(
@@ -302,25 +305,6 @@ def _end_previous_at_once(
     """In virtual mode, end the job's previous generation when the command's slot begins."""
     if batch.state.virtual:
         batch.end_generations(command.job, batch.calendar.begins(command.slot))
-
-
-def _run_at_once(batch: Batch, command: events.Start | events.Resize) -> None:
-    view = batch.state.views.get(command.job)
-    if view is not None:
-        start = batch.calendar.begins(command.slot)
-        first = start if view.first_start is None else view.first_start
-        batch.update_view(
-            command.job, started=command.generation, running_since=start, first_start=first
-        )
-
-
-def _record_completion(batch: Batch, command: events.Completed) -> None:
-    view = batch.state.views.get(command.job)
-    _record_value(batch, command)
-    if view is None:
-        return
-    batch.update_view(command.job, utility=command.utility)
-    emit_finished(batch, view, command.slot, command.utility)
 
 
 def emit_finished(batch: Batch, view: JobView, slot: int, utility: float | None) -> None:

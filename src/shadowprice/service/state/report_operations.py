@@ -588,7 +588,10 @@ class RecordProgress:
             speeds.skip_slot(name)
         for report, *_ in running:
             record = batch.engine.jobs[report.job]
-            if report.checkpoints and record.job.resumable is None and _works(record, report):
+            own_steps = _counts_own_steps(record.job, report.progress) and report.progress > 0
+            # Until a generation works it may load, which a stop would lose.
+            works = record.measured > 0 or own_steps
+            if report.checkpoints and record.job.resumable is None and works:
                 _set_resumable(batch, record, resumable=True)
         noted = [_record_restart_cost(batch, costly, lost) for _, costly, lost in running]
         if any(noted):
@@ -642,9 +645,8 @@ def _note_own_steps(batch: Batch, report: Progressed) -> None:
     generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
     before = reached if generation == report.generation else 0
     if before <= MICRO < report.progress:
-        _emit_misreport(
-            batch, InvalidProgress(report.job, report.generation, report.at, _OWN_STEPS)
-        )
+        invalid = InvalidProgress(report.job, report.generation, report.at, _OWN_STEPS)
+        _emit_misreport(batch, invalid)
 
 
 def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
@@ -682,12 +684,6 @@ def _counts_own_steps(job: Job, progress: int) -> bool:
     script may count its own steps, which say nothing about a share of that time.
     """
     return job.work == 1 and progress % MICRO == 0
-
-
-def _works(record: JobRecord, report: Progressed) -> bool:
-    """Return whether a generation works; until then it may load, which a stop would lose."""
-    own = _counts_own_steps(record.job, report.progress)
-    return record.measured > 0 or (own and report.progress > 0)
 
 
 def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:

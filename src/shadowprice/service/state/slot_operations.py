@@ -79,7 +79,10 @@ class AdvanceSlots:
             if running is not None:
                 if running >= target:
                     return True
-                remaining += self._apply_reports(batch, reports, batch.calendar.ends(running))
+                end, happened = batch.calendar.ends(running), list[DurableReport]()
+                while reports and int(reports[0].at * SECOND) <= end:
+                    happened.append(reports.popleft())
+                remaining += RecordReports(happened).perform(batch)
                 self._end_slot(batch, running, _completed_later(batch, reports))
             next_slot = engine.slot
             if next_slot > target:
@@ -92,16 +95,6 @@ class AdvanceSlots:
             if time.monotonic() - started > ADVANCE_TIME_BUDGET_SECONDS:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
-
-    @staticmethod
-    def _apply_reports(
-        batch: Batch, reports: deque[DurableReport], until: int
-    ) -> Sequence[DurableReport]:
-        """Apply reports from before the end of a slot, ``until``; return those that failed."""
-        happened = []
-        while reports and int(reports[0].at * SECOND) <= until:
-            happened.append(reports.popleft())
-        return RecordReports(happened).perform(batch)
 
     def _reachable_slot(self, batch: Batch) -> int:
         """Return the current slot; if too many were missed, first move slot 0 to a later time."""

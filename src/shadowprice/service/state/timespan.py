@@ -97,9 +97,6 @@ def follow_clock(batch: Batch) -> None:
             )
 
 
-# ---------------------------------------------------------------- decisions without the end
-
-
 def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
     """Explain jobs that were refused or not promised only because the timespan ends."""
     engine = batch.engine
