@@ -40,15 +40,9 @@ from shadowprice.service import auth
 from shadowprice.service.budgets.operations import SyncBudgets
 from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
+from shadowprice.service.execution import modes
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.execution.invalid_progress import InvalidProgressReporter
-from shadowprice.service.execution.modes import (
-    WITHOUT_UPLOADS_HINT,
-    check_executor,
-    check_executor_identity,
-    check_mode,
-    check_users,
-)
 from shadowprice.service.execution.observer import ObservationLoop
 from shadowprice.service.kubernetes_integration import KubernetesIntegration
 from shadowprice.service.metrics import Metrics
@@ -141,8 +135,8 @@ class Service:
             self._resident = KubernetesIntegration(self)
         if executor is None and settings.executor != NO_EXECUTOR:
             self._executor = create_executor(settings.executor, self._executor_options())
-        check_executor(settings, self._executor)
-        check_users(settings, self._executor)
+        modes.check_executor(settings, self._executor)
+        modes.check_users(settings, self._executor)
 
     @property
     def _folder(self) -> Path:
@@ -343,9 +337,9 @@ class Service:
             on_decision=self.metrics.decision.observe,
         )
         state, seconds = durable.state, time.monotonic() - started
-        check_mode(self.store, len(state.views), observe=self.settings.observe)
+        modes.check_mode(self.store, len(state.views), observe=self.settings.observe)
         if not self.settings.observe:
-            self._other_records = check_executor_identity(
+            self._other_records = modes.check_executor_identity(
                 state, self._executor, nothing_runs=self.settings.nothing_runs
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
@@ -426,7 +420,7 @@ class Service:
             raise self._not_writing()
         if self.upload_store is None:
             detail = "jobs of this service get no files from their submitters"
-            raise ProblemError("unsupported", f"{detail}; {WITHOUT_UPLOADS_HINT}")
+            raise ProblemError("unsupported", f"{detail}; {modes.WITHOUT_UPLOADS_HINT}")
         return self.upload_store
 
     def report_progress(self, report: Progressed) -> None:

@@ -18,14 +18,8 @@ from shadowprice.engine.records import placement_record
 from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
 from shadowprice.service.budgets.overruns import overrunning_jobs
 from shadowprice.service.budgets.usage import SlotUsage
+from shadowprice.service.state import ending
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.ending import (
-    CODE,
-    has_ended,
-    queue_reason,
-    refusal_reason,
-    with_clock_times,
-)
 from shadowprice.service.state.job_views import (
     OVERRUN,
     PARTLY_ENDED,
@@ -147,7 +141,7 @@ def _record_consequences(
     if subject is not None:
         touched[subject if isinstance(subject, str) else subject.name] = None
     if isinstance(event, events.SlotBegan):
-        ended, names = has_ended(batch.engine), batch.engine.open_jobs
+        ended, names = ending.has_ended(batch.engine), batch.engine.open_jobs
         touched |= dict.fromkeys(name for name in names if ended and _is_unaware(batch, name))
         touched |= dict.fromkeys(name for name in names if _is_delayed(batch, name))
     messages: dict[str, str] = {}
@@ -202,7 +196,7 @@ def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, 
     engine, calendar = batch.engine, batch.calendar
     job = engine.jobs[name].job
     if isinstance(decision, events.Commit | events.Promise) and decision.message:
-        messages[name] = with_clock_times(decision.message, calendar)
+        messages[name] = ending.with_clock_times(decision.message, calendar)
     match decision:
         case events.Commit():
             Billing(batch).debit_admission(decision)
@@ -213,15 +207,15 @@ def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, 
                 Billing(batch).debit_admission(decision)
                 _record_price(batch, view, decision)
             else:
-                reason = queue_reason(engine, calendar, job, decision.message)
+                reason = ending.queue_reason(engine, calendar, job, decision.message)
                 batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
         case events.Queue():
-            reason = queue_reason(engine, calendar, job, decision.message)
+            reason = ending.queue_reason(engine, calendar, job, decision.message)
             batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
             batch.emit("standby", name, decision=True, message=reason["message"])
         case events.Reject() | events.Drop():
             kind = "refused" if isinstance(decision, events.Reject) else "given-up"
-            reason = refusal_reason(engine, calendar, job, decision.refusal)
+            reason = ending.refusal_reason(engine, calendar, job, decision.refusal)
             batch.emit(kind, name, decision=True, reason=reason)
         case events.Place():
             if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
@@ -229,7 +223,7 @@ def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, 
                 batch.emit("placed", name, decision=True)
         case events.Pause():
             if engine.jobs[name].status is Status.QUEUED:  # not placed elsewhere in this event
-                batch.update_view(name, reason=queue_reason(engine, calendar, job, ""))
+                batch.update_view(name, reason=ending.queue_reason(engine, calendar, job, ""))
         case events.Charge():
             batch.emit(
                 "paid",
@@ -344,7 +338,7 @@ def _refresh_view(batch: Batch, record: JobRecord, message: str) -> None:
     elif _is_first_plan(record, before, changes):
         _emit_admission(batch, name, None)
     waits = changes.get("reason")
-    if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
+    if waits is not None and waits["code"] == ending.CODE and not _waits_for_end(before):
         batch.emit("standby", name, message=f"waits: {waits['message']}")
     batch.update_view(name, **changes)
 
@@ -402,7 +396,7 @@ def _is_first_plan(record: JobRecord, before: JobView, changes: Mapping[str, Any
 
 
 def _waits_for_end(view: JobView) -> bool:
-    return view.reason is not None and view.reason.get("code") == CODE
+    return view.reason is not None and view.reason.get("code") == ending.CODE
 
 
 @contextmanager

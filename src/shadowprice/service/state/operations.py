@@ -29,25 +29,11 @@ from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.rest import jobs as rest
-from shadowprice.service.budgets.billing import (
-    Billing,
-    InsufficientPointsError,
-    RevisedWork,
-    cost_of_revision,
-    insufficient_points_reason,
-    to_price_units,
-)
+from shadowprice.service.budgets import billing
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state import store_queries
+from shadowprice.service.state import ending, store_queries
 from shadowprice.service.state.batch import Batch, Operation
-from shadowprice.service.state.ending import (
-    append_end_text,
-    queue_reason,
-    refusal_reason,
-    with_clock_times,
-    without_end_text,
-)
 from shadowprice.service.state.engine_events import apply_event, weigh
 from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
@@ -280,7 +266,7 @@ def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         if jobs:
             apply_event(batch, events.JobsArrived(slot, weigh(batch, jobs)))
             explain_end(batch, jobs)
-    except InsufficientPointsError as error:
+    except billing.InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
             for job in jobs:
                 _decide_alone(batch, job.name)
@@ -451,7 +437,7 @@ class ReviseJob:
         try:
             commands = apply_event(batch, events.JobRevised(state.next_slot, counted, is_admission))
         except RevisionRefusedError as error:
-            reason = with_clock_times(error.refusal.message, batch.calendar)
+            reason = ending.with_clock_times(error.refusal.message, batch.calendar)
             raise _refusal(view.name, reason) from error
         for command in commands:
             if isinstance(command, events.Displaced) and command.job != self.key:
@@ -460,8 +446,10 @@ class ReviseJob:
             raise _refusal(view.name, "it would end the job")
         if is_admission:
             raised = raises_terms(stated, job, horizon=horizon)
-            terms = RevisedWork(stated, job, done, raised=raised)
-            Billing(batch).debit_revision(self.key, terms, cost_of_revision(commands, self.key))
+            terms = billing.RevisedWork(stated, job, done, raised=raised)
+            billing.Billing(batch).debit_revision(
+                self.key, terms, billing.cost_of_revision(commands, self.key)
+            )
         if not SPEED_KEYS.isdisjoint(self.changes):
             rescale_covered(batch, stated, job)
 
@@ -516,11 +504,11 @@ class QuoteResult:
             reason = self.refusal
         if self.timespan.get("admitted_without"):
             end = str(self.timespan["ends"])
-            text = without_end_text(end)
+            text = ending.without_end_text(end)
             if self.refusal is None:
                 message = f"{message}; {text}".removeprefix("; ")
             elif self.reason is None:
-                reason = append_end_text(self.refusal, text, end)
+                reason = ending.append_end_text(self.refusal, text, end)
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)
@@ -575,13 +563,13 @@ class QuoteJob:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
         share = counted_share(job)
-        refusal, message = None, with_clock_times(quote.message, batch.calendar)
+        refusal, message = None, ending.with_clock_times(quote.message, batch.calendar)
         if quote.refusal is not None:
-            refusal = refusal_reason(engine, batch.calendar, job, quote.refusal)
+            refusal = ending.refusal_reason(engine, batch.calendar, job, quote.refusal)
         elif quote.answer is QuoteAnswer.QUEUED:
-            message = queue_reason(engine, batch.calendar, job, quote.message)["message"]
+            message = ending.queue_reason(engine, batch.calendar, job, quote.message)["message"]
         effect = end_of_quote(engine, batch.calendar, job, quote)
-        price = None if quote.price is None else to_price_units(quote.price)
+        price = None if quote.price is None else billing.to_price_units(quote.price)
         margin = Margin()
         predicted = _predicted_length(batch, job) if job.predicted else None
         if quote.completion is not None and predicted is None:
@@ -592,7 +580,7 @@ class QuoteJob:
         if account is not None:
             held, share = account.balance, 1.0
             if quote.admitted and price is not None and not account.can_pay(price):
-                reason = insufficient_points_reason(account, price)
+                reason = billing.insufficient_points_reason(account, price)
         return QuoteResult(
             quote, refusal, message, price, held, reason, effect, margin, share, predicted
         )

@@ -19,16 +19,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, func, select
 
 import shadowprice
+from shadowprice.core import events
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, PolicyError, ShadowpriceError
-from shadowprice.core.events import (
-    CapacityChanged,
-    Decision,
-    PolicyEvent,
-    Resize,
-    ServerState,
-    Start,
-)
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
 from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
 from shadowprice.engine.capacity import changed_cluster
@@ -316,7 +309,7 @@ class _PastPolicy:
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         """Raise `PolicyError`: recovery applies recorded decisions instead."""
         del view, event
         raise PolicyError("a restored policy was asked to decide")
@@ -380,15 +373,17 @@ def _jobs(
     return views, specs, backlog
 
 
-def _newest_commands(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
+def _newest_commands(
+    connection: Connection, engine: Engine
+) -> dict[str, events.Start | events.Resize]:
     """Return the newest start or resize command of each running job."""
-    commands: dict[str, Start | Resize] = {}
+    commands: dict[str, events.Start | events.Resize] = {}
     table, index = tables.commands, engine.cluster.index
     for chunk in in_chunks(list(engine.running)):
         query = select(table).where(table.c.job.in_(chunk), table.c.kind != "stop")
         for row in connection.execute(query.order_by(table.c.id)):
             record = json.loads(row.record)
-            kind = Start if row.kind == "start" else Resize
+            kind = events.Start if row.kind == "start" else events.Resize
             on = [entry for entry in record["on"] if entry[0] in index]
             commands[row.job] = kind(
                 record["slot"],
@@ -427,18 +422,18 @@ class FollowClusterFile:
             raise InputError(Fault("--cluster", message, hint))
         old = {name: _state(before, name) for name in before.names}
         new = {name: _state(file, name) for name in file.names}
-        servers: dict[str, ServerState | None] = {
+        servers: dict[str, events.ServerState | None] = {
             name: state for name, state in new.items() if old.get(name) != state
         }
         servers |= {name: None for name in before.names if name not in new and name in now.index}
-        event = CapacityChanged(
+        event = events.CapacityChanged(
             slot,
             servers,
             file.tenants if file.tenants != before.tenants else None,
             file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
             file.restart_first if file.restart_first != before.restart_first else None,
         )
-        if event == CapacityChanged(slot):
+        if event == events.CapacityChanged(slot):
             return
         changed_cluster(now, event)  # raises the file's diagnostics
         apply_event(batch, event)
@@ -448,10 +443,10 @@ class FollowClusterFile:
             batch.emit("server", server=name, what="the cluster file was edited")
 
 
-def _state(cluster: Cluster, name: str) -> ServerState:
+def _state(cluster: Cluster, name: str) -> events.ServerState:
     row = cluster.index[name]
     amounts = cluster.capacity[row].tolist()
-    return ServerState(
+    return events.ServerState(
         cluster.roles[row],
         dict(zip(cluster.resources, amounts, strict=True)),
         cost=None if cluster.costs is None else float(cluster.costs[row]),

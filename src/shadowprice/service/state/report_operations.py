@@ -12,18 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, bindparam, select
 
+from shadowprice.core import events
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import (
-    Acknowledged,
-    JobEnded,
-    JobFailed,
-    JobRevised,
-    JobStarted,
-    ProgressMeasured,
-    Resize,
-    Start,
-    StartFailed,
-)
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
@@ -177,7 +167,7 @@ def _apply_end(batch: Batch, report: StartRefused | Ended, *, exited_early: bool
             at = int(report.at * SECOND)
             length = measured_length(view, record, placement, engine.cluster, at)
             batch.update_view(name, length=length)
-        ended = JobEnded(batch.state.next_slot, name, record.generation)
+        ended = events.JobEnded(batch.state.next_slot, name, record.generation)
         apply_event(batch, ended, billed=_ran_in_slot(batch, report))
     elif is_newest:
         _apply_failure(batch, record, report)
@@ -218,7 +208,7 @@ def _apply_start(batch: Batch, report: Started) -> None:
         next_slot = batch.state.next_slot
         # Another machine's clock may be ahead.
         since = max(0, min(batch.calendar.slot_at(started_at), next_slot - 1))
-        apply_event(batch, JobStarted(next_slot, name, report.generation, since))
+        apply_event(batch, events.JobStarted(next_slot, name, report.generation, since))
     if report.generation <= view.started:
         return
     _note_process(batch, report)
@@ -291,11 +281,11 @@ def _refuse_start(batch: Batch, record: JobRecord, report: StartRefused) -> None
     batch.emit("start-failed", name, generation=generation, reason=report.reason)
     if attempts >= MAX_LASTING_REFUSALS:
         reason = f"it could not be started in {attempts} attempts: {report.reason}"
-        failed = JobFailed(slot, name, generation, reason, record.failures)
+        failed = events.JobFailed(slot, name, generation, reason, record.failures)
         apply_event(batch, failed, billed=False)  # it ran in no slot
         batch.emit("failed", name, generation=generation, code=None, reason=reason)
     else:
-        apply_event(batch, StartFailed(slot, name, generation, report.reason or "refused"))
+        apply_event(batch, events.StartFailed(slot, name, generation, report.reason or "refused"))
 
 
 def _emit_end(batch: Batch, report: Ended) -> None:
@@ -333,7 +323,7 @@ def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
         if hint:
             report = replace(report, reason=f"{report.reason}; {hint}")
     reason = _with_tail(report)
-    failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
+    failed = events.JobFailed(slot, name, report.generation, reason or "it ended", allowed)
     is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
     apply_event(batch, failed, billed=is_billed)
     if report.ending is Ending.FAILED:
@@ -528,7 +518,7 @@ class AcknowledgeCommands:
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
             return
-        apply_event(batch, Acknowledged(batch.state.next_slot, numbers))
+        apply_event(batch, events.Acknowledged(batch.state.next_slot, numbers))
         table = tables.commands
         batch.execute_on_flush(
             table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
@@ -581,7 +571,9 @@ class RecordProgress:
             _record_repetition(batch, name, report)
         if progress:
             apply_event(
-                batch, ProgressMeasured(batch.state.next_slot, progress), counted=list(progress)
+                batch,
+                events.ProgressMeasured(batch.state.next_slot, progress),
+                counted=list(progress),
             )
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
@@ -657,7 +649,7 @@ def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
     batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
     uncount_repeated(batch, record, report.progress)
     measured = {name: (report.generation, report.progress)}
-    apply_event(batch, ProgressMeasured(batch.state.next_slot, measured))
+    apply_event(batch, events.ProgressMeasured(batch.state.next_slot, measured))
     if not saved and record.job.resumable is not False:
         _set_resumable(batch, record, resumable=False)
 
@@ -690,7 +682,7 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
     """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
-        apply_event(batch, JobRevised(batch.state.next_slot, job))
+        apply_event(batch, events.JobRevised(batch.state.next_slot, job))
     except ShadowpriceError as error:
         if error.code == "storage":
             raise
@@ -715,7 +707,7 @@ def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -
         tenant,
         report.generation,
         report.metrics,
-        resized=isinstance(batch.state.launch_commands.get(name), Resize),
+        resized=isinstance(batch.state.launch_commands.get(name), events.Resize),
         observed=partial(_observed_seconds, batch, report),
         stated=partial(_stated_restart_seconds, batch, name),
     )
@@ -737,7 +729,7 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
         order.slot
     )
     seconds = report.at - ordered / SECOND
-    if isinstance(order, Start):
+    if isinstance(order, events.Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
     return seconds
 
@@ -801,7 +793,7 @@ def _first_work(batch: Batch, record: JobRecord, report: Progressed) -> tuple[fl
     """
     order = batch.state.launch_commands.get(report.job)
     is_first = record.generation == 1 and not record.measured and report.progress > 0
-    if not is_first or not isinstance(order, Start) or record.job.bag is not None:
+    if not is_first or not isinstance(order, events.Start) or record.job.bag is not None:
         return 0.0, math.inf
     slot_seconds = batch.calendar.slot_seconds
     since = report.at - batch.calendar.begins(order.slot) / SECOND

@@ -25,12 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.executors.generations.disk import (
-    is_open_to_others,
-    list_names,
-    make_private,
-    make_private_file,
-)
+from shadowprice.executors.generations import disk
 from shadowprice.service.store import tables
 from shadowprice.service.store.files import (
     COMPLETE,
@@ -154,7 +149,7 @@ class Store:
         """Make the directory private, lock it, and check or create the SQLite file."""
         try:
             self._check_foreign(folder)
-            make_private(folder)
+            disk.make_private(folder)
         except PermissionError as error:
             if not folder.is_dir():
                 raise
@@ -172,15 +167,15 @@ class Store:
         for suffix in ("", *PARTS):
             file = folder / f"{FILE}{suffix}"
             if file.exists():
-                make_private_file(file)
+                disk.make_private_file(file)
         self._file_id = _file_id(self.file)
 
     def _check_foreign(self, folder: Path) -> None:
         """Refuse a directory such as /tmp, instead of locking other users out of it."""
-        if not folder.is_dir() or not is_open_to_others(folder) or holds_service_files(folder):
+        if not folder.is_dir() or not disk.is_open_to_others(folder) or holds_service_files(folder):
             return
         # The root of a new ext4 volume has lost+found.
-        if set(list_names(folder)) - {"lost+found"}:
+        if set(disk.list_names(folder)) - {"lost+found"}:
             message = "other users can read it, and it has files that no service wrote"
             hint = "use an empty or new directory"
             raise InputError(Fault(f"--data {self.shown}", message, hint))
