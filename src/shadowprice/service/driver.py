@@ -267,7 +267,6 @@ class Driver:
         return self._published.servers.backlog > 0 and not has_failed
 
     def _on_backlog(self, result: int | Exception) -> None:
-        """Handle the result of `DecideBacklog`."""
         self._backlog_failed_at = 0.0
         if isinstance(result, Exception):
             self._backlog_failed_at = monotonic()
@@ -350,7 +349,6 @@ class Driver:
         self._writer.queue.put_back(reports)
 
     def _publish_slot(self) -> None:
-        """Publish the slot that runs now."""
         servers = self._published.servers
         running = servers.slot_running
         if running is not None:

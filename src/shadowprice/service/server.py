@@ -149,8 +149,6 @@ async def _collect() -> None:
 def _lifespan(
     service: Service, writes: bool, failures: list[BaseException], on_ready: Callable[[str], None]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Return the lifespan of the application, which starts and stops the service."""
-
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()

@@ -216,7 +216,6 @@ def _row(one: ObservedJob, since: int) -> dict[str, Any]:
 
 
 def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the newest observed run of each job."""
     table = tables.observed
     rows: dict[str, Row[Any]] = {}
     for chunk in in_chunks(names):

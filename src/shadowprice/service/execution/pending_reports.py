@@ -119,7 +119,6 @@ def _server_name(report: contract.ServerSeen | contract.ServerGone) -> str:
 
 
 def _describe_subject(report: DurableReport | contract.ServerSeen | contract.ServerGone) -> str:
-    """Describe a report's subject for a log line."""
     if isinstance(report, contract.ServerSeen | contract.ServerGone):
         return f"server {_server_name(report)!r}"
     return f"generation {report.generation} of {report.job!r}"

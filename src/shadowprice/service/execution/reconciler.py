@@ -159,7 +159,6 @@ class Reconciler:
         ]
 
     def _is_completed(self, command: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
-        """Return whether a command is completed or superseded."""
         phases = self.held.get(command.job, {})
         if isinstance(command, Stop):
             return all(

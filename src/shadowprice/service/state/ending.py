@@ -118,7 +118,6 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
 
 
 def _waits_alone(engine: Engine, job: Job) -> bool:
-    """Return whether no other job waits without a promise."""
     return not any(
         record.status is Status.QUEUED and name != job.name
         for name, record in engine.open_jobs.items()

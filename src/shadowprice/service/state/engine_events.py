@@ -254,7 +254,6 @@ def _lasting_reason(batch: Batch, view: JobView) -> Mapping[str, Any] | None:
 
 
 def _record_command(batch: Batch, command: events.Start | events.Resize | events.Stop) -> None:
-    """Record a command with its generation, and emit its event."""
     record: dict[str, Any] = {
         "slot": command.slot,
         "after": list(command.after),

@@ -177,7 +177,6 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCal
 
 
 def _tenants_with_tokens(connection: Connection, now: int) -> dict[str, None]:
-    """Return the tenants that have a valid token."""
     table = tables.tokens
     is_valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
     query = select(table.c.tenant).distinct().where(table.c.tenant.is_not(None), is_valid)
@@ -344,7 +343,6 @@ def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
 
 
 def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
-    """Return a copy of the engine under another policy."""
     try:
         return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
     except ShadowpriceError as error:  # for example, plans reach beyond the policy's horizon
@@ -376,7 +374,6 @@ def _jobs(
 def _newest_commands(
     connection: Connection, engine: Engine
 ) -> dict[str, events.Start | events.Resize]:
-    """Return the newest start or resize command of each running job."""
     commands: dict[str, events.Start | events.Resize] = {}
     table, index = tables.commands, engine.cluster.index
     for chunk in in_chunks(list(engine.running)):

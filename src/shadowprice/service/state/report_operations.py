@@ -451,7 +451,6 @@ def _was_stopped(batch: Batch, report: Ended) -> bool:
 
 
 def _stops(job: str, generation: int) -> ColumnElement[bool]:
-    """Return the condition of the commands that stop a generation."""
     commands = tables.commands
     is_own = (commands.c.job == job) & (commands.c.generation == generation)
     return is_own & (commands.c.kind == "stop")
@@ -679,7 +678,6 @@ def _counts_own_steps(job: Job, progress: int) -> bool:
 
 
 def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
-    """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
         apply_event(batch, events.JobRevised(batch.state.next_slot, job))

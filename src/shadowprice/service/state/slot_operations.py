@@ -152,7 +152,6 @@ class AdvanceSlots:
 
     @staticmethod
     def _update_restart_costs(batch: Batch) -> None:
-        """Replan jobs with their measured restart cost."""
         slot_seconds = batch.calendar.slot_seconds
         for name in list(batch.engine.running):
             revised = batch.state.restarts.revise(batch.engine.jobs[name].job, slot_seconds)
@@ -207,7 +206,6 @@ class AdvanceSlots:
 
     @staticmethod
     def _record_prediction(batch: Batch, name: str, prediction: LengthPrediction) -> None:
-        """Record the new prediction of a job that has run as long as was predicted."""
         before = batch.state.views[name].predicted
         batch.update_view(name, predicted=prediction)
         batch.emit(

@@ -161,7 +161,6 @@ def with_corrected_curve(job: Job, ratios: Mapping[int, float]) -> Job:
 
 
 def _same_curve(job: Job, other: Job) -> bool:
-    """Return whether two jobs have the same speed curve."""
     if job.worker_counts.tolist() != other.worker_counts.tolist():
         return False
     unit, before = (each.work * MICRO / each.required for each in (job, other))

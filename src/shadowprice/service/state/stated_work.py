@@ -50,7 +50,6 @@ def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
 
 
 def _caused_restart(view: JobView, record: JobRecord) -> bool:
-    """Return whether the job or its owner caused the newest generation."""
     return view.blamed >= record.generation - 1 > 0
 
 

@@ -238,7 +238,6 @@ class Store:
             log.warning("failed to record that %s is complete: %s", self.file, error)
 
     def _is_damaged(self, error: SQLAlchemyError) -> bool:
-        """Return whether an error means that the SQLite file is damaged."""
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
         return self.embedded and code & 0xFF in _DAMAGE
 
