@@ -333,9 +333,15 @@ def _refresh_view(batch: Batch, record: JobRecord, message: str) -> None:
         batch.mark_closed(name)
         Billing(batch).refund_unused(name)
     elif changes["promise"] != before.promise:
-        _emit_promise(batch, name, before, changes, message)
-    elif _is_first_plan(record, before, changes):
-        _emit_admission(batch, name, None)
+        promise, old, first = changes["promise"], before.promise, before.first_promise
+        if old is None and first is None:
+            _emit_admission(batch, name, promise)
+        else:
+            kind = "broken" if promise is None else "moved"
+            moves = {"promise": promise, "before": old, "first": first}
+            batch.emit(kind, name, decision=True, **moves, reason=message)
+    elif record.job.predicted and before.completion is None and changes["completion"] is not None:
+        _emit_admission(batch, name, None)  # planned at last; its unknown length has no promise
     waits = changes.get("reason")
     if waits is not None and waits["code"] == ending.CODE and not _waits_for_end(before):
         batch.emit("standby", name, message=f"waits: {waits['message']}")
@@ -354,44 +360,11 @@ def _with_margin(batch: Batch, record: JobRecord, view: JobView) -> JobView:
     return batch.state.views[view.key]
 
 
-def _emit_promise(
-    batch: Batch, name: str, before: JobView, changes: Mapping[str, Any], message: str
-) -> None:
-    promise = changes["promise"]
-    if before.promise is None and before.first_promise is None:
-        _emit_admission(batch, name, promise)
-    else:
-        kind = "broken" if promise is None else "moved"
-        batch.emit(
-            kind,
-            name,
-            decision=True,
-            promise=promise,
-            before=before.promise,
-            first=before.first_promise,
-            reason=message,
-        )
-
-
 def _emit_admission(batch: Batch, name: str, promise: int | None) -> None:
     view = batch.state.views[name]
-    batch.emit(
-        "admitted",
-        name,
-        decision=True,
-        promise=promise,
-        payoff=view.payoff,
-        utility=view.utility,
-        cost=view.cost,
-        margin=view.margin,
-        margin_jobs=view.margin_jobs,
-    )
-
-
-def _is_first_plan(record: JobRecord, before: JobView, changes: Mapping[str, Any]) -> bool:
-    """Return whether a job of unknown length, which gets no promise, is planned at last."""
-    has_plan = changes["completion"] is not None
-    return record.job.predicted and before.completion is None and has_plan
+    values = {"payoff": view.payoff, "utility": view.utility, "cost": view.cost}
+    margin = {"margin": view.margin, "margin_jobs": view.margin_jobs}
+    batch.emit("admitted", name, decision=True, promise=promise, **values, **margin)
 
 
 def _waits_for_end(view: JobView) -> bool:

@@ -294,14 +294,8 @@ def _emit_end(batch: Batch, report: Ended) -> None:
     if batch.connection.execute(reported).first() is None:
         # Explains why the job shows no measured progress: only its time was counted.
         report = replace(report, reason=f"{report.reason}; it never reported progress")
-    batch.emit(
-        "ended",
-        report.job,
-        **_event_owner(batch, report.job),
-        generation=report.generation,
-        code=report.code,
-        reason=_with_tail(report),
-    )
+    end = {"generation": report.generation, "code": report.code, "reason": _with_tail(report)}
+    batch.emit("ended", report.job, **_event_owner(batch, report.job), **end)
 
 
 def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
@@ -327,13 +321,8 @@ def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
     is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
     apply_event(batch, failed, billed=is_billed)
     if report.ending is Ending.FAILED:
-        batch.emit(
-            "failed" if name not in batch.engine.open_jobs else "retrying",
-            name,
-            generation=report.generation,
-            code=report.code,
-            reason=reason,
-        )
+        kind = "retrying" if name in batch.engine.open_jobs else "failed"
+        batch.emit(kind, name, generation=report.generation, code=report.code, reason=reason)
 
 
 def _date_end(batch: Batch, report: Ended) -> None:
@@ -370,18 +359,17 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
     if record is None or at > batch.calendar.begins(json.loads(record)["slot"]):
         return
     slot = json.loads(record)["slot"] - 1
-    batch.correct(
-        replace(
-            view,
-            state=State.FINISHED,
-            reason=None,
-            progress=view.required,
-            completion=slot,
-            completion_at=min(at, batch.calendar.ends(slot)),
-            utility=_utility_at(batch, view, slot),
-        )
+    finished = replace(
+        view,
+        state=State.FINISHED,
+        reason=None,
+        progress=view.required,
+        completion=slot,
+        completion_at=min(at, batch.calendar.ends(slot)),
+        utility=_utility_at(batch, view, slot),
     )
-    emit_finished(batch, view, slot, batch.state.views[view.key].utility)
+    batch.correct(finished)
+    emit_finished(batch, view, slot, finished.utility)
 
 
 def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
@@ -487,14 +475,9 @@ class RecordObstacles:
     def perform(self, batch: Batch) -> None:
         """Emit an event for each generation; its job may be closed already."""
         for obstacle in self.obstacles:
-            batch.emit(
-                "obstructed",
-                obstacle.job,
-                **_event_owner(batch, obstacle.job),
-                generation=obstacle.generation,
-                servers=list(obstacle.servers),
-                reason=obstacle.reason,
-            )
+            owner, servers = _event_owner(batch, obstacle.job), list(obstacle.servers)
+            data = {"generation": obstacle.generation, "servers": servers}
+            batch.emit("obstructed", obstacle.job, **owner, **data, reason=obstacle.reason)
 
 
 def _event_owner(batch: Batch, job: str) -> dict[str, Any]:

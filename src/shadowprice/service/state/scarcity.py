@@ -109,19 +109,12 @@ def find_scarcest(
                 continue
             column = int(columns[scarcest])
             dimension = cluster.dimensions[column]
+            amount = format_amount(int(units[scarcest]), dimension)
             largest = format_amount(int(whole[scarcest]), dimension)
-            best = (
-                rank,
-                ScarceResource(
-                    cluster.resources[column],
-                    name,
-                    process,
-                    count,
-                    format_amount(int(units[scarcest]), dimension),
-                    largest if cluster.capacity[:, column].any() else "",
-                    places,
-                ),
-            )
+            if not cluster.capacity[:, column].any():
+                largest = ""
+            resource = cluster.resources[column]
+            best = rank, ScarceResource(resource, name, process, count, amount, largest, places)
         if best is not None:
             candidates.append(best)
     return min(candidates, key=lambda item: item[0])[1] if candidates else None

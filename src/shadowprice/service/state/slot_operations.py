@@ -208,14 +208,9 @@ class AdvanceSlots:
     def _record_prediction(batch: Batch, name: str, prediction: LengthPrediction) -> None:
         before = batch.state.views[name].predicted
         batch.update_view(name, predicted=prediction)
-        batch.emit(
-            "outlasted",
-            name,
-            before=None if before is None else before.length,
-            seconds=prediction.length,
-            jobs=prediction.jobs,
-            probability=prediction.probability,
-        )
+        old, (seconds, jobs, probability) = before.length if before else None, prediction
+        new = {"seconds": seconds, "jobs": jobs, "probability": probability}
+        batch.emit("outlasted", name, before=old, **new)
 
 
 def _revise(batch: Batch, job: Job, what: str) -> bool:

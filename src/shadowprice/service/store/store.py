@@ -198,10 +198,7 @@ class Store:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
                 self._drop_writer()
                 self._writer = self._connect_writer()
-                if not self._may_write(take_over=False):
-                    self._drop_writer()
-                    return False
-                if not self._store_epoch(self._writer):
+                if not self._may_write(take_over=False) or not self._store_epoch(self._writer):
                     self._drop_writer()
                     return False
             with self.transaction() as connection:
