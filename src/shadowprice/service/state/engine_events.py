@@ -338,7 +338,7 @@ def _refresh_view(batch: Batch, record: JobRecord, message: str) -> None:
             _emit_admission(batch, name, promise)
         else:
             kind = "broken" if promise is None else "moved"
-            moves = {"promise": promise, "before": old, "first": first}
+            moves: dict[str, Any] = {"promise": promise, "before": old, "first": first}
             batch.emit(kind, name, decision=True, **moves, reason=message)
     elif record.job.predicted and before.completion is None and changes["completion"] is not None:
         _emit_admission(batch, name, None)  # planned at last; its unknown length has no promise
@@ -362,9 +362,9 @@ def _with_margin(batch: Batch, record: JobRecord, view: JobView) -> JobView:
 
 def _emit_admission(batch: Batch, name: str, promise: int | None) -> None:
     view = batch.state.views[name]
-    values = {"payoff": view.payoff, "utility": view.utility, "cost": view.cost}
-    margin = {"margin": view.margin, "margin_jobs": view.margin_jobs}
-    batch.emit("admitted", name, decision=True, promise=promise, **values, **margin)
+    numbers = ("payoff", "utility", "cost", "margin", "margin_jobs")
+    values: dict[str, Any] = {number: getattr(view, number) for number in numbers}
+    batch.emit("admitted", name, decision=True, promise=promise, **values)
 
 
 def _waits_for_end(view: JobView) -> bool:

@@ -294,8 +294,9 @@ def _emit_end(batch: Batch, report: Ended) -> None:
     if batch.connection.execute(reported).first() is None:
         # Explains why the job shows no measured progress: only its time was counted.
         report = replace(report, reason=f"{report.reason}; it never reported progress")
-    end = {"generation": report.generation, "code": report.code, "reason": _with_tail(report)}
-    batch.emit("ended", report.job, **_event_owner(batch, report.job), **end)
+    owner, generation = _event_owner(batch, report.job), report.generation
+    end: dict[str, Any] = {"code": report.code, "reason": _with_tail(report)}
+    batch.emit("ended", report.job, **owner, generation=generation, **end)
 
 
 def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
@@ -476,7 +477,7 @@ class RecordObstacles:
         """Emit an event for each generation; its job may be closed already."""
         for obstacle in self.obstacles:
             owner, servers = _event_owner(batch, obstacle.job), list(obstacle.servers)
-            data = {"generation": obstacle.generation, "servers": servers}
+            data: dict[str, Any] = {"generation": obstacle.generation, "servers": servers}
             batch.emit("obstructed", obstacle.job, **owner, **data, reason=obstacle.reason)
 
 

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import JobRevised, SlotBegan, SlotEnded
@@ -209,7 +209,7 @@ class AdvanceSlots:
         before = batch.state.views[name].predicted
         batch.update_view(name, predicted=prediction)
         old, (seconds, jobs, probability) = before.length if before else None, prediction
-        new = {"seconds": seconds, "jobs": jobs, "probability": probability}
+        new: dict[str, Any] = {"seconds": seconds, "jobs": jobs, "probability": probability}
         batch.emit("outlasted", name, before=old, **new)
 
 
