@@ -100,7 +100,7 @@ class StandingQuery(Generic[Result]):
     async def wait(
         self, task: asyncio.Future[Answer[Result]], timeout: float | None
     ) -> Answer[Result] | None:
-        """Return a shared computation's answer, or None after the timeout; the last may cancel."""
+        """Return the answer of a shared computation; None after the timeout."""
         self._readers += 1
         try:
             await asyncio.wait({task}, timeout=timeout)

@@ -199,7 +199,7 @@ class UploadStore:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
 
     def sweep(self, now: int) -> None:
-        """Remove uploads that no open job has used for `KEEP_SECONDS`; raise OSError at last."""
+        """Remove uploads that no open job has used for `KEEP_SECONDS`; raise the first OSError."""
         in_use = self._used_uploads()
         error: OSError | None = None
         stored = [

@@ -498,7 +498,7 @@ class QuoteResult:
     predicted: LengthPrediction | None = None  # of a job that states no length; it has no promise
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
-        """Return the quote as a REST resource; only ``names`` says which jobs it displaces."""
+        """Return the quote as a REST resource; with ``names``, it lists the displaced jobs."""
         quote, reason, points, message = self.quote, self.reason, None, self.message
         if reason is None:
             reason = self.refusal

@@ -681,7 +681,7 @@ def _stated_restart_seconds(batch: Batch, name: str) -> float:
 
 
 def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -> bool:
-    """Record a restart's cost, or ``lost`` seconds of a first start; return if there was any."""
+    """Record a restart cost, or ``lost`` seconds of a first start; return whether there was any."""
     name, restarts = report.job, batch.state.restarts
     tenant = batch.state.views[name].tenant
     is_new = restarts.note(

@@ -218,7 +218,7 @@ class Store:
             self._lock = None
 
     def _complete_file(self) -> None:
-        """Move the log into the SQLite file, and record that first, in case of a kill."""
+        """Move the log into the SQLite file, and record that the file is complete."""
         writer = self._writer
         if not self.embedded or writer is None or writer.closed or writer.invalidated:
             return
