@@ -46,10 +46,7 @@ class PendingOperation:
 
 
 class Write(NamedTuple):
-    """An operation of a batch, and the handler of its result or error.
-
-    ``callers`` get an error if the commit of the batch fails.
-    """
+    """An operation of a batch, its result's handler, and who gets the error of a commit."""
 
     operation: Operation
     on_result: Callable[[Any], None] | None = None

@@ -173,11 +173,7 @@ class Service:
         return self.store.open()
 
     async def start(self) -> None:
-        """Become the writer: recover, apply the cluster file, resync with the executor.
-
-        Raise `InputError` if the stored data contradict the startup options, and `ExecutorError` if
-        the executor is unreachable.
-        """
+        """Become the writer: recover, apply the cluster file, resync with the executor."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._readers, self.whatifs.clear)
         clock = MonotonicWallClock(self._clock)

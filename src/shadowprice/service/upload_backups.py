@@ -101,11 +101,7 @@ def lock_backup_folder(target: Path) -> Iterator[None]:
 
 
 def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
-    """Copy the uploads that the open jobs of a database need; the caller locks their folder.
-
-    ``database`` is a copy of a service's database, ``source`` the data directory of the service,
-    and ``target`` the backup that ``database`` becomes. Raise OSError if a copy can't be written.
-    """
+    """Copy the uploads that a database's open jobs need beside ``target``, its backup."""
     folder = backup_folder(target)
     count = size = 0
     incomplete: list[str] = []

@@ -143,10 +143,7 @@ class Usage:
 
     @contextmanager
     def receive(self, tenant: str) -> Iterator[Callable[[int], None]]:
-        """Yield a call that counts bytes of the body of a tenant's request during a block.
-
-        It raises `ProblemError` if the tenant's present bodies exceed `MAX_BODIES`.
-        """
+        """Yield a call that counts bytes of a body; it raises `ProblemError` above `MAX_BODIES`."""
         received = 0
 
         def count(size: int) -> None:

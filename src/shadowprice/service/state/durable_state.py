@@ -161,11 +161,7 @@ class DurableState:
 
 
 class StreamEvent(NamedTuple):
-    """An event of the event stream, with the columns of its table.
-
-    ``id`` counts from 1, and ``at`` is in nanoseconds since 1970. ``job`` is the key of the job,
-    and ``job_id`` its id if the service knows it. ``decision`` marks a decision of the policy.
-    """
+    """An event of the event stream, with the columns of its table; ``job`` is a key."""
 
     id: int
     at: int

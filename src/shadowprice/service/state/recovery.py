@@ -401,11 +401,7 @@ def _newest_commands(
 
 @dataclass(frozen=True, slots=True)
 class FollowClusterFile:
-    """Apply the changes of the cluster file since the last start.
-
-    What operators changed otherwise stays. Raise `InputError` if the file changes the set of
-    resources or the horizon, or if a change is invalid.
-    """
+    """Apply edits of the cluster file; other changes of operators stay."""
 
     cluster: Cluster
 

@@ -769,10 +769,7 @@ def _seconds_until_work(
 
 
 def _first_work(batch: Batch, record: JobRecord, report: Progressed) -> tuple[float, float]:
-    """Return the seconds since a job's first slot began, and those that its work takes.
-
-    The latter is infinite if the report isn't about the first work of a job.
-    """
+    """Return seconds since a first slot began and that its first work takes, else infinity."""
     order = batch.state.launch_commands.get(report.job)
     is_first = record.generation == 1 and not record.measured and report.progress > 0
     if not is_first or not isinstance(order, events.Start) or record.job.bag is not None:

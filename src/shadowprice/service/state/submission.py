@@ -222,11 +222,7 @@ _FAMILY_KEYS: Final = frozenset({"throughput", "restart"})
 
 
 def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply changes to a job's record; ``deadline`` changes ``by`` of a deadline utility.
-
-    Without a utility, it changes the deadline of the default utility. Raise `InputError` if a
-    change isn't allowed.
-    """
+    """Apply allowed changes to a job's record, or raise `InputError`."""
     revised = dict(record)
     faults = []
     for key, value in changes.items():
@@ -309,11 +305,7 @@ def resolve_job(
 
 
 def asks_for_more(before: Job, after: Job, *, horizon: int) -> bool:
-    """Return whether a revised job asks for more: work, resources, time or utility.
-
-    Such a revision is an admission at current prices. The descriptions have one arrival. Utilities
-    are compared in ``horizon`` slots from it on.
-    """
+    """Return whether a revision is an admission at current prices, within ``horizon`` slots."""
     return (
         raises_terms(before, after, horizon=horizon)
         or not np.array_equal(before.worker_counts, after.worker_counts)

@@ -55,11 +55,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Store:
-    """The durable store of a service, in SQLite or PostgreSQL.
-
-    ``where`` is a directory, created if missing, or ``postgresql+psycopg://...``. Raise
-    `InputError` for an invalid URL of PostgreSQL.
-    """
+    """The durable store: SQLite in a directory, or PostgreSQL at ``postgresql+psycopg://...``."""
 
     def __init__(self, where: str) -> None:
         self.where = where
