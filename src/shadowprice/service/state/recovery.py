@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -146,7 +145,6 @@ def _begin(
         store.put(connection, "origin", str(calendar.origin))
         store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
         put_policy(store, connection, choice, engine.policy)
-        store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
     return DurableState(
