@@ -14,7 +14,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.executors.generations.store import GenerationStore
-from shadowprice.service.execution.executor_identity import IDENTITY_KEY
+from shadowprice.service.execution.modes import IDENTITY_KEY
 from shadowprice.service.store import Store
 from tests.support.archives import END, member
 from tests.support.restore_scenario import RestoreScenario, run_probe, submit

@@ -27,8 +27,7 @@ from shadowprice.engine.snapshot import snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.batch import Operation
-from shadowprice.service.state.commit_result import CommitResult
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import CommitResult, DurableState
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.recovery import recover
 from shadowprice.service.store import Store

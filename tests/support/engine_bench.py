@@ -16,8 +16,8 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import CommitResult
 from shadowprice.service.state.operations import (
     SubmitJobs,
 )

@@ -82,7 +82,7 @@ class SteppedWriter(Writer):
         task = asyncio.ensure_future(super().do(operation))
         try:
             await asyncio.sleep(0)
-            while self.has_pending:
+            while self.queue:
                 await self.driver._step()
             return await task
         finally:

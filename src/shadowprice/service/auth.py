@@ -28,7 +28,6 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.store import Store, tables
 
 TOKEN_FILE: Final = "operator.token"  # file of the operator's token in the data directory
-
 _BEGINNING: Final = "sp_"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
 
@@ -64,18 +63,13 @@ class Caller:
             raise ProblemError("forbidden", "only an operator's token allows this")
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    caller: Caller
-    expires: int | None
-
-
 class Tokens:
     """In-memory index of the tokens that are not revoked, by hash."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[Caller, int | None]] = {}
+        """Each token's caller and expiry."""
         self._hashes: dict[int, str] = {}
 
     def load(self) -> None:
@@ -88,7 +82,7 @@ class Tokens:
             self._add(row.hash, Caller(row.id, AccessRole(row.role), row.tenant), row.expires)
 
     def _add(self, key: str, caller: Caller, expires: int | None) -> None:
-        self._known[key] = _Known(caller, expires)
+        self._known[key] = caller, expires
         self._hashes[caller.id] = key
 
     def add(self, number: int, operation: CreateToken) -> None:
@@ -102,24 +96,21 @@ class Tokens:
 
     def holds(self, caller: Caller, now: int) -> bool:
         """Return whether an authenticated caller's token is still valid."""
-        token = self._known.get(self._hashes.get(caller.id, ""))
-        return token is not None and (token.expires is None or token.expires > now)
+        _, expires = self._known.get(self._hashes.get(caller.id, ""), (None, now))
+        return expires is None or expires > now
 
     def caller(self, header: str | None, now: int) -> Caller:
-        """Return the caller that an ``Authorization`` header identifies.
-
-        Raise `ProblemError` if the header has no valid token.
-        """
+        """Return the caller of an ``Authorization`` header; raise `ProblemError` without one."""
         kind, _, token = (header or "").partition(" ")
         entry = self._known.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
-        if entry is None or (entry.expires is not None and entry.expires <= now):
-            detail = "send `Authorization: Bearer TOKEN`"
-            if entry is not None:
-                detail = "the token has expired; ask the operator for another"
-            elif header:
-                detail = "the token is unknown or revoked"
-            raise ProblemError("unauthenticated", detail, headers=_CHALLENGE)
-        return entry.caller
+        if entry is not None and (entry[1] is None or entry[1] > now):
+            return entry[0]
+        detail = "send `Authorization: Bearer TOKEN`"
+        if entry is not None:
+            detail = "the token has expired; ask the operator for another"
+        elif header:
+            detail = "the token is unknown or revoked"
+        raise ProblemError("unauthenticated", detail, headers=_CHALLENGE)
 
 
 def hash_token(token: str) -> str:
@@ -188,14 +179,8 @@ def tokens_query(now: int) -> Select[Any]:
     return select(table).order_by(case((valid, 0), else_=1), table.c.id.desc())
 
 
-# ------------------------------------------------------------------ the operator's file
-
-
 def read_token_file(path: Path) -> str | None:
-    """Return the token in a file; None if the file doesn't exist.
-
-    Raise `InputError` if the file is unreadable, readable by other users, or has no token.
-    """
+    """Return the token in a private file, or None without a file; else raise `InputError`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -207,11 +192,8 @@ def read_token_file(path: Path) -> str | None:
         if not stat.S_ISREG(mode):
             raise InputError(Fault(str(path), "is not a regular file"))
         if mode & 0o077:
-            raise InputError(
-                Fault(
-                    str(path), "can be read by others", f"run: chmod 600 {shlex.quote(str(path))}"
-                )
-            )
+            hint = f"run: chmod 600 {shlex.quote(str(path))}"
+            raise InputError(Fault(str(path), "can be read by others", hint))
         token = file.read(1_000).strip()
     if not token:
         raise InputError(Fault(str(path), "contains no token", "remove it, and restart"))
@@ -241,19 +223,13 @@ def write_token_file(path: Path, token: str) -> None:
     partial.replace(path)
 
 
-# ------------------------------------------------------------------ progress tokens
-
-
 _PROGRESS_TOKEN: Final = re.compile(
     r"spp_(?P<generation>[0-9]{1,9})_[\w-]+\.(?P<job>[\w-]+)", re.ASCII
 )
 
 
 def progress_token(key: bytes, job: str, generation: int) -> str:
-    """Return the token with which a generation of a job may report progress, and nothing else.
-
-    It contains the job's key, so that verifying it needs no lookup.
-    """
+    """Return the token with which a generation may report progress; it contains the job's key."""
     name = job.encode("utf-8", "surrogateescape")
     digest = hmac.new(key, f"{generation}\0".encode() + name, hashlib.sha256).digest()
     return f"spp_{generation}_{_base64(digest)}.{_base64(name)}"
@@ -264,20 +240,13 @@ def _base64(content: bytes) -> str:
 
 
 def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
-    """Return the identity of a command, which detects commands of other stores and of copies.
-
-    A copy of the store has the same key, and may reuse a generation number, but at another time.
-    ``ordered`` is the time of the command, in nanoseconds since 1970.
-    """
+    """Return the identity of a command, by which commands of other stores and copies differ."""
     text = f"order\0{generation}\0{ordered}\0{job}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
 
 
 def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
-    """Return the key of the job and the generation that a progress token belongs to.
-
-    Raise `ProblemError` if the header has no valid progress token.
-    """
+    """Return the job's key and generation of a progress token, or raise `ProblemError`."""
     kind, _, token = (header or "").partition(" ")
     match = _PROGRESS_TOKEN.fullmatch(token.strip())
     if kind.lower() == "bearer" and match is not None:

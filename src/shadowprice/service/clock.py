@@ -13,9 +13,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 SECOND: Final = 1_000_000_000  # nanoseconds in a second
-
 MICROSECOND: Final = 1_000  # nanoseconds in a microsecond
-
 STEP_TOLERANCE_NS: Final = SECOND
 """Maximum drift of the wall clock, in nanoseconds; a larger difference is a clock step."""
 
@@ -25,11 +23,9 @@ class Clock(Protocol):
 
     def wall(self) -> int:
         """Return the wall clock, in nanoseconds since 1970."""
-        ...
 
     def physical(self) -> int:
         """Return monotonic nanoseconds, including time in which the machine was suspended."""
-        ...
 
 
 class SystemClock:
@@ -54,10 +50,7 @@ class SlotCalendar:
 
     @classmethod
     def starting(cls, now: int, slot_seconds: Fraction) -> SlotCalendar:
-        """Return a calendar whose slot 0 contains ``now``.
-
-        Slots start at multiples of their length since 1970.
-        """
+        """Return the calendar whose slot 0 contains ``now``, aligned to slots since 1970."""
         slot = slot_seconds * SECOND
         return cls(int(now // slot * slot), slot)
 
@@ -93,10 +86,7 @@ class SlotCalendar:
 
 
 class MonotonicWallClock:
-    """The service's time: wall time at the start plus physical time since then.
-
-    It never goes back, except in `follow`, which applies a step of the wall clock.
-    """
+    """The service's time, which only a step of the wall clock (`follow`) can set back."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

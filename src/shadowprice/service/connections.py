@@ -28,14 +28,10 @@ Also of the rest of a body, from the response: after a refusal a client could se
 
 FILE_LIMIT: Final = 4_096
 """Soft limit of open files to set if it is lower; it bounds the number of connections."""
-
 RESERVED_FILES: Final = 256  # open files reserved for the store, the executor and records
-
 LOG_INTERVAL_SECONDS: Final = 60.0  # minimum seconds between two logged errors of one address
-
 MAX_LOGGED_ADDRESSES: Final = 100
 """Maximum number of addresses whose errors are logged in one interval."""
-
 log: Final = logging.getLogger("shadowprice.service.connections")
 
 _TOO_LARGE: Final = (
@@ -81,10 +77,7 @@ _limit: Final = ErrorLimit()
 
 
 class ErrorLog:
-    """uvicorn's logger of one connection, which only logs errors, limited by `ErrorLimit`.
-
-    uvicorn warns about malformed requests; a client could fill the log with them.
-    """
+    """uvicorn's logger of one connection: drops warnings, and limits errors by `ErrorLimit`."""
 
     level: Final = logging.ERROR
 
@@ -106,40 +99,20 @@ class ErrorLog:
 
 
 class OpenTransport:
-    """Transport whose methods do nothing once it is closing.
-
-    uvloop raises if a response is written after the connection was reset.
-    """
+    """Transport whose methods do nothing once it is closing; uvloop would raise."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
-    def write(self, data: bytes) -> None:
-        """Write data, unless the connection is closing."""
-        if not self._transport.is_closing():
-            self._transport.write(data)
-
-    def pause_reading(self) -> None:
-        """Pause reading, unless the connection is closing."""
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Resume reading, unless the connection is closing."""
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-
     def __getattr__(self, name: str) -> Any:
-        """Return another method of the transport."""
+        """Return a method of the transport, or one that does nothing."""
+        if name in {"write", "pause_reading", "resume_reading"} and self._transport.is_closing():
+            return lambda *_: None
         return getattr(self._transport, name)
 
 
 class Connection(HttpToolsProtocol):
-    """HTTP connection that is closed if a request's header is too large or too slow.
-
-    Connections above ``max_connections`` are aborted; ``named`` holds arguments of uvicorn's
-    protocols.
-    """
+    """HTTP connection that is closed if a request's header is too large or too slow."""
 
     def __init__(
         self, *, max_connections: int, header_seconds: float = HEADER_TIMEOUT_SECONDS, **named: Any

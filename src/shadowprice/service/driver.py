@@ -10,21 +10,22 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Protocol
+from itertools import chain
+from typing import Final
 
 from shadowprice.executors.background import BackgroundTasks, monotonic
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, format_rfc3339
-from shadowprice.service.operation_queue import PendingOperation, WriteBatch
+from shadowprice.service.execution.controller import ExecutionController
+from shadowprice.service.operation_queue import PendingOperation, Write
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import DecideBacklog
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
-from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.slot_operations import (
     AdvanceSlots,
     ShiftSlotOrigin,
-    SlotAdvanceResult,
 )
 from shadowprice.service.store import retention
 from shadowprice.service.store.retention import ExpiredJob
@@ -35,14 +36,8 @@ log = logging.getLogger("shadowprice.service")
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
-
 PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5
 """Timeout for fetching current progress before a slot is accounted."""
-
-CATCH_UP_GRACE_SECONDS: Final = 1.0
-"""Time for which reports are collected after downtime, before missed slots are accounted."""
-
-SNAPSHOT_SECONDS: Final = 0.003  # maximum duration of a piece of a snapshot between two batches
 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake.
@@ -51,29 +46,9 @@ A start counts as a step if the store's last change is longer ago than that. Bud
 go back in that time, nor in the same time after the start.
 """
 
-PURGE_INTERVAL_SECONDS: Final = 0.5  # seconds between two transactions of one retention run
-
-TICK_SECONDS: Final = 1.0  # maximum seconds between two checks of the clock
-
 RECOVERY_INTERVAL_SECONDS: Final = 1.0  # maximum seconds between two attempts to recover the store
-
-SWEEP_SECONDS: Final = 60.0  # seconds between two retention runs
-
 FIRST_PURGE_DELAY_SECONDS: Final = 10.0
 """Seconds from the start to the first one: a service that is restarted often purges too."""
-
-
-class Execution(Protocol):
-    """What the driver needs of the `ExecutionController`, which runs the jobs."""
-
-    async def fetch_progress(self) -> None:
-        """Report the jobs' current progress."""
-
-    def stale_jobs(self) -> frozenset[str]:
-        """Return the jobs whose current progress is unknown."""
-
-    async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-        """Delete the executor's data of closed jobs, and return the jobs that have none left."""
 
 
 class Driver:
@@ -84,17 +59,17 @@ class Driver:
     decisions. ``keep`` is the retention of closed jobs in nanoseconds.
     """
 
-    snapshot_seconds = SNAPSHOT_SECONDS
-    tick_seconds = TICK_SECONDS
-    sweep_seconds = SWEEP_SECONDS
-    listen_seconds = CATCH_UP_GRACE_SECONDS
-    sweep_pause = PURGE_INTERVAL_SECONDS
+    snapshot_seconds = 0.003  # maximum duration of a piece of a snapshot between two batches
+    tick_seconds = 1.0  # maximum seconds between two checks of the clock
+    sweep_seconds = 60.0  # seconds between two retention runs
+    sweep_pause = 0.5  # seconds between two transactions of one retention run
+    listen_seconds = 1.0  # for which reports are collected after downtime, before missed slots
 
     def __init__(
         self,
         durable: DurableEngine,
         writer: Writer,
-        execution: Execution | None = None,
+        execution: ExecutionController | None = None,
         uploads: UploadStore | None = None,
         *,
         virtual: bool,
@@ -148,14 +123,10 @@ class Driver:
             await self._background.end()
 
     async def _pause(self) -> None:
-        """Wait for an operation, a slot boundary or the next tick.
-
-        An idle driver commits a request at once. Requests that arrive during a commit share the
-        next one, so batches grow with the load.
-        """
+        """Wait for an operation, a boundary or a tick; requests during a commit share the next."""
         is_healthy = self._writer.health_error is None
         has_more_work = self._decides_backlog or self._durable.snapshotting
-        if self._writer.has_pending or (has_more_work and is_healthy):
+        if self._writer.queue or (has_more_work and is_healthy):
             await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
         due = min(self.tick_seconds, self._seconds_to_boundary())
@@ -181,9 +152,8 @@ class Driver:
         step = self._clock.detected_step_ns()
         if step:
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            shift = WriteBatch()
-            shift.add(ShiftSlotOrigin(step, reason), partial(self._on_shift, step))
-            await self._writer.commit(shift)
+            shift = Write(ShiftSlotOrigin(step, reason), partial(self._on_shift, step))
+            await self._writer.commit([shift])
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
             self._steady_since = now
@@ -191,7 +161,7 @@ class Driver:
         accounts = self._durable.state.accounts
         accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if accounts.any_due(self._clock.now()):
-            await self._writer.commit(WriteBatch(StartDuePeriods()))
+            await self._writer.commit([Write(StartDuePeriods())])
         if now - self._last_purge > self.sweep_seconds:
             self._last_purge = now
             self._progress.remove_closed(self._published.jobs)
@@ -223,11 +193,7 @@ class Driver:
             await self._writer.run_in_thread(lambda: durable.write_snapshot_step(seconds))
 
     async def sweep(self) -> None:
-        """Purge closed jobs, prices and uploads past their retention, in small transactions.
-
-        The executor's data of a job are deleted before its rows. If the purge is interrupted, the
-        job still exists, and the next run repeats all steps.
-        """
+        """Purge closed jobs, prices and uploads past their retention, in small transactions."""
         now = self._clock.now()
         cutoff = now - self._retention_ns
         last: ExpiredJob | None = None
@@ -243,10 +209,7 @@ class Driver:
     async def _purge_batch(
         self, before: int, after: ExpiredJob | None
     ) -> tuple[bool, ExpiredJob | None]:
-        """Purge the jobs of a batch that follows a job, and as many other rows.
-
-        Return whether there may be more, and the last job of the batch.
-        """
+        """Purge jobs that follow one; return whether more may remain, and the last job."""
         writer, store = self._writer, self._durable.store
         old = await writer.run_in_thread(lambda: retention.expired_jobs(store, before, after))
         if old is None:
@@ -257,7 +220,8 @@ class Driver:
         more = await writer.run_in_thread(lambda: retention.purge(store, before, discarded))
         if more is None:
             return False, after
-        writer.drop_recent(discarded)
+        for name in discarded:
+            self._published.recent.pop(name, None)
         return more or len(old) == retention.PURGE_BATCH_JOBS, old[-1] if old else after
 
     async def _step(self) -> None:
@@ -265,21 +229,22 @@ class Driver:
         if self._seconds_to_boundary() <= 0:
             await self._collect_reports()
             await self._poll_progress()
-        pending, batch = self._writer.take_pending(), WriteBatch()
+        pending, batch = self._writer.queue.take(), list[Write]()
         if self._seconds_to_boundary() <= 0:  # a due slot boundary precedes requests
             if self._progress:
-                batch.add(self._progress.take())
+                batch.append(Write(self._progress.take()))
             reports = [entry for entry in pending if isinstance(entry.operation, RecordReports)]
             pending = [entry for entry in pending if not isinstance(entry.operation, RecordReports)]
-            batch.add(self._build_boundary(reports), partial(self._on_boundary, reports), reports)
+            on_boundary = partial(self._on_boundary, reports)
+            batch.append(Write(self._build_boundary(reports), on_boundary, reports))
         elif self._progress.needs_write or (
             self._progress.has_points and any(_exits_after_stop(entry) for entry in pending)
         ):
-            batch.add(self._progress.take())
-        batch.add_pending(pending)
+            batch.append(Write(self._progress.take()))
+        batch += [entry.to_write() for entry in pending]
         decides_backlog = self._decides_backlog
         if decides_backlog:
-            batch.add(DecideBacklog(self._chunk), self._on_backlog)
+            batch.append(Write(DecideBacklog(self._chunk), self._on_backlog))
         if not batch:
             return
         started = monotonic()
@@ -302,7 +267,6 @@ class Driver:
         return self._published.servers.backlog > 0 and not has_failed
 
     def _on_backlog(self, result: int | Exception) -> None:
-        """Handle the result of `DecideBacklog`."""
         self._backlog_failed_at = 0.0
         if isinstance(result, Exception):
             self._backlog_failed_at = monotonic()
@@ -313,15 +277,10 @@ class Driver:
 
     def _build_boundary(self, pending: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
-        reports = [
-            report
-            for entry in pending
-            if isinstance(entry.operation, RecordReports)
-            for report in entry.operation.reports
-        ]
-        return AdvanceSlots(
-            self._virtual, self._stale_jobs(), reports, self._since, self._progress.last_reports
-        )
+        operations = [entry.operation for entry in pending]
+        recorded = [item.reports for item in operations if isinstance(item, RecordReports)]
+        reports, last_reports = list(chain(*recorded)), self._progress.last_reports
+        return AdvanceSlots(self._virtual, self._stale_jobs(), reports, self._since, last_reports)
 
     def _stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose current progress is unknown: all if the executor fails."""
@@ -355,10 +314,7 @@ class Driver:
         self._since, self._collecting_since = self._clock.now(), monotonic()
 
     async def _poll_progress(self) -> None:
-        """Fetch current progress; on timeout or error, the slot is accounted without it.
-
-        Without it, progress since the last poll would be missing, and plans would seem to fail.
-        """
+        """Fetch current progress; on timeout or error, the slot is accounted without it."""
         if self._execution is None:
             return
         try:
@@ -371,7 +327,9 @@ class Driver:
             log.exception("failed to poll job progress before a slot was accounted")
 
     def _on_boundary(
-        self, reports: Sequence[PendingOperation], result: SlotAdvanceResult | Exception
+        self,
+        reports: Sequence[PendingOperation],
+        result: Sequence[DurableReport] | Exception | None,
     ) -> None:
         """Handle the result of `AdvanceSlots`; reports wait until all due slots have begun."""
         if isinstance(result, Exception):
@@ -381,17 +339,16 @@ class Driver:
             log.error("failed to start a slot: %s", result)
         else:
             self._boundary_failed_at = 0.0
-            self._catching_up = not result.caught_up
+            self._catching_up = result is None
             self._publish_slot()
-            if result.caught_up:
+            if result is not None:
                 for entry in reports:
-                    entry.resolve(result.left)
+                    entry.resolve(result)
                 return
         # Some belong to later slots. Those that were recorded have no effect when repeated.
-        self._writer.put_back(reports)
+        self._writer.queue.put_back(reports)
 
     def _publish_slot(self) -> None:
-        """Publish the slot that runs now."""
         servers = self._published.servers
         running = servers.slot_running
         if running is not None:
@@ -412,10 +369,7 @@ class Driver:
 
 
 def _exits_after_stop(entry: PendingOperation) -> bool:
-    """Return whether reported progress decides what an operation records.
-
-    After a stop command, an exit 0 completes a job only if the job has reported enough work.
-    """
+    """Return whether reported progress decides if an exit 0 after a stop completes a job."""
     return isinstance(entry.operation, RecordReports) and any(
         isinstance(report, Ended) and report.ending is Ending.DONE and report.command
         for report in entry.operation.reports

@@ -15,27 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError, tenant_limit_problem
-from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import StreamEvent
+from shadowprice.service.state.store_queries import event_resource
 
 MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
-
 DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
 """Seconds that each subscriber adds to the interval, which is at most 1 s."""
-
 AUTH_RECHECK_SECONDS: Final = 1.0
 """Seconds between two permission checks of a subscriber without events."""
-
 HEARTBEAT: Final = 15.0  # seconds without events after which a stream sends a keep-alive
-
 SUBSCRIBER_QUEUE_SIZE: Final = 256
 """Maximum deliveries queued for a slow subscriber; one more ends its stream."""
-
 MAX_SUBSCRIBERS: Final = 1_000  # maximum number of concurrent subscribers
-
 MAX_TENANT_SUBSCRIBERS: Final = 100  # maximum number of one tenant's among them
 
 OPERATOR_SUBSCRIBERS: Final = 100
@@ -54,17 +47,7 @@ def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
 
 def encode_sse(event: StreamEvent) -> bytes:
     """Return an event as a server-sent event."""
-    return format_sse(
-        StoredEvent(
-            id=event.id,
-            at=to_datetime(event.at),
-            kind=event.kind,
-            job=None if event.job is None else name_of_key(event.job),
-            job_id=event.job_id,
-            tenant=event.tenant,
-            data=dict(event.data),
-        )
-    )
+    return format_sse(event_resource(event, dict(event.data)))
 
 
 def format_sse(event: StoredEvent) -> bytes:
@@ -88,10 +71,6 @@ def keep_alive(number: int) -> bytes:
     return f": alive\nid: {number}\n\n".encode()
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(slots=True, eq=False)
 class Subscriber:
     """A subscriber, who sees one tenant's events; those of all tenants if ``tenant`` is None."""
@@ -104,11 +83,7 @@ class Subscriber:
 
 
 class EventBroadcaster:
-    """Broadcasts events to subscribers.
-
-    ``read`` returns stored events of all tenants after a number, in order. It blocks. ``last`` is
-    the number of the last event.
-    """
+    """Broadcasts events; ``read`` blocks, and returns stored ones after a number, in order."""
 
     def __init__(self, read: Callable[[int], list[StoredEvent]], last: int = 0) -> None:
         self._read = read
@@ -125,10 +100,7 @@ class EventBroadcaster:
         return len(self._subscribers)
 
     def check_limits(self, tenant: str | None) -> None:
-        """Check that a tenant, or an operator if None, may subscribe.
-
-        Raise `ProblemError` if too many streams are open.
-        """
+        """Raise `ProblemError` if a tenant, or an operator if None, may not subscribe."""
         maximum = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS // 2)
         if self.subscribers >= maximum:
             raise ProblemError("overloaded", f"the stream has {self.subscribers} subscribers")
@@ -199,10 +171,7 @@ class EventBroadcaster:
                 self._subscribers.discard(subscriber)
 
     def resync(self, last: int) -> None:
-        """End all streams and go on after ``last``; subscribers resume from the store.
-
-        Queued events are discarded: the store has them, or they weren't committed.
-        """
+        """End all streams, drop queued events, and go on after ``last``."""
         self._fresh.clear()
         self.last = last
         self._drop_subscribers()
@@ -213,7 +182,7 @@ class EventBroadcaster:
         self._subscribers.clear()
 
     async def follow(
-        self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = _always
+        self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = lambda: True
     ) -> AsyncIterator[bytes]:
         """Yield the stream of a tenant's events (None: all), after a number or from now on.
 

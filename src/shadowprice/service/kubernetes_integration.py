@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import secrets
-from functools import partial
 from typing import Any, Final
 
 from shadowprice.core.errors import ShadowpriceError
@@ -49,11 +48,7 @@ class KubernetesIntegration:
         return None if self.controller is None else self.controller.health_error
 
     async def check(self) -> None:
-        """Validate the connection settings, without a request.
-
-        Raise `ConfigError` if they name no cluster, and `MissingLibraryError` if the Kubernetes
-        client isn't installed.
-        """
+        """Validate the connection settings without a request, or raise `ConfigError`."""
         connection = await ApiClient.open(self._service.settings.cluster_address)
         await connection.close()
 
@@ -111,10 +106,7 @@ class KubernetesIntegration:
             self._service.fail()
 
     async def begin(self) -> None:
-        """Label the pod and start the controller, after this instance became the writer.
-
-        Raise `ConfigError` if the settings name no cluster.
-        """
+        """Label the pod and start the controller, after this instance became the writer."""
         settings, lease = self._service.settings, self._lease
         if lease is not None:
             self._background.spawn_repeating("mark", self._mark_pod, "marking the pod that writes")
@@ -122,11 +114,10 @@ class KubernetesIntegration:
             return
         connection = await ApiClient.open(settings.trainingjobs)
         identity = hashlib.sha256(b"trainingjobs" + self._service.key).hexdigest()[:16]
-        controller = partial(Controller, self._service, connection, identity=identity)
-        if lease is None:
-            self.controller = controller()
-        else:
-            self.controller = controller(epoch=lease.epoch, leads=lease.holds)
+        fence: dict[str, Any] = {}
+        if lease is not None:
+            fence = {"epoch": lease.epoch, "leads": lease.holds}
+        self.controller = Controller(self._service, connection, identity=identity, **fence)
         self.controller.begin()
 
     async def close(self) -> None:
@@ -142,8 +133,6 @@ class KubernetesIntegration:
         steps += [] if self._connection is None else [self._connection.close]
         await run_all(*steps)
 
-    # ---------------------------------------------------------------- for the executor
-
     @property
     def name(self) -> str:
         """Namespace and name of the lease."""
@@ -157,8 +146,6 @@ class KubernetesIntegration:
     def holds(self) -> bool:
         """Return whether this instance holds the lease, so that no other can lead."""
         return self._lease is not None and self._lease.holds()
-
-    # ---------------------------------------------------------------- the leader's pod
 
     async def _mark_pod(self) -> bool:
         """Label this pod as active; return False after a delay if that failed."""

@@ -11,17 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from shadowprice.core.budget import in_points
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView, State
 
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW: Final = (0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)
-
-_WAITING: Final = {
-    State.PENDING: "undecided",
-    State.STANDBY: "standby",
-    State.ADMITTED: "planned",
-}
+_WAITING: Final = {State.PENDING: "undecided", State.STANDBY: "standby", State.ADMITTED: "planned"}
 """Reason for which jobs of a state wait."""
 
 
@@ -127,15 +122,8 @@ class Metrics:
         if after is not None:
             self._open_jobs[after.state, after.tenant or ""] += 1
 
-    def scrape(
-        self,
-        accounts: Iterable[Account],
-        prices: Mapping[tuple[str, str], float],
-    ) -> bytes:
-        """Return the metrics as text, after setting the gauges of jobs, accounts and prices.
-
-        ``prices`` is keyed by kind of server and resource. Gauges of absent keys are removed.
-        """
+    def scrape(self, accounts: Iterable[Account], prices: Mapping[tuple[str, str], float]) -> bytes:
+        """Return the metrics as text, with gauges of present jobs, accounts and prices only."""
         self.price.clear()
         for (kind, resource), price in prices.items():
             self.price.labels(kind, resource).set(price)

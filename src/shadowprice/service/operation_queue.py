@@ -15,12 +15,9 @@ from shadowprice.service.state.operations import ForkEngine, QuoteJob, ReviseJob
 from shadowprice.service.turns import requester
 
 MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
-
 MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
-
 SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)
 """Operations that take as long as many submissions."""
-
 MAX_BATCH_SLOW_OPERATIONS: Final = 2
 """Maximum number of them in one transaction: submissions of other tenants wait for its end."""
 
@@ -34,6 +31,10 @@ class PendingOperation:
     tenant: str | None = field(default_factory=requester.get)
     since: float = field(default_factory=monotonic)
 
+    def to_write(self) -> Write:
+        """Return the operation as a part of a batch, whose result its caller gets."""
+        return Write(self.operation, self.resolve, [self])
+
     def resolve(self, result: Any) -> None:
         """Pass the result to the caller, or raise it there if it is an error."""
         if self.future.done():
@@ -44,67 +45,34 @@ class PendingOperation:
             self.future.set_result(result)
 
 
-class _Write(NamedTuple):
+class Write(NamedTuple):
+    """An operation of a batch, its result's handler, and who gets the error of a commit."""
+
     operation: Operation
-    callers: Sequence[PendingOperation]
-    on_result: Callable[[Any], None] | None
+    on_result: Callable[[Any], None] | None = None
+    callers: Sequence[PendingOperation] = ()
 
 
-class WriteBatch:
-    """Operations of one transaction, in order, with handlers of their results."""
+def resolve_batch(batch: Sequence[Write], results: Sequence[Any]) -> list[Exception]:
+    """Handle the operations' results or errors; return the errors that have no handler."""
+    unhandled: list[Exception] = []
+    for write, result in zip(batch, results, strict=True):
+        if write.on_result is not None:
+            write.on_result(result)
+        elif isinstance(result, Exception):
+            unhandled.append(result)
+    return unhandled
 
-    def __init__(self, *operations: Operation) -> None:
-        self._writes: list[_Write] = []
-        for operation in operations:
-            self.add(operation)
 
-    def __bool__(self) -> bool:
-        return bool(self._writes)
-
-    @property
-    def operations(self) -> list[Operation]:
-        """The operations, in order."""
-        return [write.operation for write in self._writes]
-
-    def add(
-        self,
-        operation: Operation,
-        on_result: Callable[[Any], None] | None = None,
-        callers: Sequence[PendingOperation] = (),
-    ) -> None:
-        """Add an operation, and the callers that get an error if the commit fails."""
-        self._writes.append(_Write(operation, callers, on_result))
-
-    def add_pending(self, pending: Iterable[PendingOperation]) -> None:
-        """Add queued operations, whose callers get the results."""
-        for entry in pending:
-            self.add(entry.operation, entry.resolve, [entry])
-
-    def resolve(self, results: Sequence[Any]) -> list[Exception]:
-        """Handle the results of a commit: one for each operation, or its error.
-
-        Return the errors of operations without a handler.
-        """
-        unhandled: list[Exception] = []
-        for write, result in zip(self._writes, results, strict=True):
-            if write.on_result is not None:
-                write.on_result(result)
-            elif isinstance(result, Exception):
-                unhandled.append(result)
-        return unhandled
-
-    def fail(self, error: Exception) -> None:
-        """Raise an error in all callers, because the commit failed."""
-        for write in self._writes:
-            for caller in write.callers:
-                caller.resolve(error)
+def fail_batch(batch: Sequence[Write], error: Exception) -> None:
+    """Raise an error in all callers, because the commit failed."""
+    for write in batch:
+        for caller in write.callers:
+            caller.resolve(error)
 
 
 class OperationQueue:
-    """Operations that wait for the next batch.
-
-    Tenants take turns, so that one tenant's many operations don't delay those of the others.
-    """
+    """Operations that wait for the next batch; tenants take turns."""
 
     def __init__(self, pending: Iterable[PendingOperation] = ()) -> None:
         self._pending = deque(pending)
@@ -116,14 +84,10 @@ class OperationQueue:
         return bool(self._pending)
 
     def put(self, operation: Operation) -> asyncio.Future[Any]:
-        """Queue an operation; return the future of its result.
-
-        Raise `ProblemError` if the queue is full.
-        """
+        """Queue an operation; return its future, or raise `ProblemError` if the queue is full."""
         if len(self._pending) >= MAX_PENDING_OPERATIONS:
-            raise ProblemError(
-                "overloaded", f"{MAX_PENDING_OPERATIONS} requests are already waiting"
-            )
+            detail = f"{MAX_PENDING_OPERATIONS} requests are already waiting"
+            raise ProblemError("overloaded", detail)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._pending.append(PendingOperation(operation, future))
         return future

@@ -9,7 +9,6 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.rest.base import Diagnostic, Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
-
 RETRY_AFTER: Final = {"Retry-After": "10"}
 """Header of a response to a request that may succeed later."""
 

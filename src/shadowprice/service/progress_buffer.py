@@ -12,24 +12,17 @@ from shadowprice.service.state.report_operations import RecordProgress
 
 MIN_POINT_INTERVAL_NS: Final = SECOND // 2
 """Minimum nanoseconds between two points of a job's progress curve."""
-
 MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND
 """Maximum of that spacing, because a step of the clock by years would stop the curve."""
-
 POINTS_PER_RUNTIME: Final = 2_000
 """The spacing is a job's running time divided by this: a month has some 18,000 points."""
-
 POINT_FLUSH_THRESHOLD: Final = 1_000
 """Number of unwritten points above which they are written before the slot ends."""
-
 MAX_POINTS: Final = 10_000  # maximum number of unwritten points; later ones are omitted
 
 
 class ProgressBuffer:
-    """Buffers progress reports, so that jobs can report more often than the store is written.
-
-    ``published`` tells since when jobs run.
-    """
+    """Buffers progress reports, so that jobs can report more often than the store is written."""
 
     def __init__(self, clock: MonotonicWallClock, published: ReadModel) -> None:
         self._clock = clock

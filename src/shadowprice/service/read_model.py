@@ -10,7 +10,7 @@ from typing import Any
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.service.budgets.accounts import Account
-from shadowprice.service.state.commit_result import ClusterState
+from shadowprice.service.state.durable_state import ClusterState
 from shadowprice.service.state.job_views import JobView
 
 
@@ -18,12 +18,15 @@ from shadowprice.service.state.job_views import JobView
 class ReadModel:
     """The state that readers see; the writer updates it on the event loop after every commit."""
 
-    jobs: dict[str, JobView]  # open ones by key, as submitted; see `put_job` and `remove_job`
-    recent: OrderedDict[str, JobView]  # recently closed jobs by key
-    running: Mapping[str, Start | Resize]  # desired state: newest command of each job
-    unacknowledged: Mapping[int, Start | Resize | Stop]
     servers: ClusterState
-    sequence: int  # number of the last journaled event
+    jobs: dict[str, JobView] = field(default_factory=dict)
+    """Open jobs by key, as submitted; see `put_job` and `remove_job`."""
+    recent: OrderedDict[str, JobView] = field(default_factory=OrderedDict)
+    """Recently closed jobs by key."""
+    running: Mapping[str, Start | Resize] = field(default_factory=dict)
+    """Desired state: newest command of each job."""
+    unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
+    sequence: int = 0  # number of the last journaled event
     accounts: Mapping[str, Account] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -31,19 +34,12 @@ class ReadModel:
     _keys_by_name: dict[str, dict[str, None]] = field(default_factory=dict)
     _keys_by_id: dict[int, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for view in self.jobs.values():
-            self._index(view)
-
-    def _index(self, view: JobView) -> None:
-        self._keys_by_qualified_name[qualified_name(view.tenant, view.name)] = view.key
-        self._keys_by_name.setdefault(view.name, {})[view.key] = None
-        self._keys_by_id[view.id] = view.key
-
     def put_job(self, view: JobView) -> None:
         """Add an open job, or replace its view."""
         if view.key not in self.jobs:
-            self._index(view)
+            self._keys_by_qualified_name[qualified_name(view.tenant, view.name)] = view.key
+            self._keys_by_name.setdefault(view.name, {})[view.key] = None
+            self._keys_by_id[view.id] = view.key
         self.jobs[view.key] = view
 
     def remove_job(self, key: str) -> None:
@@ -59,13 +55,6 @@ class ReadModel:
         if not keys:
             del self._keys_by_name[view.name]
         del self._keys_by_id[view.id]
-
-    def clear_jobs(self) -> None:
-        """Remove all open jobs."""
-        self.jobs.clear()
-        self._keys_by_qualified_name.clear()
-        self._keys_by_name.clear()
-        self._keys_by_id.clear()
 
     def cached_job(self, key: str) -> JobView | None:
         """Return an open or recently closed job; None if only the store has it."""

@@ -37,20 +37,18 @@ def bind(settings: ServiceSettings) -> socket.socket:
         listener.bind(address)
         # Two processes can bind one address with SO_REUSEADDR until one of them listens.
         listener.listen(2048)
-    except UnicodeError as error:  # a part of the name is empty or too long
-        message, hint = "this machine has no such address", "give 127.0.0.1"
-        raise InputError(Fault(location, message, hint)) from error
-    except OSError as error:
+    except (UnicodeError, OSError) as error:  # UnicodeError: a part is empty or too long
         if listener is not None:
             listener.close()
-        messages = {
-            errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
-            errno.EACCES: ("this user may not use the port", "give one from 1024 on"),
-            errno.EADDRNOTAVAIL: ("this machine has no such address", "give 127.0.0.1"),
-        }
-        message, hint = messages.get(error.errno or 0, (f"cannot listen: {error.strerror}", ""))
-        if isinstance(error, socket.gaierror):
-            message, hint = "this machine has no such address", "give 127.0.0.1"
+        message, hint = "this machine has no such address", "give 127.0.0.1"
+        if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
+            messages = {
+                errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
+                errno.EACCES: ("this user may not use the port", "give one from 1024 on"),
+                errno.EADDRNOTAVAIL: (message, hint),
+            }
+            other = (f"cannot listen: {error.strerror}", "")
+            message, hint = messages.get(error.errno or 0, other)
         raise InputError(Fault(location, message, hint)) from error
     return listener
 
@@ -79,12 +77,7 @@ class _Server(uvicorn.Server):
 def serve(
     settings: ServiceSettings, on_ready: Callable[[str], None], service: Service | None = None
 ) -> None:
-    """Serve until interrupted.
-
-    ``on_ready`` is called with the service's URL once requests are answered. ``service`` replaces
-    the one built from the settings. Raise `InputError` if the startup options are invalid, with
-    nothing changed, and `ShadowpriceError` if the service failed.
-    """
+    """Serve until interrupted; ``on_ready`` gets the URL once requests are answered."""
     if not settings.loopback:
         log.warning(
             "listening on %s: tokens travel unencrypted; put a proxy with TLS in front",
@@ -133,11 +126,7 @@ FULL_GC_INTERVAL_SECONDS: Final = 600.0  # seconds between two full garbage coll
 
 @contextmanager
 def _disable_full_collections() -> Iterator[None]:
-    """Disable automatic collections of the oldest generation, which would block requests.
-
-    A full collection takes long with many open jobs. `_collect` runs it every
-    `FULL_GC_INTERVAL_SECONDS`. Objects that an embedding program has frozen stay frozen.
-    """
+    """Disable automatic collections of the oldest generation, which would block requests."""
     thresholds, frozen_before = gc.get_threshold(), gc.get_freeze_count()
     if not frozen_before:
         gc.collect()
@@ -158,13 +147,8 @@ async def _collect() -> None:
 
 
 def _lifespan(
-    service: Service,
-    writes: bool,
-    failures: list[BaseException],
-    on_ready: Callable[[str], None],
+    service: Service, writes: bool, failures: list[BaseException], on_ready: Callable[[str], None]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Return the lifespan of the application, which starts and stops the service."""
-
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,6 @@ from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.records import cluster_from_record, cluster_record
 from shadowprice.executors.background import run_all
 from shadowprice.executors.contract import (
     ChecksReachability,
@@ -37,29 +36,13 @@ from shadowprice.executors.registry import create_executor
 from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.auth import (
-    TOKEN_FILE,
-    AccessRole,
-    CreateToken,
-    Tokens,
-    check_token_path,
-    hash_token,
-    new_token,
-    read_token_file,
-    write_token_file,
-)
+from shadowprice.service import auth
 from shadowprice.service.budgets.operations import SyncBudgets
 from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
+from shadowprice.service.execution import modes
 from shadowprice.service.execution.controller import ExecutionController
-from shadowprice.service.execution.executor_identity import check_executor_identity
 from shadowprice.service.execution.invalid_progress import InvalidProgressReporter
-from shadowprice.service.execution.modes import (
-    WITHOUT_UPLOADS_HINT,
-    check_executor,
-    check_mode,
-    check_users,
-)
 from shadowprice.service.execution.observer import ObservationLoop
 from shadowprice.service.kubernetes_integration import KubernetesIntegration
 from shadowprice.service.metrics import Metrics
@@ -67,19 +50,15 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.outlook import OutlookQueue
 from shadowprice.service.queries.whatif import WhatIfRunner
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
-from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.state.recovery import (
+    FollowClusterFile,
     build_live_policy,
-    cluster_file_diff,
     policy_fingerprint,
 )
-from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
-from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.turns import TenantTurns, requester
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
@@ -91,7 +70,6 @@ log = logging.getLogger("shadowprice.service")
 Result = TypeVar("Result")
 
 STANDBY_POLL_SECONDS: Final = 2.0  # seconds between two attempts of a standby to become the writer
-
 YIELD_SECONDS: Final = 10.0
 """Seconds for which a leader that can't open the store leaves the election to others."""
 
@@ -121,7 +99,7 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.store = Store(settings.data)
-        self.tokens = Tokens(self.store)
+        self.tokens = auth.Tokens(self.store)
         cluster = read_cluster(settings.cluster, starts_cost=True)
         if settings.until is not None:  # an invalid text is refused before the store is created
             parse_moment_ahead(settings.until, 0, cluster.slot_seconds, "--until")
@@ -157,8 +135,8 @@ class Service:
             self._resident = KubernetesIntegration(self)
         if executor is None and settings.executor != NO_EXECUTOR:
             self._executor = create_executor(settings.executor, self._executor_options())
-        check_executor(settings, self._executor)
-        check_users(settings, self._executor)
+        modes.check_executor(settings, self._executor)
+        modes.check_users(settings, self._executor)
 
     @property
     def _folder(self) -> Path:
@@ -195,11 +173,7 @@ class Service:
         return self.store.open()
 
     async def start(self) -> None:
-        """Become the writer: recover, apply the cluster file, resync with the executor.
-
-        Raise `InputError` if the stored data contradict the startup options, and `ExecutorError` if
-        the executor is unreachable.
-        """
+        """Become the writer: recover, apply the cluster file, resync with the executor."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._readers, self.whatifs.clear)
         clock = MonotonicWallClock(self._clock)
@@ -235,9 +209,8 @@ class Service:
         if self.runner is not None:
             await self.runner.open()
             if self._other_records:
-                self.runner.mark_all_lost(
-                    "the executor's records of it are gone, and so is what ran"
-                )
+                reason = "the executor's records of it are gone, and so is what ran"
+                self.runner.mark_all_lost(reason)
         self._tasks.append(asyncio.create_task(self._run_driver(driver)))
         if self.runner is not None:
             # Before the first request: a job is refused if the executor can never start it.
@@ -282,9 +255,8 @@ class Service:
             try:
                 resident, later = self._resident, self.store.later_epoch
                 epoch = 0 if resident is None else await resident.elected(later)
-                if epoch is not None and await loop.run_in_executor(
-                    self._readers, self.store.open, epoch
-                ):
+                open_store = partial(self.store.open, epoch or 0)
+                if epoch is not None and await loop.run_in_executor(self._readers, open_store):
                     await self.start()
                     log.warning("this instance is the leader from now on")
                     return
@@ -312,12 +284,13 @@ class Service:
             await run_all(
                 self.whatifs.close,
                 self._close_parts,
-                self._stop_writer,
+                self.close_streams,
+                lambda: self.writer.stop() if self.writer else None,
                 self._end_tasks,
-                self._finish_writer,
+                lambda: self.writer.finish() if self.writer else None,
                 lambda: self._readers.shutdown(wait=True),
                 self.store.close,
-                self._release_leadership,
+                lambda: self._resident.leave() if self._resident else None,
             )
         except Exception:
             log.exception("the service failed during shutdown")
@@ -332,11 +305,6 @@ class Service:
         if self.writer is not None:
             self.writer.hub.close()
 
-    async def _stop_writer(self) -> None:
-        self.close_streams()
-        if self.writer is not None:
-            self.writer.stop()
-
     async def _end_tasks(self) -> None:
         for task in self._tasks:
             if self.writer is None:
@@ -348,14 +316,6 @@ class Service:
             except Exception:
                 # The service may stop during a takeover, when some connections are already closed.
                 log.exception("takeover interrupted")
-
-    async def _finish_writer(self) -> None:
-        if self.writer is not None:
-            await self.writer.finish()
-
-    async def _release_leadership(self) -> None:
-        if self._resident is not None:
-            await self._resident.leave()
 
     # ---------------------------------------------------------------- steps of the start
 
@@ -373,27 +333,20 @@ class Service:
             on_decision=self.metrics.decision.observe,
         )
         state, seconds = durable.state, time.monotonic() - started
-        check_mode(self.store, len(state.views), observe=self.settings.observe)
+        modes.check_mode(self.store, len(state.views), observe=self.settings.observe)
         if not self.settings.observe:
-            self._other_records = check_executor_identity(
+            self._other_records = modes.check_executor_identity(
                 state, self._executor, nothing_runs=self.settings.nothing_runs
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
             durable.write_snapshot()  # so that the next start recovers under this policy
-        log.info(
-            "recovered in %.2f s: %d events replayed, %d open jobs",
-            seconds,
-            state.recovered_events,
-            len(state.views),
-        )
+        recovered = (seconds, state.recovered_events, len(state.views))
+        log.info("recovered in %.2f s: %d events replayed, %d open jobs", *recovered)
         now = clock.now()
         if state.last_at - now > SECOND:
-            moved = now - state.last_at
-            _commit_one(
-                durable,
-                ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),
-            )
-        _commit_one(durable, _FollowFile(self.cluster))
+            reason = "the clock is earlier than when the service stopped"
+            _commit_one(durable, ShiftSlotOrigin(now - state.last_at, reason))
+        _commit_one(durable, FollowClusterFile(self.cluster))
         _commit_one(durable, SyncBudgets(self.budgets))
         _commit_one(durable, FollowOption(self.settings.until))
         self.key = self._secret()
@@ -413,7 +366,7 @@ class Service:
         """Path of the operator's token file."""
         if self.settings.token_file is not None:
             return self.settings.token_file
-        return (self.store.folder or Path.cwd()) / TOKEN_FILE
+        return (self.store.folder or Path.cwd()) / auth.TOKEN_FILE
 
     def _check_token_file(self) -> None:
         folder = self.token_file.parent
@@ -421,38 +374,36 @@ class Service:
             hint = "name a directory; the first start creates it"
             raise InputError(Fault(str(folder), "is not a directory", hint))
         will_create_folder = folder == self.store.folder and not folder.exists()
-        if read_token_file(self.token_file) is None and not will_create_folder:
-            check_token_path(self.token_file)
+        if auth.read_token_file(self.token_file) is None and not will_create_folder:
+            auth.check_token_path(self.token_file)
 
     def _operator_token(self, durable: DurableEngine) -> None:
         """Register the token in the operator's file; create the file if it doesn't exist."""
-        token = read_token_file(self.token_file)
+        token = auth.read_token_file(self.token_file)
         table = tables.tokens
         if token is None:
-            token = new_token()
+            token = auth.new_token()
             try:
-                write_token_file(self.token_file, token)
+                auth.write_token_file(self.token_file, token)
             except OSError as error:
                 raise InputError(f"{self.token_file}: cannot be written: {error}") from error
+        query = select(table.c.id).where(table.c.hash == auth.hash_token(token))
         with self.store.reading() as connection:
-            row = connection.execute(
-                select(table.c.id).where(table.c.hash == hash_token(token))
-            ).first()
-        if row is None:
+            is_new = connection.execute(query).first() is None
+        if is_new:
             note = f"first start, {escape_controls(str(self.token_file))}"
-            _commit_one(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
+            _commit_one(
+                durable, auth.CreateToken(token, auth.AccessRole.OPERATOR, None, note, None)
+            )
 
     def _open_uploads(self, writer: Writer) -> UploadStore:
-        uploads = UploadStore(
-            self._folder / UPLOADS,
-            self.settings.max_upload_bytes,
-            self.settings.max_tenant_upload_bytes,
-            writer.usage.uploads,
-        )
+        folder, settings = self._folder / UPLOADS, self.settings
+        limits = settings.max_upload_bytes, settings.max_tenant_upload_bytes
+        uploads = UploadStore(folder, *limits, writer.usage.uploads)
         try:
             uploads.open()
         except OSError as error:
-            where = str(error.filename or self._folder / UPLOADS)
+            where = str(error.filename or folder)
             raise InputError(Fault(where, f"cannot be used: {error.strerror}")) from error
         return uploads
 
@@ -460,15 +411,12 @@ class Service:
 
     @property
     def uploads(self) -> UploadStore:
-        """The files of jobs.
-
-        Raises `ProblemError` if the executor takes none, or this instance doesn't lead.
-        """
+        """The files of jobs; raises `ProblemError` if the executor takes none or on a standby."""
         if self.writer is None:
             raise self._not_writing()
         if self.upload_store is None:
             detail = "jobs of this service get no files from their submitters"
-            raise ProblemError("unsupported", f"{detail}; {WITHOUT_UPLOADS_HINT}")
+            raise ProblemError("unsupported", f"{detail}; {modes.WITHOUT_UPLOADS_HINT}")
         return self.upload_store
 
     def report_progress(self, report: Progressed) -> None:
@@ -486,19 +434,13 @@ class Service:
         return self.writer
 
     def _not_writing(self) -> ProblemError:
-        code = "stopping" if self.stopping else "standby"
-        detail = (
-            "another instance is the leader; send requests there"
-            if code == "standby"
-            else "it is ending"
-        )
+        code, detail = "standby", "another instance is the leader; send requests there"
+        if self.stopping:
+            code, detail = "stopping", "it is ending"
         return ProblemError(code, detail, headers={"Retry-After": "5"})
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
-        """Run a query of the store in a reader thread, on its own connection.
-
-        Tenants take turns.
-        """
+        """Run a query of the store in a reader thread; tenants take turns."""
 
         def run_query() -> Result:
             try:
@@ -529,47 +471,15 @@ class Service:
         """Return the generations that can't be started or ended now."""
         return () if self.runner is None else self.runner.obstacles()
 
-    @contextmanager
-    def reserve(self, tenant: str | None, jobs: int, memory: int) -> Iterator[None]:
-        """Reserve a tenant's open jobs and their memory during a block; None has no limit.
-
-        Raise `ProblemError` if the tenant would exceed a limit.
-        """
-        if tenant is None:
-            yield
-            return
+    def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
+        """Reserve a tenant's open jobs and memory, or raise `ProblemError`; None has no limit."""
         limits = UsageLimits(self.settings.max_open_jobs, self.settings.max_open_memory)
-        with self.writing.usage.reserve(limits, tenant, jobs, memory):
-            yield
+        return self.writing.usage.reserve(limits, tenant, jobs, memory)
 
     @property
     def trainingjobs_error(self) -> str | None:
         """Why TrainingJobs aren't followed; None if they are, or needn't be."""
         return None if self._resident is None else self._resident.not_followed
-
-
-class _FollowFile:
-    """Operation that applies edits of the cluster file since the last start."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def perform(self, batch: Batch) -> None:
-        """Change the engine's cluster by what differs between the stored and the new file."""
-        stored_text = stored_value(batch.connection, "cluster")
-        assert stored_text is not None  # written with the first snapshot
-        previous = cluster_from_record(json.loads(stored_text))
-        event = cluster_file_diff(
-            previous, self._cluster, batch.engine.cluster, batch.state.next_slot
-        )
-        if event is None:
-            return
-        apply_event(batch, event)
-        clear_withheld(batch, event.servers.keys())
-        new_text = json.dumps(cluster_record(self._cluster))
-        batch.set_value("cluster", new_text)
-        for name in event.servers:
-            batch.emit("server", server=name, what="the cluster file was edited")
 
 
 def _commit_one(durable: DurableEngine, operation: Any) -> Any:
@@ -581,18 +491,13 @@ def _commit_one(durable: DurableEngine, operation: Any) -> Any:
 
 
 def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
-    """Schedule an artificial job, so that the policy's kernels are compiled and loaded.
-
-    Raise `InputError` if the policy or a parameter is unknown.
-    """
+    """Schedule an artificial job, so that the policy's kernels are compiled and loaded."""
     engine = Engine(cluster, build_live_policy(choice, cluster))
+    largest = cluster.capacity.max(axis=0).tolist()
     counts = {
         name: max(1, min(amount, 1_000))
         for name, amount, dimension in zip(
-            cluster.resources,
-            cluster.capacity.max(axis=0).tolist(),
-            cluster.dimensions,
-            strict=True,
+            cluster.resources, largest, cluster.dimensions, strict=True
         )
         if amount and dimension.value == "count"
     }
@@ -620,6 +525,3 @@ def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
             engine.handle(SlotEnded(slot, progress))
     except (ShadowpriceError, ValueError) as error:
         log.info("the rehearsal ended early: %s", error)
-
-
-__all__ = ["Service", "warm_up_policy"]

@@ -16,23 +16,15 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
-
 NO_EXECUTOR: Final = "none"
 """Executor name for none: an observing service then only simulates its own decisions."""
-
 ANY_TENANT: Final = "*"  # matches all tenants, and jobs without a tenant
-
 MAX_BODY_BYTES: Final = 8 << 20  # maximum bytes of a request's body
-
 MAX_JOBS_PER_REQUEST: Final = 1_000  # maximum number of jobs in one request
-
 MAX_OPEN_JOBS: Final = 10_000  # default maximum number of a tenant's open jobs
-
 MAX_OPEN_MEMORY: Final = 64 << 20
 """Default maximum bytes of memory that the records of a tenant's open jobs take."""
-
 MAX_UPLOAD_BYTES: Final = 100 << 20  # default maximum bytes of an upload
-
 MAX_TENANT_UPLOAD_BYTES: Final = 1 << 30  # default maximum bytes of a tenant's uploads
 
 
@@ -58,7 +50,7 @@ class ServiceSettings:
     # API server whose `TrainingJob`s become jobs (`kubernetes.connection`); None for no controller.
     trainingjobs: str | None = None
     lease: tuple[str, str] | None = None  # namespace and name; None elects the leader by the store
-    nothing_runs: bool = False  # asserts that no earlier job still runs: see `executor_identity`
+    nothing_runs: bool = False  # asserts that no earlier job still runs: see `execution.modes`
     until: str | None = None  # as `core.moments` parses it, or `state.timespan.NONE`; None keeps it
     max_overrun: float | None = None  # times its stated length after which a job's run is abandoned
     values: str = AUTO  # one of `core.relative_values.SERVICE_VALUES`
@@ -87,18 +79,14 @@ class ServiceSettings:
 
 
 def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Parse the values of ``--allow-user TENANT:USER`` into users by tenant.
-
-    Raise `InputError` if a value isn't such a pair.
-    """
+    """Parse the values of ``--allow-user TENANT:USER``, or raise `InputError`."""
     users: dict[str, tuple[str, ...]] = {}
     for text in texts:
         tenant, colon, user = text.rpartition(":")
         if not colon or not tenant or not user:
+            message = f"{quote_for_display(text)} has no user name"
             hint = "write vision:alice, or *:nobody for all tenants"
-            raise InputError(
-                Fault("--allow-user", f"{quote_for_display(text)} has no user name", hint)
-            )
+            raise InputError(Fault("--allow-user", message, hint))
         users[tenant] = (*users.get(tenant, ()), user)
     return users
 
@@ -110,17 +98,13 @@ def parse_lease(text: str) -> tuple[str, str] | None:
     namespace, _, name = text.partition("/")
     label = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
     if not (label.fullmatch(namespace) and label.fullmatch(name)) or len(text) > 127:
-        raise InputError(
-            Fault("--lease", f"{quote_for_display(text)} is not a lease", "write NAMESPACE/NAME")
-        )
+        message = f"{quote_for_display(text)} is not a lease"
+        raise InputError(Fault("--lease", message, "write NAMESPACE/NAME"))
     return namespace, name
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Parse ``HOST:PORT``, ``[V6]:PORT``, ``:PORT``, ``PORT`` or ``HOST``.
-
-    Raise `InputError` for other texts.
-    """
+    """Parse ``HOST:PORT``, ``[V6]:PORT``, ``:PORT``, ``PORT`` or ``HOST``."""
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = ("", text) if text.isdigit() else (text, "8642")

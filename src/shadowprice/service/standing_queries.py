@@ -17,12 +17,9 @@ Result = TypeVar("Result")
 
 RENEWED_SECONDS: Final = 30.0
 """Time after the last read in which an answer is renewed; pages read every few seconds."""
-
 MAX_RENEWAL_SECONDS: Final = 0.05
 """Computation time above which answers aren't renewed, because the next batch waits for that."""
-
 MAX_RENEWAL_SHARE: Final = 0.1  # limit of the writer's time that renewals take
-
 MAX_READ_WAIT_SECONDS: Final = 0.02
 """Time after which a reader gets the previous answer, because the writer is deciding."""
 
@@ -57,10 +54,7 @@ class StandingQuery(Generic[Result]):
         """The computation under way, which readers share."""
 
     def is_current(self, slots: int, sequence: int, next_slot: int = 0) -> bool:
-        """Return whether the answer covers the slots and includes the event of this number.
-
-        Without jobs no event marks the end of a slot, so the coming slot counts too.
-        """
+        """Return whether the answer covers these slots, the coming one, and the last event."""
         answer = self.answer
         return (
             answer is not None
@@ -106,10 +100,7 @@ class StandingQuery(Generic[Result]):
     async def wait(
         self, task: asyncio.Future[Answer[Result]], timeout: float | None
     ) -> Answer[Result] | None:
-        """Return the answer of a shared computation, or None after the timeout.
-
-        The last reader that leaves cancels the computation.
-        """
+        """Return the answer of a shared computation; None after the timeout."""
         self._readers += 1
         try:
             await asyncio.wait({task}, timeout=timeout)

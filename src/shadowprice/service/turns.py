@@ -35,11 +35,7 @@ class TenantTurns:
 
     @asynccontextmanager
     async def turn(self, tenant: str | None) -> AsyncIterator[None]:
-        """Wait until it is this request's turn, and run a block during it.
-
-        ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
-        of its requests wait.
-        """
+        """Run a block when it is the request's turn; raise `ProblemError` if too many wait."""
         if self._free:
             self._free -= 1
         else:

@@ -39,10 +39,7 @@ class UploadBackup:
     incomplete: tuple[str, ...] = ()  # names of open jobs whose uploads are missing or damaged
 
     def remove_others(self, database: Path) -> None:
-        """Remove the copies that the jobs of a database don't need; the caller locks the folder.
-
-        Raise OSError if one can't be removed.
-        """
+        """Remove the copies that the jobs of a database don't need, in the locked folder."""
         if not self.folder.is_dir():
             return
         needed = {upload_path(self.folder, *upload) for upload in _uploads_of_open_jobs(database)}
@@ -62,10 +59,7 @@ def backup_folder(target: Path) -> Path:
 
 
 def check_backup_folder(target: Path) -> None:
-    """Raise `InputError` if a backup's folder holds anything else than copies of uploads.
-
-    Refuse also a path that isn't a directory, or can't be read.
-    """
+    """Raise `InputError` if a backup's folder has anything else than copies of uploads."""
     folder = backup_folder(target)
     hint = "choose a new name for the backup"
     try:
@@ -83,11 +77,7 @@ def check_backup_folder(target: Path) -> None:
 
 @contextmanager
 def lock_backup_folder(target: Path) -> Iterator[None]:
-    """Hold the right to change the uploads of a backup, by a lock file that exists meanwhile.
-
-    Raise `InputError` if another process holds it, and OSError if the file can't be created or
-    locked.
-    """
+    """Lock the uploads of a backup by a file; raise `InputError` if another process does."""
     folder = backup_folder(target)
     path = folder.with_name(f"{folder.name}.lock")
     with ExitStack() as stack:
@@ -111,11 +101,7 @@ def lock_backup_folder(target: Path) -> Iterator[None]:
 
 
 def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
-    """Copy the uploads that the open jobs of a database need; the caller locks their folder.
-
-    ``database`` is a copy of a service's database, ``source`` the data directory of the service,
-    and ``target`` the backup that ``database`` becomes. Raise OSError if a copy can't be written.
-    """
+    """Copy the uploads that a database's open jobs need beside ``target``, its backup."""
     folder = backup_folder(target)
     count = size = 0
     incomplete: list[str] = []
@@ -170,16 +156,11 @@ def _copy(descriptor: int, target: Path, digest: str) -> bool:
 def _uploads_of_open_jobs(database: Path) -> dict[tuple[str | None, str], list[str]]:
     """Return the names of the open jobs that need each upload, by tenant and digest."""
     needed: dict[tuple[str | None, str], list[str]] = {}
-    for name, tenant, spec in _open_jobs(database):
-        digest = (json.loads(spec).get("run") or {}).get("upload")
-        if digest is not None:
-            needed.setdefault((tenant, digest), []).append(name)
-    return needed
-
-
-def _open_jobs(database: Path) -> Iterator[tuple[str, str | None, str]]:
+    query = "SELECT name, tenant, spec FROM jobs WHERE open = 1 AND instr(spec, '\"upload\"')"
     uri = f"{database.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
-        yield from connection.execute(
-            "SELECT name, tenant, spec FROM jobs WHERE open = 1 AND instr(spec, '\"upload\"')"
-        )
+        for name, tenant, spec in connection.execute(query):
+            digest = (json.loads(spec).get("run") or {}).get("upload")
+            if digest is not None:
+                needed.setdefault((tenant, digest), []).append(name)
+    return needed

@@ -29,7 +29,6 @@ from shadowprice.service.problems import RETRY_AFTER, ProblemError, tenant_limit
 from shadowprice.uploads.archive import read_entries
 
 FOLDER: Final = "uploads"  # name of the folder in a data directory
-
 KEEP_SECONDS: Final = 7 * 86_400
 """Seconds after the last use for which an upload without an open job is kept."""
 
@@ -41,7 +40,6 @@ Above zero, because a job refers to an upload only some time after its arrival.
 
 MIN_ACCOUNTED_BYTES: Final = 64 << 10
 """Bytes of the tenant's limit that an upload takes at least, so that it limits their number too."""
-
 _SUFFIX: Final = ".tar"
 _PARTIAL: Final = ".part"
 _OWNER: Final = re.compile("[0-9a-f]{32}")
@@ -82,11 +80,7 @@ class UploadStore:
         self._arriving: Counter[str] = Counter()
 
     def open(self) -> None:
-        """Find complete uploads, and remove what an earlier process left of others.
-
-        Files and directories with other names are left alone. Raise OSError if the directory can't
-        be created or read.
-        """
+        """Find complete uploads, and remove partial ones; leave other names alone."""
         self._stored.clear()
         self._sizes.clear()
         make_private(self._folder)
@@ -124,10 +118,7 @@ class UploadStore:
         return self._stored.get(_owner(tenant), {}).get(digest)
 
     def use(self, tenant: str | None, digest: str, now: int) -> StoredUpload | None:
-        """Record a use of an upload, and return it; None if there is none.
-
-        Raise `ProblemError` if the use can't be recorded.
-        """
+        """Record a use of an upload, and return it; None if there is none."""
         upload = self.find(tenant, digest)
         if upload is None:
             return None
@@ -141,17 +132,11 @@ class UploadStore:
         upload = self._stored[_owner(tenant)][digest] = replace(upload, used=now)
         return upload
 
-    # ------------------------------------------------------------------ receiving
-
     @contextmanager
     def receive(
         self, tenant: str | None, digest: str, now: int, *, limited: bool
     ) -> Iterator[IncomingUpload]:
-        """Store an upload during a block; if the block ends early, nothing is left.
-
-        ``limited`` says whether the limit of the tenant applies. Raise `ProblemError` if the store
-        can't be written.
-        """
+        """Store an upload during a block, within the tenant's limit if ``limited``."""
         owner = _owner(tenant)
         reserved = 0
 
@@ -181,10 +166,7 @@ class UploadStore:
                 partial.unlink(missing_ok=True)
 
     def _make_room(self, owner: str, size: int, now: int) -> None:
-        """Remove unused uploads of a tenant, the oldest first, until some bytes fit.
-
-        Raise `ProblemError` if they don't fit.
-        """
+        """Remove unused uploads of a tenant, oldest first, until bytes fit, or raise."""
         limit = self._max_tenant_bytes
         reserved = self._sizes[owner] + self._arriving[owner]
         excess = reserved + size - limit
@@ -216,13 +198,8 @@ class UploadStore:
     def _used_uploads(self) -> set[tuple[str, str]]:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
 
-    # ------------------------------------------------------------------ retention
-
     def sweep(self, now: int) -> None:
-        """Remove uploads that no open job has used for `KEEP_SECONDS`.
-
-        Raise OSError if a file can't be changed or removed; the others are.
-        """
+        """Remove uploads that no open job has used for `KEEP_SECONDS`; raise the first OSError."""
         in_use = self._used_uploads()
         error: OSError | None = None
         stored = [
@@ -272,11 +249,7 @@ def _storage_problem(error: OSError) -> ProblemError:
 
 
 class IncomingUpload:
-    """An upload that is arriving; its calls may be made in another thread, one at a time.
-
-    ``file`` is the partial file at the path ``partial``. ``reserve`` reserves bytes of the tenant,
-    and raises `ProblemError` above the limit.
-    """
+    """An upload that is arriving; its calls may be made in another thread, one at a time."""
 
     def __init__(
         self,
@@ -293,10 +266,7 @@ class IncomingUpload:
         self._expected = self._reserved = 0
 
     def expect(self, size: int) -> None:
-        """Reserve bytes, before they are written.
-
-        Raise `ProblemError` above the limit of one upload or of the tenant.
-        """
+        """Reserve bytes, before they are written, or raise `ProblemError` above a limit."""
         self._expected += size
         if self._expected > self._max_bytes:
             detail = f"the upload exceeds the limit of {self._max_bytes:,} bytes"
@@ -313,11 +283,7 @@ class IncomingUpload:
         self._actual.update(content)
 
     def complete(self, now: int) -> None:
-        """Verify the upload, and store it durably under its name, used ``now``.
-
-        Raise `InputError` if the content has another digest, or isn't an accepted archive.
-        Raise OSError if the file can't be written.
-        """
+        """Verify the upload, or raise `InputError`, and store it durably under its name."""
         actual = self._actual.hexdigest()
         if actual != self._digest:
             detail = f"expected content with the digest in the path, got {actual}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,10 +14,8 @@ from shadowprice.service.settings import MAX_BODY_BYTES
 
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
-
 MAX_TENANT_REQUESTS: Final = 512
 """Maximum number of a tenant's requests that are handled at once, event streams among them."""
-
 RESERVED_SHARE: Final = 8
 """Divisor of the server's connections that tenants' requests leave to operators and probes."""
 
@@ -49,11 +47,7 @@ class UsageLimits:
 
 
 class Usage:
-    """Open jobs by tenant with their memory and uploads, and requests that are under way.
-
-    A reservation covers a request from its check until its jobs are published. So concurrent
-    requests don't exceed a limit together.
-    """
+    """Use of tenants: open jobs with their memory and uploads, reservations, and requests."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[str, int]] = {}
@@ -96,11 +90,13 @@ class Usage:
         return set(self._uploads.values())
 
     @contextmanager
-    def reserve(self, limits: UsageLimits, tenant: str, jobs: int, memory: int) -> Iterator[None]:
-        """Reserve jobs and memory of a tenant during a block.
-
-        Raise `ProblemError` if the tenant would exceed a limit.
-        """
+    def reserve(
+        self, limits: UsageLimits, tenant: str | None, jobs: int, memory: int
+    ) -> Iterator[None]:
+        """Reserve jobs and memory of a tenant during a block, or raise `ProblemError`."""
+        if tenant is None:  # an operator has no limits
+            yield
+            return
         if jobs and self._jobs[tenant] + jobs > limits.jobs:
             raise tenant_limit_problem(
                 f"{self._jobs[tenant]:,} open jobs and {jobs:,} new ones exceed the limit of "
@@ -146,38 +142,23 @@ class Usage:
                 del self._requests[tenant]
 
     @contextmanager
-    def receive(self, tenant: str) -> Iterator[BodyMeter]:
-        """Yield a meter of the body of a tenant's request; it counts during a block."""
-        meter = BodyMeter(self._bodies, tenant)
+    def receive(self, tenant: str) -> Iterator[Callable[[int], None]]:
+        """Yield a call that counts bytes of a body; it raises `ProblemError` above `MAX_BODIES`."""
+        received = 0
+
+        def count(size: int) -> None:
+            nonlocal received
+            if self._bodies[tenant] + size > MAX_BODIES:
+                raise tenant_limit_problem(
+                    f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
+                    "send fewer large requests at once",
+                )
+            self._bodies[tenant] += size
+            received += size
+
         try:
-            yield meter
+            yield count
         finally:
-            meter.end()
-
-
-class BodyMeter:
-    """Counts the bytes of one request's body."""
-
-    def __init__(self, bodies: Counter[str], tenant: str) -> None:
-        self._bodies = bodies
-        self._tenant = tenant
-        self._size = 0
-
-    def add(self, size: int) -> None:
-        """Count bytes.
-
-        Raise `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
-        """
-        if self._bodies[self._tenant] + size > MAX_BODIES:
-            raise tenant_limit_problem(
-                f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
-                "send fewer large requests at once",
-            )
-        self._bodies[self._tenant] += size
-        self._size += size
-
-    def end(self) -> None:
-        """Release the bytes."""
-        self._bodies[self._tenant] -= self._size
-        if not self._bodies[self._tenant]:
-            del self._bodies[self._tenant]
+            self._bodies[tenant] -= received
+            if not self._bodies[tenant]:
+                del self._bodies[tenant]

@@ -35,12 +35,7 @@ TICKS: Final = 4  # minimum number of periodic ticks of the driver and polls of 
 
 
 class VirtualService:
-    """A service on one directory, which can be stopped, killed and restarted.
-
-    ``folder`` gets the cluster file, with the content ``cluster``, and the data. ``clock`` is that
-    of the event loop in which the service runs. Jobs of ``executor`` continue while the service is
-    down. ``settings`` are further `ServiceSettings`.
-    """
+    """A service on one directory that can be stopped, killed and restarted; its jobs go on."""
 
     def __init__(
         self,
@@ -54,16 +49,11 @@ class VirtualService:
         path = folder / "cluster.yaml"
         path.write_text(yaml.safe_dump(dict(cluster)))
         self._settings = ServiceSettings(
-            cluster=path,
-            data=str(folder / "data"),
-            policy=choice,
-            **(settings or {}),
+            cluster=path, data=str(folder / "data"), policy=choice, **(settings or {})
         )
         self._clock = clock
         self._executor = executor
         self._service: Service | None = None
-
-    # ---------------------------------------------------------------- life
 
     async def start(self) -> None:
         """Start the service on the existing data, if any."""
@@ -117,16 +107,10 @@ class VirtualService:
         if reason is not None:
             raise ShadowpriceError(f"the service reports: {reason}")
 
-    # ---------------------------------------------------------------- requests
-
     async def submit(self, *records: Mapping[str, Any], at_once: bool = True) -> None:
         """Submit jobs as `POST /v1/jobs` does; raise `ShadowpriceError` if a job isn't accepted."""
         submissions = read_submissions(
-            records,
-            self.service.cluster,
-            tenant=None,
-            runs=True,
-            now=self.writer.clock.now(),
+            records, self.service.cluster, tenant=None, runs=True, now=self.writer.clock.now()
         )
         for _, problem in await self.writer.do(SubmitJobs(submissions, at_once=at_once)):
             if problem is not None:
@@ -169,10 +153,7 @@ class VirtualService:
         return view.margin_jobs >= margins.MIN_GROUP_JOBS
 
     async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:
-        """Let time pass until every job is closed; return False on timeout.
-
-        ``seconds`` is the timeout, and ``every`` the time between two checks, in virtual seconds.
-        """
+        """Let virtual time pass until every job is closed; return False on timeout."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self.open_jobs or self.writer.published.servers.backlog:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -15,15 +14,14 @@ from shadowprice.executors.background import run_all
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import OperationQueue, PendingOperation, WriteBatch
+from shadowprice.service.operation_queue import OperationQueue, Write, fail_batch, resolve_batch
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.progress_buffer import ProgressBuffer
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.standing_queries import MAX_READ_WAIT_SECONDS, StandingQuery
 from shadowprice.service.state.batch import Operation
-from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import CommitResult, DurableState
 from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
 from shadowprice.service.usage import Usage
@@ -49,7 +47,7 @@ class Writer:
         self._durable = durable
         self._store: Store = durable.store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._queue = OperationQueue()
+        self.queue = OperationQueue()
         self._wake = asyncio.Event()
         self._query_lock = asyncio.Lock()
         self._standing: dict[Callable[[DurableState, int], Any], StandingQuery[Any]] = {}
@@ -57,47 +55,24 @@ class Writer:
         self.health_error: str | None = None
         self.hub = EventBroadcaster(self._missed_events, durable.state.next_event_id - 1)
         self._listeners: list[Callable[[CommitResult], None]] = []
-        first = durable.present_state()
-        assert first.servers is not None
-        self.published = ReadModel(
-            dict(first.views),
-            OrderedDict(),
-            first.running,
-            first.unacknowledged,
-            first.servers,
-            first.sequence,
-            first.accounts,
-            first.specs,
-            first.prices,
-        )
-        self.progress = ProgressBuffer(self.clock, self.published)
-        for view in first.views.values():
-            self.metrics.count_job(None, view)
         self.usage = Usage()
-        for name, record in first.specs.items():
-            self.usage.set(name, record)
-
-    # ---------------------------------------------------------------- requests
+        present = durable.present_state()
+        self.published = ReadModel(present.servers)
+        self.progress = ProgressBuffer(self.clock, self.published)
+        self._publish(present)
 
     async def do(self, operation: Operation) -> Any:
-        """Queue an operation, and return its result after the commit.
-
-        Raise `ShadowpriceError` if the operation fails, the queue is full, or the store can't be
-        written.
-        """
+        """Queue an operation, and return its result after the commit, or raise its error."""
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
         if self.health_error is not None:
             raise ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
-        result = self._queue.put(operation)
+        result = self.queue.put(operation)
         self._wake.set()
         return await result
 
     async def query(self, query: Callable[[DurableState], Result]) -> Result:
-        """Run a read-only query in the writer's thread, between two batches.
-
-        Queries run one at a time, so that a batch waits for one query at most.
-        """
+        """Run a read-only query in the writer's thread between two batches, one at a time."""
         async with self._query_lock:
             return await self._start_query(query)
 
@@ -132,10 +107,7 @@ class Writer:
     async def fetch_command_times(
         self, generations: Sequence[tuple[str, int]]
     ) -> Mapping[tuple[str, int], int]:
-        """Return when generations were commanded, in nanoseconds; orphans are absent.
-
-        Raise `ProblemError` if the store can't be read.
-        """
+        """Return when generations were commanded, in nanoseconds; orphans are absent."""
         if not generations:
             return {}
 
@@ -157,11 +129,6 @@ class Writer:
         """Name of the policy."""
         return self._durable.state.choice.name
 
-    def drop_recent(self, jobs: Iterable[str]) -> None:
-        """Remove purged jobs from those that readers see."""
-        for name in jobs:
-            self.published.recent.pop(name, None)
-
     def subscribe(self, listener: Callable[[CommitResult], None]) -> None:
         """Call a listener with the result of each commit, after it was published."""
         self._listeners.append(listener)
@@ -175,17 +142,10 @@ class Writer:
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)
 
-    # ---------------------------------------------------------------- queue
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether operations are queued."""
-        return bool(self._queue)
-
     @property
     def is_finished(self) -> bool:
         """Whether `stop` was called and all operations were taken since."""
-        return self._stopping and not self._queue
+        return self._stopping and not self.queue
 
     async def wait(self, seconds: float) -> None:
         """Wait until an operation is queued, `stop` is called, or a time is over."""
@@ -193,14 +153,6 @@ class Writer:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._wake.wait()
         self._wake.clear()
-
-    def take_pending(self) -> list[PendingOperation]:
-        """Remove the operations of the next batch from the queue."""
-        return self._queue.take()
-
-    def put_back(self, pending: Sequence[PendingOperation]) -> None:
-        """Put removed operations back in front of all others."""
-        self._queue.put_back(pending)
 
     def stop(self) -> None:
         """Refuse operations from now on; the queued ones can still be committed."""
@@ -210,9 +162,7 @@ class Writer:
     def refuse_pending(self) -> None:
         """Refuse the queued operations too, because no batch follows."""
         self._stopping = True
-        self._queue.fail(ProblemError("stopping", "the service is ending"))
-
-    # ---------------------------------------------------------------- writing
+        self.queue.fail(ProblemError("stopping", "the service is ending"))
 
     async def run_in_thread(self, work: Callable[[], Result]) -> Result | None:
         """Run a call in the writer's thread; return None if the store failed."""
@@ -222,29 +172,21 @@ class Writer:
             self._on_store_error(error)
             return None
 
-    async def commit(self, batch: WriteBatch) -> bool:
-        """Commit a batch in the writer's thread, publish it, and handle its results.
-
-        Return whether the commit succeeded; if not, the callers get the error. An operation may
-        fail though the commit succeeds: its error is its result.
-        """
+    async def commit(self, batch: Sequence[Write]) -> bool:
+        """Commit, publish and handle a batch; if that fails, its callers get the error."""
         loop = asyncio.get_running_loop()
         try:
-            committed = await loop.run_in_executor(
-                self._thread, self._durable.commit, batch.operations
-            )
+            operations = [write.operation for write in batch]
+            committed = await loop.run_in_executor(self._thread, self._durable.commit, operations)
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
             self._on_store_error(error)
-            batch.fail(
-                ProblemError(
-                    "storage", "the write may not have been committed; send the request again"
-                )
-            )
+            detail = "the write may not have been committed; send the request again"
+            fail_batch(batch, ProblemError("storage", detail))
             return False
         self._publish(committed)
-        for failure in batch.resolve(committed.answers):
+        for failure in resolve_batch(batch, committed.answers):
             self.metrics.count_failure("operation")
             log.error("an operation of the service failed: %s", failure)
         self._renew()
@@ -274,13 +216,9 @@ class Writer:
                 published.recent.move_to_end(name)
         while len(published.recent) > RECENT_CLOSED_JOBS:
             published.recent.popitem(last=False)
-        published.running = committed.running
-        published.unacknowledged = committed.unacknowledged
-        assert committed.servers is not None
-        published.servers = committed.servers
-        published.sequence = committed.sequence
-        published.accounts = committed.accounts
-        published.prices = committed.prices
+        published.running, published.unacknowledged = committed.running, committed.unacknowledged
+        published.servers, published.sequence = committed.servers, committed.sequence
+        published.accounts, published.prices = committed.accounts, committed.prices
         self.metrics.sequence.set(committed.sequence)
         self.metrics.record_events(committed.events, committed.views)
         for event in committed.events:
@@ -306,15 +244,13 @@ class Writer:
             except ShadowpriceError as error:
                 log.warning("no snapshot at the end: %s", error)
 
-    # ---------------------------------------------------------------- health
-
     def _on_store_error(self, error: Exception) -> None:
         """Mark the store as unwritable, which starts retries, and refuse queued operations."""
         self.metrics.failures.labels("store").inc()
         reason = str(error) or "out of memory"  # a MemoryError has no text
         self.health_error = f"the store cannot be written: {reason}"
         log.error("%s", self.health_error)
-        self._queue.fail(ProblemError("storage", self.health_error, headers={"Retry-After": "2"}))
+        self.queue.fail(ProblemError("storage", self.health_error, headers={"Retry-After": "2"}))
 
     def _recover_state(self) -> CommitResult:
         """Recover the durable state, and return it; called in the writer's thread."""
@@ -327,9 +263,8 @@ class Writer:
         try:
             is_writer = await loop.run_in_executor(self._thread, self._store.reopen)
             if not is_writer:
-                self.health_error = (
-                    "another instance is now the leader; restart this one as a standby"
-                )
+                leads = "another instance is now the leader"
+                self.health_error = f"{leads}; restart this one as a standby"
                 self.metrics.writer.set(0)
                 return
             committed = await loop.run_in_executor(self._thread, self._recover_state)
@@ -340,9 +275,9 @@ class Writer:
         # The failed commit may have stored events, which no subscriber got.
         self.hub.resync(self._durable.state.next_event_id - 1)
         self.health_error = None
-        for view in self.published.jobs.values():
+        for view in list(self.published.jobs.values()):
             self.metrics.count_job(view, None)
-        self.published.clear_jobs()
+            self.published.remove_job(view.key)
         self.published.specs.clear()
         self.usage.clear()
         self._standing.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowprice.service.state.backlog import Backlog
+from shadowprice.service.state.durable_state import Backlog
 
 
 def test_tenants_take_turns_in_the_backlog() -> None:

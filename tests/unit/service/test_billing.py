@@ -591,7 +591,7 @@ class CrashingBudgetBench(BudgetBench):
         self.store.fault = self.fault
 
     def advance_until_current(self) -> None:
-        while not self.commit(AdvanceSlots(self.virtual)).answers[0].caught_up:
+        while self.commit(AdvanceSlots(self.virtual)).answers[0] is None:
             pass  # a machine under load handles slots in several batches
 
     def play(self) -> int:

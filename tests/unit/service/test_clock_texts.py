@@ -8,7 +8,7 @@ import pytest
 
 import shadowprice
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339
-from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.ending import with_clock_times
 
 CALENDAR = SlotCalendar.starting(
     1_767_225_600 * SECOND, Fraction(600)

@@ -25,13 +25,12 @@ from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS, WriteBatch
+from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS, Write
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import slot_operations
 from shadowprice.service.state.batch import Batch, Operation
-from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import CommitResult, DurableState
 from shadowprice.service.state.operations import DecideBacklog, QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
@@ -327,7 +326,7 @@ def test_a_backlog_whose_decision_fails_is_retried_after_a_pause(
     async def play() -> None:
         nonlocal now
         submit = replace(_submit("waits"), at_once=False)
-        assert await writer.commit(WriteBatch(submit))
+        assert await writer.commit([Write(submit)])
         with monkeypatch.context() as patch:
             patch.setattr(DecideBacklog, "perform", fail)
             for _ in range(3):

@@ -19,7 +19,7 @@ from shadowprice.service.event_stream import (
     keep_alive,
 )
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import StreamEvent
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 

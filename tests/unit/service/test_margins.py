@@ -19,7 +19,6 @@ from shadowprice.service.state.margins import (
     MIN_TENANT_JOBS,
     RECOVERED_JOBS,
     Margins,
-    learn_margins,
     read_finished,
 )
 from shadowprice.service.state.operations import QuoteJob
@@ -173,7 +172,7 @@ def test_jobs_of_a_tenant_evict_no_margin_of_another_at_a_restart(tmp_path: Path
     with bench.store.transaction() as connection:
         bench.store.write(connection, tables.jobs.insert(), rows)
     with bench.store.reading() as connection:
-        margins = learn_margins(read_finished(connection), ())
+        margins = Margins(read_finished(connection))
     assert margins.margin("honest", None, 9, 0).slots == 9
     assert margins.margin(None, None, 9, 0).slots == 5
     assert margins.margin("busy", None, 9, 0).jobs == MAX_DELAYS_PER_GROUP

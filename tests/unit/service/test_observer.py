@@ -58,9 +58,10 @@ class ObserverBench(EngineBench):
 
     def published(self) -> ReadModel:
         first = self.durable.present_state()
-        assert first.servers is not None
-        views = dict(first.views)
-        return ReadModel(views, None, first.running, {}, first.servers, 0)  # type: ignore[arg-type]
+        published = ReadModel(first.servers, running=first.running)
+        for view in first.views.values():
+            published.put_job(view)
+        return published
 
     def compared(self, scope: str | None = None) -> dict[str, Any]:
         with self.store.reading() as connection:

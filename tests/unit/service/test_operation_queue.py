@@ -13,7 +13,9 @@ from shadowprice.service.operation_queue import (
     MAX_PENDING_OPERATIONS,
     OperationQueue,
     PendingOperation,
-    WriteBatch,
+    Write,
+    fail_batch,
+    resolve_batch,
 )
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.operations import CancelJob, DecideBacklog, ReviseJob
@@ -104,17 +106,19 @@ def test_a_batch_returns_each_result_to_its_caller_or_one_error_to_all() -> None
         first, second, merged, gone = (queue.put(CancelJob(name)) for name in "abcd")
         gone.cancel()
         pending = queue.take()
-        batch = WriteBatch(DecideBacklog(4))
-        batch.add(DecideBacklog(8), handled.append, pending[2:])
-        batch.add_pending(pending[:2])
-        assert batch.operations == [
+        batch = [
+            Write(DecideBacklog(4)),
+            Write(DecideBacklog(8), handled.append, pending[2:]),
+            *(entry.to_write() for entry in pending[:2]),
+        ]
+        assert [write.operation for write in batch] == [
             DecideBacklog(4),
             DecideBacklog(8),
             CancelJob("a"),
             CancelJob("b"),
         ]
         refused = ProblemError("unknown-job", "no such job")
-        batch.resolve(["ignored", "handled", "done", refused])
+        resolve_batch(batch, ["ignored", "handled", "done", refused])
         assert handled == ["handled"]
         assert first.done()
         assert await first == "done"
@@ -122,7 +126,7 @@ def test_a_batch_returns_each_result_to_its_caller_or_one_error_to_all() -> None
         # A caller whose operation another one performs has no result yet, but gets the error.
         assert not merged.done()
         failure = ProblemError("storage", "the disk is full")
-        batch.fail(failure)
+        fail_batch(batch, failure)
         assert merged.exception() is failure
         assert await first == "done"
 

@@ -23,7 +23,6 @@ from shadowprice.service.execution.reconciler import (
     INITIAL_BACKOFF_NS,
     STOP_OVERDUE_NS,
     Reconciler,
-    StartAction,
     StopAction,
 )
 
@@ -59,11 +58,11 @@ def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None
     for job in ("theirs", "ours"):
         outbox.on_stop_accepted(job, 1, 0)
     running = {"next": _start("next", 5, "one"), "beside": _start("beside", 6, "two")}
-    assert outbox.actions(running, {}, 0) == [StartAction(running["beside"])]
+    assert outbox.actions(running, {}, 0) == [running["beside"]]
     ended = Ended(UNCOMMANDED_STOP, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
     outbox.record_report(ended, 0)
     outbox.on_end_recorded("theirs", 1, is_open=True)
-    assert outbox.actions(running, {}, 0) == [StartAction(order) for order in running.values()]
+    assert outbox.actions(running, {}, 0) == list(running.values())
 
 
 def test_its_reports_measure_nothing_even_when_repeated(outbox: Reconciler) -> None:
@@ -84,7 +83,7 @@ def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
     outbox.record_report(refused, 0)
     outbox.on_end_recorded("other", 1, is_open=True)
     restarted = {"other": _start("other", 6, "two", generation=2)}
-    assert outbox.actions(restarted, {}, 0)[-1] == StartAction(restarted["other"])
+    assert outbox.actions(restarted, {}, 0)[-1] == restarted["other"]
 
 
 def test_an_end_that_is_reported_again_delays_its_job_no_longer() -> None:
@@ -149,4 +148,4 @@ def test_a_generation_starts_once_the_end_of_the_one_before_is_recorded(restarte
         reconciler.record_report(Ended(5, "job", 1, 0.0, Ending.DONE, 0, ""), 0)
     assert reconciler.actions(running, {}, 0) == []
     reconciler.on_end_recorded("job", 1, is_open=True)
-    assert reconciler.actions(running, {}, 0) == [StartAction(running["job"])]
+    assert reconciler.actions(running, {}, 0) == [running["job"]]

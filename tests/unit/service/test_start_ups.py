@@ -37,7 +37,6 @@ def warning_events(bench: EngineBench) -> list[dict[str, Any]]:
 
 def warnings(bench: EngineBench) -> list[dict[str, Any]]:
     servers = bench.durable.present_state().servers
-    assert servers is not None
     return servers.warnings
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.service.clock import SECOND, format_rfc3339
-from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.job_views import State
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.store_queries import jobs_by_key
 from shadowprice.service.state.timespan import ChangeTimespan, FollowOption
@@ -19,7 +19,6 @@ from tests.support.simulated_hours import SLOT
 
 def until(bench: EngineBench) -> int | None:
     servers = bench.durable.present_state().servers
-    assert servers is not None
     assert servers.until == bench.durable.state.engine.until
     return servers.until
 
@@ -92,8 +91,8 @@ def test_job_refused_because_of_the_end_gets_that_reason(tmp_path: Path, policy:
 
 def reason_of(bench: EngineBench, name: str) -> dict[str, Any]:
     with bench.store.reading() as connection:
-        [row] = jobs_by_key(connection, [name])
-    reason = JobView.from_json(row.view).reason
+        [row] = jobs_by_key(connection, [name]).values()
+    reason = row.view.reason
     assert reason is not None
     return dict(reason)
 

@@ -380,10 +380,10 @@ def backup(
     """
     check_extra()
     from shadowprice.results.output_paths import check_output_file
-    from shadowprice.service.store.errors import StoreError
     from shadowprice.service.store.files import (
         FILE,
         RESTORE_HINT,
+        StoreError,
         backup_file,
         check_backup_target,
         is_store,

@@ -71,7 +71,7 @@ from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.ending import with_clock_times
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import (
     CancelJob,
@@ -308,10 +308,10 @@ async def _job_of_request(service: Service, request: str | None) -> JobView | No
     """Return the job of an earlier request that is repeated; None if there was none."""
     if request is None:
         return None
-    rows = await service.read(
-        lambda connection: list(store_queries.jobs_of_requests(connection, [request]))
+    jobs = await service.read(
+        lambda connection: store_queries.jobs_of_requests(connection, [request])
     )
-    return await find_view(service, rows[0].key) if rows else None
+    return await find_view(service, jobs[request].view.key) if jobs else None
 
 
 async def get_view(service: Service, key: str) -> JobView:

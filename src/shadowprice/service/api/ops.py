@@ -199,7 +199,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         pending=servers.backlog,
         jobs=states,
         families=sorted(service.families),
-        kinds=list(build_server_classes(servers.cluster).names),
+        kinds=list(build_server_classes(servers.cluster)),
         sequence=writer.published.sequence,
         last_event=writer.hub.last,
         caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),

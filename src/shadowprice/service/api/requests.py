@@ -36,7 +36,6 @@ from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_BODY_BYTES
 from shadowprice.service.turns import requester
-from shadowprice.service.usage import BodyMeter
 
 T = TypeVar("T")
 
@@ -192,7 +191,7 @@ class JsonBody:
         with get_service(request).writing.usage.receive(caller.scope) as meter:
             yield await self._read(request, meter)
 
-    async def _read(self, request: Request, meter: BodyMeter | None = None) -> Any:
+    async def _read(self, request: Request, meter: Callable[[int], None] | None = None) -> Any:
         text = await read_body(request, meter=meter)
         request.state.has_large_body = len(text) > MAX_INLINE_BODY_BYTES
         return await in_turn(request, lambda: self._parse(text))
@@ -266,7 +265,7 @@ def _malformed_body(detail: str, hint: str = "") -> ProblemError:
 
 
 async def read_body(
-    request: Request, limit: int = MAX_BODY_BYTES, meter: BodyMeter | None = None
+    request: Request, limit: int = MAX_BODY_BYTES, meter: Callable[[int], None] | None = None
 ) -> bytes:
     """Return a request's body of JSON.
 
@@ -295,7 +294,7 @@ async def read_body(
         if size > limit:
             raise too_large
         if meter is not None:
-            meter.add(len(part))
+            meter(len(part))
         parts.append(part)
     return b"".join(parts)
 

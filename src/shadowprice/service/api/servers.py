@@ -74,11 +74,7 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
     servers = published.servers
     cluster = servers.cluster
     kinds = build_server_classes(cluster)
-    kind_of = {
-        row: name
-        for name, rows in zip(kinds.names, kinds.rows, strict=True)
-        for row in rows.tolist()
-    }
+    kind_of = {row: name for name, rows in kinds.items() for row in rows.tolist()}
     jobs: dict[str, list[ServerJob]] = {}
     for name, order in published.running.items():
         view = published.jobs.get(name)

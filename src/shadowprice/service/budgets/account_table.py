@@ -11,8 +11,7 @@ from sqlalchemy import Connection, delete, func, select
 from shadowprice.core.budget import Budget
 from shadowprice.service.budgets.accounts import Account, AccountEntry, Accounts, EntryKind
 from shadowprice.service.store import Store, tables
-from shadowprice.service.store.lookups import in_chunks
-from shadowprice.service.store.prepared_statement import PreparedStatement
+from shadowprice.service.store.lookups import PreparedStatement, in_chunks
 
 
 def write_entries(

@@ -35,22 +35,18 @@ from shadowprice.executors.contract import (
     ServerSeen,
     Started,
     StartRefused,
+    UnpackFailure,
+    UnpacksFiles,
 )
 from shadowprice.service.auth import command_identity, progress_token
 from shadowprice.service.clock import SECOND
-from shadowprice.service.execution.file_unpacking import FileUnpacker
 from shadowprice.service.execution.modes import container_diagnostic, user_diagnostic
 from shadowprice.service.execution.pending_reports import PendingReport, PendingReports
-from shadowprice.service.execution.reconciler import (
-    LaunchCommand,
-    Reconciler,
-    StartAction,
-    StopAction,
-)
+from shadowprice.service.execution.reconciler import LaunchCommand, Reconciler, StopAction
 from shadowprice.service.execution.server_discovery import ServerDiscovery, to_server_infos
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import ServiceSettings
-from shadowprice.service.state.commit_result import CommitResult
+from shadowprice.service.state.durable_state import CommitResult
 from shadowprice.service.state.report_operations import (
     AcknowledgeCommands,
     DurableReport,
@@ -66,15 +62,81 @@ log = logging.getLogger("shadowprice.service")
 ItemT = TypeVar("ItemT")
 
 MAX_CONCURRENT_CALLS: Final = 16  # calls to the executor in flight at the same time
-
 MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS
 """Commands sent before the next comparison with the desired state."""
-
 POLL_SECONDS: Final = 5.0
 """Maximum seconds between two comparisons of desired and actual state without a report."""
-
 RETRY_SECONDS: Final = 1.0
 """Backoff in seconds after a failed step, for example if the executor is unreachable."""
+
+
+class FileUnpacker:
+    """Tasks that unpack the files of jobs, one for each job, and one that deletes them.
+
+    A generation whose files are being unpacked isn't commanded yet, so that its job can be stopped
+    at once. `Executor.start` finds the files there, or unpacks them itself if they are gone.
+    ``ready`` is called when a task has ended.
+    """
+
+    def __init__(self, executor: Executor, ready: Callable[[], None]) -> None:
+        self._executor = executor if isinstance(executor, UnpacksFiles) else None
+        self._ready = ready
+        self._tasks: dict[str, asyncio.Task[UnpackFailure | None]] = {}
+        self._releasing: asyncio.Task[None] | None = None
+        self._unreleased: set[str] = set()
+
+    def is_busy(self, job: str) -> bool:
+        """Return whether the files of a job are being unpacked."""
+        return job in self._tasks and not self._tasks[job].done()
+
+    def result(self, spec: GenerationSpec) -> tuple[bool, UnpackFailure | None]:
+        """Return whether a job's files are unpacked, and why not; begin if it hasn't begun."""
+        if self._executor is None or not spec.archive:
+            return True, None
+        task = self._tasks.get(spec.job)
+        if task is None:
+            task = self._tasks[spec.job] = asyncio.create_task(self._executor.unpack(spec))
+            task.add_done_callback(lambda _: self._ready())
+        if not task.done():
+            return False, None
+        del self._tasks[spec.job]
+        return True, task.result()
+
+    def retain(self, jobs: Collection[str]) -> None:
+        """Forget the results for all jobs but these."""
+        for job in [job for job, task in self._tasks.items() if task.done() and job not in jobs]:
+            task = self._tasks.pop(job)
+            if not task.cancelled():
+                task.exception()  # marks it as retrieved
+
+    def release(self, closed: Callable[[str], bool]) -> None:
+        """Begin to delete the files that closed jobs didn't change."""
+        if self._executor is None:
+            return
+        if self._releasing is not None and not self._releasing.done():
+            return
+        jobs = [
+            job for job in self._executor.unpacked() if job not in self._unreleased and closed(job)
+        ]
+        if jobs:
+            self._releasing = asyncio.create_task(self._release(self._executor, jobs))
+
+    async def _release(self, executor: UnpacksFiles, jobs: Sequence[str]) -> None:
+        for job in jobs:
+            try:
+                await executor.release(job)
+            except ExecutorError as error:  # retried at the next start of the service
+                self._unreleased.add(job)
+                log.warning("failed to delete the unpacked files of %r: %s", job, error)
+
+    async def close(self) -> None:
+        """Cancel the tasks; their threads end by themselves."""
+        tasks: list[asyncio.Task[Any]] = list(self._tasks.values())
+        tasks += [] if self._releasing is None else [self._releasing]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class ExecutionController:
@@ -130,10 +192,7 @@ class ExecutionController:
         return self._health_error or self._background.health_error or self.pending.fault or executor
 
     def obstacles(self) -> list[Obstacle]:
-        """Return the generations that can't be started or ended, or that end too slowly.
-
-        Include generations whose end can't be recorded, because the job's next one waits for that.
-        """
+        """Return the generations that can't be started, ended or recorded, or end too slowly."""
         executor = self.executor
         found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
         known, now = {(item.job, item.generation) for item in found}, self._writer.clock.physical()
@@ -146,10 +205,7 @@ class ExecutionController:
     # ---------------------------------------------------------------- life
 
     async def open(self) -> None:
-        """Open the executor and resync with the generations that it holds.
-
-        Raise `ExecutorError` if it is unreachable.
-        """
+        """Open the executor, or raise `ExecutorError`, and resync with its generations."""
         await self.executor.open()
         await self._set_servers()
         await self._resync_generations()
@@ -169,13 +225,10 @@ class ExecutionController:
         for item in orphans:
             new = not self._reconciler.is_orphan(item.job, item.generation)
             if new and item.end is None:
-                log.warning(
-                    "stopping generation %d of %r on %s: the store has no command for it "
-                    "(was a backup restored?)",
-                    item.generation,
-                    item.job,
-                    ", ".join(share.server for share in item.placement),
-                )
+                servers = ", ".join(share.server for share in item.placement)
+                what = f"generation {item.generation} of {item.job!r} on {servers}"
+                reason = "the store has no command for it (was a backup restored?)"
+                log.warning("stopping %s: %s", what, reason)
                 self._unreported.append(item)
         self._reconciler.set_actual_state(generations, orphans)
         self.pending.reports += [
@@ -253,11 +306,7 @@ class ExecutionController:
         )
 
     async def record_pending(self) -> None:
-        """Record pending reports; a report that fails stays pending and is retried.
-
-        Raise `ProblemError` if the store isn't writable, and `ExecutorError` if the executor is
-        unreachable, so that it can't get acknowledgements yet.
-        """
+        """Record pending reports; a report that fails stays pending and is retried."""
         if self._unreported:
             orphans = tuple(self._unreported)
             await self._writer.do(EmitOrphans(orphans))
@@ -272,10 +321,7 @@ class ExecutionController:
             await _each(self._acknowledge_end, await self._record_batch(lasting))
 
     def _keep_reports(self) -> Sequence[Ended]:
-        """Move new reports to the pending ones, and return the ends of orphans.
-
-        Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
-        """
+        """Move new reports to the pending ones; return the ends of orphans, not recorded."""
         now, orphan_ends = self._writer.clock.physical(), list[Ended]()
         for report in self.pending.reports:
             self._reconciler.record_report(report, now)
@@ -413,11 +459,7 @@ class ExecutionController:
         if completed:
             await self._writer.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
-        self._unpacker.release(self._is_over)
-
-    def _is_over(self, job: str) -> bool:
-        """Return whether a job is closed, and the ends of its generations are recorded."""
-        return job not in self._writer.published.jobs and not self.holds(job)
+        self._unpacker.release(lambda job: job not in published.jobs and not self.holds(job))
 
     async def send_commands(self) -> None:
         """Send the commands that make the actual state match the desired state."""
@@ -425,58 +467,54 @@ class ExecutionController:
             published = self._writer.published
             now = self._writer.clock.physical()
             actions = self._reconciler.actions(published.running, published.unacknowledged, now)
-            actions = [item for item in actions if not self._is_unpacking(item)]
+            unpacking = self._unpacker.is_busy
+            actions = [a for a in actions if isinstance(a, StopAction) or not unpacking(a.job)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
-            starts = [item.command for item in actions if isinstance(item, StartAction)]
+            starts = [item for item in actions if not isinstance(item, StopAction)]
             command_times = await self._writer.fetch_command_times(
                 [(item.job, item.generation) for item in starts]
             )
             self._unpacker.retain(published.running)
             await _each(partial(self._perform, command_times), actions)
 
-    def _is_unpacking(self, action: StartAction | StopAction) -> bool:
-        return isinstance(action, StartAction) and self._unpacker.is_busy(action.command.job)
-
     async def _perform(
-        self, command_times: Mapping[tuple[str, int], int], action: StartAction | StopAction
+        self, command_times: Mapping[tuple[str, int], int], action: LaunchCommand | StopAction
     ) -> None:
         """Execute an action; a start is skipped until its files are unpacked."""
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
-            self._reconciler.on_stop_accepted(
-                action.job, action.generation, self._writer.clock.physical()
-            )
+            now = self._writer.clock.physical()
+            self._reconciler.on_stop_accepted(action.job, action.generation, now)
             return
-        command = action.command
-        wanted = self._writer.published.running.get(command.job)
-        if wanted is None or wanted.generation != command.generation:
+        wanted = self._writer.published.running.get(action.job)
+        if wanted is None or wanted.generation != action.generation:
             return  # superseded since the comparison; its files may be deleted already
         try:
-            spec = self._spec(command, command_times[command.job, command.generation])
+            spec = self._spec(action, command_times[action.job, action.generation])
         except InputError as error:
-            self._refuse(command, str(error))
+            self._refuse(action, str(error))
             return
         is_done, failure = self._unpacker.result(spec)
         if not is_done:
             return  # sent when the files are there
         if failure is not None:
-            self._refuse(command, failure.reason, lasting=failure.lasting)
+            self._refuse(action, failure.reason, lasting=failure.lasting)
             return
-        self._reconciler.mark_starting(command.job, command.generation)
+        self._reconciler.mark_starting(action.job, action.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
-            self._reconciler.held.get(command.job, {}).pop(command.generation, None)
+            self._reconciler.held.get(action.job, {}).pop(action.generation, None)
             self._resync = True
             self._schedule_retry()
         elif receipt is Receipt.STALE or (
-            receipt is Receipt.DUPLICATE and not await self._is_held(command)
+            receipt is Receipt.DUPLICATE and not await self._is_held(action)
         ):
             # The executor's records are newer (a backup was restored): the number is taken.
-            self._reconciler.mark_number_used(command.job, command.generation)
+            self._reconciler.mark_number_used(action.job, action.generation)
             reason = "the executor has a newer generation of the job, or another with this number"
-            self._refuse(command, reason)
+            self._refuse(action, reason)
 
     async def _is_held(self, command: LaunchCommand) -> bool:
         generations = await self.executor.list()
@@ -546,11 +584,7 @@ class ExecutionController:
     # ---------------------------------------------------------------- retention
 
     async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-        """Delete the executor's data of closed jobs, and return the jobs that have none left.
-
-        A job with a generation that the executor still holds is skipped: its end isn't recorded.
-        So is a job whose data can't be deleted.
-        """
+        """Delete the executor's data of closed jobs; return the jobs that have none left."""
         try:
             retained = {item.job for item in await self.executor.list()}
         except ExecutorError as error:
@@ -596,10 +630,7 @@ class ExecutionController:
 
 
 async def _each(call: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:
-    """Run a call for every item, and raise the first error after all have ended.
-
-    At most `MAX_CONCURRENT_CALLS` run at a time.
-    """
+    """Call for every item, a few at a time; raise the first error after all have ended."""
     limit = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def call_item(item: ItemT) -> None:

@@ -18,19 +18,13 @@ PURGE_EVERY_JOBS: Final = 1_000  # number of remembered jobs above which closed 
 
 
 class InvalidProgressReporter:
-    """Cache of emitted reasons, so that repeated invalid reports need no transaction.
-
-    The job's stored events are authoritative: after a restart, they prevent duplicates too.
-    """
+    """Cache of emitted reasons, so that repeated invalid reports need no transaction."""
 
     def __init__(self) -> None:
         self._recorded: dict[str, tuple[int, set[str]]] = {}
 
     async def record(self, writer: Writer, job: str, generation: int, error: str) -> None:
-        """Emit an event about an invalid report of a job's running generation.
-
-        ``generation`` is the one of the report's token; reports of older ones are ignored.
-        """
+        """Emit an event about an invalid report of a job's newest generation."""
         view = writer.published.jobs.get(job)
         if view is None or view.generation != generation:
             return

@@ -1,17 +1,24 @@
-"""Checks of a service's mode: commanding an executor, or only observing jobs."""
+"""Checks of the executor and its jobs against the settings and the data of the service."""
 
 from __future__ import annotations
 
 import pwd
+import secrets
+from pathlib import Path
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import quote_for_display
-from shadowprice.executors.contract import Executor
+from shadowprice.executors.contract import Executor, KeepsLocalRecords
+from shadowprice.executors.generations.disk import create_file, sync_directory
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import Store
 from shadowprice.service.uploads import UploadStore
+
+IDENTITY_FILE: Final = "mark"  # file of the mark in the executor's directory
+IDENTITY_KEY: Final = "executor"  # key of the mark in the store
 
 WITHOUT_UPLOADS_HINT: Final = (
     "put them into the container image (run.image), or on file systems that jobs see (run.workdir)"
@@ -20,27 +27,17 @@ WITHOUT_UPLOADS_HINT: Final = (
 
 
 def check_executor(settings: ServiceSettings, executor: Executor | None) -> None:
-    """Raise `InputError` if the executor doesn't support the service's mode.
-
-    A commanding service needs an executor, and that of an observing service must observe.
-    """
+    """Raise `InputError` if the executor is missing, or can't observe as required."""
     if executor is None and not settings.observe:
         raise InputError(Fault("--executor", "nothing would run", "add --observe"))
     if settings.observe and executor is not None and not executor.capabilities.observes:
-        raise InputError(
-            Fault(
-                "--executor",
-                f"{settings.executor} can't observe jobs of other schedulers",
-                f"use --executor {NO_EXECUTOR}, which only simulates decisions",
-            )
-        )
+        message = f"{settings.executor} can't observe jobs of other schedulers"
+        hint = f"use --executor {NO_EXECUTOR}, which only simulates decisions"
+        raise InputError(Fault("--executor", message, hint))
 
 
 def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
-    """Raise `InputError` if the executor can't run jobs as the users of ``--allow-user``.
-
-    It may run all jobs as one user, or a user may be unknown here or root.
-    """
+    """Raise `InputError` if the executor can't run jobs as the users of ``--allow-user``."""
     if not settings.users or executor is None or settings.observe:
         return
     if not executor.capabilities.isolates_users:
@@ -50,10 +47,8 @@ def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
         try:
             number = pwd.getpwnam(name).pw_uid
         except KeyError:
-            fault = Fault(
-                "--allow-user", f"unknown user {quote_for_display(name)}", "create the user first"
-            )
-            raise InputError(fault) from None
+            message = f"unknown user {quote_for_display(name)}"
+            raise InputError(Fault("--allow-user", message, "create the user first")) from None
         if number == 0:
             raise InputError(Fault("--allow-user", "jobs may not run as root", "name another user"))
 
@@ -65,38 +60,31 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
     allowed = settings.users_of(spec.tenant)
     if spec.run.user in allowed or (spec.run.user is None and not settings.users):
         return None
-    location = f"{place}.run.user" if place else "run.user"
+    location = f"{place}.run.user".lstrip(".")
     choices = f"one of: {', '.join(allowed)}" if allowed else "ask the operator (--allow-user)"
     if spec.run.user is None:
         return Fault(location, "is missing: each job must name its user here", choices)
     if not settings.users:
         hint = "leave it out: this service runs jobs as its own user"
         return Fault(location, f"{quote_for_display(spec.run.user)} is not allowed", hint)
-    return Fault(
-        location, f"{quote_for_display(spec.run.user)} is not allowed to this tenant", choices
-    )
+    message = f"{quote_for_display(spec.run.user)} is not allowed to this tenant"
+    return Fault(location, message, choices)
 
 
 def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault | None:
-    """Return the problem with a job that names an image or options of pods; None without one.
-
-    Without containers, the job would run with other programs than it names.
-    """
+    """Return the problem with a job that needs containers which the executor lacks, or None."""
     if executor.capabilities.runs_containers or spec.run is None:
         return None
     key = next((key for key in ("image", "pod") if getattr(spec.run, key) is not None), None)
     if key is None:
         return None
-    location = f"{place}.run.{key}" if place else f"run.{key}"
+    location = f"{place}.run.{key}".lstrip(".")
     hint = "remove it, and name the programs of the machines in run.command and run.env"
     return Fault(location, "this service runs jobs without containers", hint)
 
 
 def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) -> Fault | None:
-    """Return the problem with the upload that a job names; None if its tenant has it.
-
-    ``uploads`` is None if the executor takes no files.
-    """
+    """Return the problem with an upload that its tenant lacks, or that no executor takes."""
     if spec.run is None or spec.run.upload is None:
         return None
     location = f"{place}.run.upload"
@@ -110,23 +98,75 @@ def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) ->
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
-    """Raise `InputError` for a change between observing and commanding while jobs are open.
-
-    An observed job already runs under another scheduler, so commanding it would run it twice.
-    """
+    """Raise `InputError` for a change between observing and commanding with open jobs."""
     mode, stored = ("observe" if observe else "command"), store.get("mode")
     if stored is not None and stored != mode and open_jobs:
         if observe:
             status, hint = "really run", "leave --observe out"
         else:
             status, hint = "only observed", "add --observe"
-        raise InputError(
-            Fault(
-                f"--data {store.shown}",
-                f"holds {open_jobs} open jobs that were {status}",
-                f"{hint}, cancel them first, or use a new data directory",
-            )
-        )
+        message = f"holds {open_jobs} open jobs that were {status}"
+        hint = f"{hint}, cancel them first, or use a new data directory"
+        raise InputError(Fault(f"--data {store.shown}", message, hint))
     if stored != mode:
         with store.transaction() as connection:
             store.put(connection, "mode", mode)
+
+
+def check_executor_identity(
+    state: DurableState, executor: Executor | None, *, nothing_runs: bool
+) -> bool:
+    """Refuse an executor's records that don't belong to the data; return whether they are new.
+
+    With other local records, the executor wouldn't know the running jobs and would start them
+    twice. So data and records carry the same random mark, which detects a copy of the data without
+    the records. If the records are new, the running jobs are lost.
+
+    ``nothing_runs`` is an operator's assertion that no job of these data, or of their copies, still
+    runs. Raise `InputError` if the records differ without it, or the mark can't be written.
+    """
+    if not isinstance(executor, KeepsLocalRecords):
+        return False
+    store, directory = state.store, executor.directory
+    stored, present = store.get(IDENTITY_KEY), _mark(directory)
+    if stored is None:  # no executor with local records has run jobs of these data
+        differs = bool(state.engine.running or state.engine.unacknowledged)
+    else:
+        differs = stored != present
+    if differs and not nothing_runs:
+        foreign = f"the executor's records in {directory} don't belong to these data"
+        hint = (
+            "start with the executor directory that these data were used with; if every machine "
+            "that ran their jobs is off, add --nothing-runs"
+        )
+        message = f"{foreign}; running jobs would start twice"
+        raise InputError(Fault(f"--data {store.shown}", message, hint))
+    mark = present or _new_mark(directory)
+    if mark != stored:
+        with store.transaction() as connection:
+            store.put(connection, IDENTITY_KEY, mark)
+    return differs
+
+
+def _mark(directory: Path) -> str | None:
+    try:
+        return (directory / IDENTITY_FILE).read_text(encoding="ascii") or None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        fault = Fault(str(directory / IDENTITY_FILE), f"cannot be read: {reason}")
+        raise InputError(fault) from error
+
+
+def _new_mark(directory: Path) -> str:
+    mark = secrets.token_hex(16)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_file(directory / IDENTITY_FILE, mark.encode())
+        sync_directory(directory)
+    except OSError as error:
+        hint = "check that it is a directory that this user can write"
+        message = f"cannot be written: {error.strerror}"
+        raise InputError(Fault(str(directory), message, hint)) from error
+    return mark

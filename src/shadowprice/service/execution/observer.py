@@ -1,7 +1,7 @@
 """Observation of jobs that another scheduler runs, for a service that only observes.
 
 Such a service decides as usual, and simulates its decisions. In addition, it polls an executor and
-records where each job really ran, from when to when. Nothing here can send commands.
+records where each job really ran, from when to when. Nothing here sends commands.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
@@ -22,11 +22,12 @@ from shadowprice.core.job_keys import name_of_key, qualified_name, shown_key
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import ExecutorError, ObservedJob, ServerAllocation, ServerInfo
+from shadowprice.executors.contract import Executor, ExecutorError, ObservedJob, ServerAllocation
 from shadowprice.service.clock import SECOND
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
@@ -35,31 +36,11 @@ from shadowprice.service.writer import Writer
 log = logging.getLogger("shadowprice.service")
 
 MAX_POLL_SECONDS: Final = 5.0  # maximum seconds between two polls; half a slot if that is less
-
 MIN_POLL_SECONDS: Final = 1.0  # minimum seconds between two polls
-
 MAX_JOBS_PER_OBSERVATION: Final = 10_000  # maximum number of jobs recorded of one poll
-
 START_TIME_TOLERANCE_NS: Final = 2 * SECOND
 """Tolerance in nanoseconds: start times this close in two polls mean the same start."""
-
 LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll in the store
-
-
-class ObservingExecutor(Protocol):
-    """The part of an executor that an observing service may use."""
-
-    async def open(self) -> None:
-        """Connect."""
-
-    async def close(self) -> None:
-        """Disconnect."""
-
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
-        """Set the servers."""
-
-    async def observe(self) -> tuple[ObservedJob, ...]:
-        """Return the jobs that really run."""
 
 
 # ------------------------------------------------------------------ one poll
@@ -92,7 +73,9 @@ class RecordObservation:
         """Record the differences from the previous poll."""
         connection, now = batch.connection, batch.now
         previous_poll = last_observation_time(connection)
-        open_rows = {row.job: row for row in _open(connection)}
+        last_seen = now if previous_poll is None else min(previous_poll, now)
+        open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
+        open_rows = {row.job: row for row in connection.execute(open_query)}
         seen: dict[str, ObservedJob] = {}
         for observed in _with_keys(connection, self.seen, open_rows):
             if observed.job in seen:
@@ -105,17 +88,16 @@ class RecordObservation:
         new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
         last_rows = _newest(connection, [observed.job for observed in new_jobs])
         for observed in new_jobs:
-            if self._record_new_job(observed, last_rows.get(observed.job), now, rows):
+            if _record_new_job(observed, last_rows.get(observed.job), now, rows):
                 changed[observed.job] = observed
         for name, row in open_rows.items():
             current = seen.get(name)
             if current is None:
-                end = now if previous_poll is None else min(previous_poll, now)
-                rows.end(row, end)
+                rows.end(row, last_seen)
             elif current.ended is not None:
                 rows.end(row, min(int(current.ended * SECOND), now))
-            elif self._was_restarted(row, current, previous_poll):
-                rows.end(row, now if previous_poll is None else min(previous_poll, now))
+            elif _was_restarted(row, current, previous_poll):
+                rows.end(row, last_seen)
                 rows.began.append(_row(current, min(int(current.since * SECOND), now)))
             elif row.placement != _placement_json(current.placement):
                 rows.end(row, now)
@@ -123,43 +105,35 @@ class RecordObservation:
             else:
                 continue
             changed[name] = current
-        self._write(batch, rows)
+        update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
+        batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
+        batch.execute_on_flush(update.values(ended=None), rows.again)
+        batch.execute_on_flush(tables.observed.insert(), rows.began)
         _settle(batch, changed, rows, open_rows)
         batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
-    @staticmethod
-    def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
-        """Record a job that didn't run at the previous poll; return whether that is a change."""
-        since = min(int(one.since * SECOND), now)
-        if one.ended is not None:
-            if last is not None and since <= max(last.since + START_TIME_TOLERANCE_NS, last.ended):
-                return False  # already recorded
-            row = _row(one, since)
-            rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
-        elif last is None:
-            rows.began.append(_row(one, since))
-        elif since > last.ended or last.placement != _placement_json(one.placement):
-            rows.began.append(_row(one, max(since, last.ended)))
-        else:  # the previous poll missed the job: reopen the row
-            rows.again.append({"key": last.id})
-        return True
 
-    @staticmethod
-    def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
-        """Return whether a job ended and started again between two polls."""
-        since = int(reported_job.since * SECOND)
-        return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
+def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
+    """Record a job that didn't run at the previous poll; return whether that is a change."""
+    since = min(int(one.since * SECOND), now)
+    if one.ended is not None:
+        if last is not None and since <= max(last.since + START_TIME_TOLERANCE_NS, last.ended):
+            return False  # already recorded
+        row = _row(one, since)
+        rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
+    elif last is None:
+        rows.began.append(_row(one, since))
+    elif since > last.ended or last.placement != _placement_json(one.placement):
+        rows.began.append(_row(one, max(since, last.ended)))
+    else:  # the previous poll missed the job: reopen the row
+        rows.again.append({"key": last.id})
+    return True
 
-    @staticmethod
-    def _write(batch: Batch, rows: _Rows) -> None:
-        table = tables.observed
-        update = table.update().where(table.c.id == bindparam("key"))
-        if rows.ended:
-            batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
-        if rows.again:
-            batch.execute_on_flush(update.values(ended=None), rows.again)
-        if rows.began:
-            batch.execute_on_flush(table.insert(), rows.began)
+
+def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
+    """Return whether a job ended and started again between two polls."""
+    since = int(reported_job.since * SECOND)
+    return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
 
 
 def _precedence(observed: ObservedJob) -> tuple[bool, float]:
@@ -197,11 +171,7 @@ def _with_keys(
 def _find_key(
     observed: ObservedJob, open_keys: Iterable[str], submitted: Iterable[Row[Any]]
 ) -> str:
-    """Return the key of a run of another scheduler.
-
-    ``open_keys`` are those of observed runs that haven't ended, and ``submitted`` are the jobs from
-    `_submitted_jobs`, both of the run's name.
-    """
+    """Return the key of a run among open runs and submitted jobs of its name, or a new one."""
     if observed.tenant is not None:
         own = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
         open_keys = [key for key in open_keys if shown_key(key) in own]
@@ -241,21 +211,11 @@ def _placement_json(placement: Iterable[ServerAllocation]) -> str:
 
 
 def _row(one: ObservedJob, since: int) -> dict[str, Any]:
-    return {
-        "job": one.job,
-        "since": since,
-        "ended": None,
-        "placement": _placement_json(one.placement),
-    }
-
-
-def _open(connection: Connection) -> Sequence[Row[Any]]:
-    table = tables.observed
-    return connection.execute(select(table).where(table.c.ended.is_(None))).all()
+    placement = _placement_json(one.placement)
+    return {"job": one.job, "since": since, "ended": None, "placement": placement}
 
 
 def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the newest observed run of each job."""
     table = tables.observed
     rows: dict[str, Row[Any]] = {}
     for chunk in in_chunks(names):
@@ -283,40 +243,29 @@ def _settle(
     """Update the outcomes of changed jobs, and emit an event for each."""
     if not changed:
         return
-    names = list(changed)
-    stored = _outcomes(batch.connection, names)
-    jobs = _jobs(batch, names)
+    stored, jobs = _outcomes(batch.connection, list(changed)), _jobs(batch, list(changed))
     started_rows = {row["job"]: row for row in rows.began}
     ended = {row["key"]: row["at"] for row in rows.ended}
     inserts, updates, now = [], [], batch.now
     for name, current in changed.items():
-        observed_tenant = current.tenant if current else None
-        job_id, tenant, submitted = jobs.get(name, (None, observed_tenant, None))[:3]
+        view, spec = jobs.get(name, (None, {}))
+        tenant = view.tenant if view else current.tenant if current else None
         outcome = stored.get(name)
         first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
-        if (
-            name in started_rows
-            and outcome is not None
-            and (outcome.ended or now) < (submitted or 0)
-        ):
+        last_seen = now if outcome is None else outcome.ended or now
+        if view is not None and name in started_rows and last_seen < view.submitted:
             first, runs = None, 0  # a run before the submission was another job of this name
-        record: dict[str, Any] = {
-            "started": started_rows[name]["since"] if first is None else first,
-            "runs": runs + (name in started_rows),
-            "ended": None,
-            "slot": None,
-            "done": None,
-            "utility": None,
-        }
+        record: dict[str, Any] = dict.fromkeys(("ended", "slot", "done", "utility"))
+        record["started"] = started_rows[name]["since"] if first is None else first
+        record["runs"] = runs + (name in started_rows)
         is_over = current is None or current.ended is not None
         if is_over:
             end = ended[going[name].id] if name in going else started_rows[name]["ended"]
             record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
             record["done"] = None if current is None or current.done is None else int(current.done)
-            if submitted is not None and end >= submitted:
-                record["utility"] = (
-                    0.0 if record["done"] == 0 else _observed_utility(batch, jobs[name], end)
-                )
+            if view is not None and end >= view.submitted:
+                failed = record["done"] == 0
+                record["utility"] = 0.0 if failed else _observed_utility(batch, view, spec, end)
         if outcome is None:
             inserts.append(record | {"job": name, "tenant": tenant})
         else:
@@ -324,15 +273,13 @@ def _settle(
         kind = "real-ended" if is_over else "real-moved" if name in going else "real-started"
         owner = tenant[:200] if tenant else None
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
-        batch.emit(kind, name, tenant=owner, job_id=job_id, **data)
+        batch.emit(kind, name, tenant=owner, job_id=view.id if view else None, **data)
     table = tables.outcomes
-    if inserts:
-        batch.execute_on_flush(table.insert(), inserts)
+    batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
-        batch.execute_on_flush(
-            table.update().where(table.c.job == bindparam("key")).values(**values), updates
-        )
+        update = table.update().where(table.c.job == bindparam("key")).values(**values)
+        batch.execute_on_flush(update, updates)
 
 
 def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
@@ -344,41 +291,28 @@ def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any
     return outcomes
 
 
-_Job = tuple[int, str | None, int, Mapping[str, Any], int]
-"""A job's id, tenant, submission time, specification, and start time of its utility."""
-
-
-def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
-    """Return the submitted jobs among observed ones."""
+def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, tuple[JobView, Mapping[str, Any]]]:
+    """Return the submitted jobs among observed ones, with their specifications."""
     table = tables.jobs
     specs: dict[str, Mapping[str, Any]] = {}
     for chunk in in_chunks(names):
         query = select(table.c.key, table.c.spec).where(table.c.key.in_(chunk))
         specs |= {row.key: json.loads(row.spec) for row in batch.connection.execute(query)}
-    return {
-        name: (
-            job.view.id,
-            job.view.tenant,
-            job.view.submitted,
-            batch.state.specs.get(name) or specs[name],
-            job.view.arrived,
-        )
-        for name, job in batch.find_jobs(names).items()
-        if name in specs or name in batch.state.specs
-    }
+    specs |= batch.state.specs
+    jobs = batch.find_jobs(names)
+    return {name: (job.view, specs[name]) for name, job in jobs.items() if name in specs}
 
 
-def _observed_utility(batch: Batch, job: _Job, ended: int) -> float | None:
+def _observed_utility(
+    batch: Batch, view: JobView, spec: Mapping[str, Any], ended: int
+) -> float | None:
     """Return a submitted job's utility at its completion time; None if it can't be resolved."""
-    _, _, _, spec, arrived = job
-    cluster: Cluster = batch.engine.cluster
+    calendar, cluster = batch.calendar, batch.engine.cluster
     try:
-        resolved_job = resolve_job(JobSpec.model_validate(spec), cluster, batch.calendar, arrived)
+        resolved = resolve_job(JobSpec.model_validate(spec), cluster, calendar, view.arrived)
     except (InputError, ValueError):  # the servers changed since the submission
         return None
-    return utility_value(
-        resolved_job.utility, max(0, batch.calendar.slot_at(ended) - resolved_job.arrival)
-    )
+    return utility_value(resolved.utility, max(0, calendar.slot_at(ended) - resolved.arrival))
 
 
 # ------------------------------------------------------------------ polling
@@ -387,7 +321,7 @@ def _observed_utility(batch: Batch, job: _Job, ended: int) -> float | None:
 class ObservationLoop:
     """Polls the executor while the service runs, and records the results."""
 
-    def __init__(self, writer: Writer, executor: ObservingExecutor) -> None:
+    def __init__(self, writer: Writer, executor: Executor) -> None:
         self._health_error: str | None = None
         self._executor = executor
         self._writer = writer
@@ -414,11 +348,7 @@ class ObservationLoop:
         await run_all(self._background.end, self._executor.close)
 
     async def look(self) -> None:
-        """Poll once, and record the changes.
-
-        Raise `ExecutorError` if the executor is unreachable, and `ProblemError` if the store can't
-        be written.
-        """
+        """Poll the executor once, and record the changes."""
         cluster = self._writer.published.servers.cluster
         if cluster is not self._cluster:
             await self._executor.set_servers(to_server_infos(cluster))
@@ -440,6 +370,3 @@ class ObservationLoop:
             self._health_error = f"failed to record running jobs: {error}"
             log.error("%s", self._health_error)
         await asyncio.sleep(self._pause)
-
-
-__all__ = ["ObservationLoop", "ObservingExecutor", "RecordObservation", "last_observation_time"]

@@ -7,24 +7,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from shadowprice.executors import contract
 from shadowprice.executors.background import monotonic
-from shadowprice.executors.contract import (
-    Ended,
-    InvalidProgress,
-    Obstacle,
-    Report,
-    ServerGone,
-    ServerSeen,
-    Started,
-    StartRefused,
-)
 from shadowprice.service.state.report_operations import DurableReport
 
 log = logging.getLogger("shadowprice.service")
 
 INITIAL_BACKOFF_SECONDS: Final = 1.0
 """Initial backoff, in seconds, of a report that could not be recorded."""
-
 MAX_BACKOFF_SECONDS: Final = 60.0  # maximum backoff, in seconds
 
 
@@ -32,7 +22,7 @@ MAX_BACKOFF_SECONDS: Final = 60.0  # maximum backoff, in seconds
 class PendingReport:
     """The newest report of a subject, which is not recorded yet."""
 
-    report: DurableReport | ServerSeen | ServerGone
+    report: DurableReport | contract.ServerSeen | contract.ServerGone
     fault: str = ""  # why the last attempt failed; empty before the first one
     due: float = 0.0  # monotonic time of the next attempt
     pause: float = INITIAL_BACKOFF_SECONDS  # backoff in seconds after the next failure
@@ -46,7 +36,7 @@ class PendingReports:
     """
 
     def __init__(self) -> None:
-        self.reports: list[Report] = []
+        self.reports: list[contract.Report] = []
         self.kept: dict[Hashable, PendingReport] = {}
 
     @property
@@ -54,22 +44,18 @@ class PendingReports:
         """Why a report can't be recorded; None if no attempt failed."""
         return next((entry.fault for entry in self.kept.values() if entry.fault), None)
 
-    def obstacles(self) -> list[Obstacle]:
-        """Return the generations whose end or refused start can't be recorded.
-
-        Other reports, such as invalid progress, keep no generation from its end. Errors may name
-        other tenants' jobs, so only `fault` has their texts.
-        """
+    def obstacles(self) -> list[contract.Obstacle]:
+        """Return the generations whose end or refused start can't be recorded."""
         obstacles = []
         for entry in self.kept.values():
             report = entry.report
-            if entry.fault and isinstance(report, Ended | StartRefused):
-                subject = "end" if isinstance(report, Ended) else "refused start"
+            if entry.fault and isinstance(report, contract.Ended | contract.StartRefused):
+                subject = "end" if isinstance(report, contract.Ended) else "refused start"
                 reason = (
                     f"the report of its {subject} can't be recorded, and is retried; see the log "
                     "of the service"
                 )
-                obstacles.append(Obstacle(report.job, report.generation, (), reason))
+                obstacles.append(contract.Obstacle(report.job, report.generation, (), reason))
         return obstacles
 
     @property
@@ -85,10 +71,10 @@ class PendingReports:
             (entry.due - now for entry in self.kept.values() if entry.fault), default=otherwise
         )
 
-    def keep(self, report: DurableReport | ServerSeen | ServerGone) -> None:
+    def keep(self, report: DurableReport | contract.ServerSeen | contract.ServerGone) -> None:
         """Add a report, which replaces an earlier one of the same subject."""
         previous = self.kept.pop(_subject(report), None)
-        if isinstance(report, ServerSeen | ServerGone):
+        if isinstance(report, contract.ServerSeen | contract.ServerGone):
             previous = None
             self._drop_superseded(_server_name(report))
         entry = PendingReport(report) if previous is None else replace(previous, report=report)
@@ -96,7 +82,7 @@ class PendingReports:
 
     def _drop_superseded(self, server: str) -> None:
         """Drop failed reports of a server, because a newer report supersedes them."""
-        for kind in (ServerSeen, ServerGone):
+        for kind in (contract.ServerSeen, contract.ServerGone):
             entry = self.kept.get((kind, server))
             if entry is not None and entry.fault:
                 del self.kept[kind, server]
@@ -105,8 +91,8 @@ class PendingReports:
         """Remove a recorded report; an end also removes the generation's start."""
         if self.kept.get(_subject(entry.report)) is entry:  # a newer report may have replaced it
             del self.kept[_subject(entry.report)]
-        if isinstance(entry.report, Ended | StartRefused):
-            self.kept.pop((Started, entry.report.job, entry.report.generation, ""), None)
+        if isinstance(entry.report, contract.Ended | contract.StartRefused):
+            self.kept.pop((contract.Started, entry.report.job, entry.report.generation, ""), None)
 
     def retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
@@ -119,21 +105,20 @@ class PendingReports:
         log.error("%s; retrying", entry.fault, exc_info=error)
 
 
-def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:
+def _subject(report: DurableReport | contract.ServerSeen | contract.ServerGone) -> Hashable:
     """Return the key by which a newer report replaces an older one."""
-    if isinstance(report, ServerSeen | ServerGone):
+    if isinstance(report, contract.ServerSeen | contract.ServerGone):
         return type(report), _server_name(report)
-    reason = report.reason if isinstance(report, InvalidProgress) else ""
-    kind = Ended if isinstance(report, StartRefused) else type(report)
+    reason = report.reason if isinstance(report, contract.InvalidProgress) else ""
+    kind = contract.Ended if isinstance(report, contract.StartRefused) else type(report)
     return kind, report.job, report.generation, reason
 
 
-def _server_name(report: ServerSeen | ServerGone) -> str:
-    return report.server if isinstance(report, ServerGone) else report.server.name
+def _server_name(report: contract.ServerSeen | contract.ServerGone) -> str:
+    return report.server if isinstance(report, contract.ServerGone) else report.server.name
 
 
-def _describe_subject(report: DurableReport | ServerSeen | ServerGone) -> str:
-    """Describe a report's subject for a log line."""
-    if isinstance(report, ServerSeen | ServerGone):
+def _describe_subject(report: DurableReport | contract.ServerSeen | contract.ServerGone) -> str:
+    if isinstance(report, contract.ServerSeen | contract.ServerGone):
         return f"server {_server_name(report)!r}"
     return f"generation {report.generation} of {report.job!r}"

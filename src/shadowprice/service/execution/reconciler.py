@@ -31,18 +31,9 @@ ExecutionCommand = Start | Resize | Stop
 
 INITIAL_BACKOFF_NS: Final = 5 * SECOND
 """Initial backoff of a failed job's restart, in nanoseconds; doubled by each failure."""
-
 MAX_BACKOFF_NS: Final = 600 * SECOND  # maximum backoff, in nanoseconds
-
 STOP_OVERDUE_NS: Final = 120 * SECOND
 """Nanoseconds after which a stop counts as overdue; most grace periods are shorter."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartAction:
-    """Action: start a generation."""
-
-    command: LaunchCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +64,6 @@ class Reconciler:
     _orphans: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     """Servers of each orphan; kept after its end, because its reports can repeat."""
 
-    # ---------------------------------------------------------------- actual state
-
     def set_actual_state(
         self, held: Collection[GenerationStatus], orphans: Collection[GenerationStatus] = ()
     ) -> None:
@@ -96,10 +85,7 @@ class Reconciler:
         return (job, generation) in self._orphans
 
     def is_orphan_report(self, report: Report) -> bool:
-        """Return whether a report has to be ignored because it is an orphan's.
-
-        A refusal isn't ignored: no generation of that number will run.
-        """
+        """Return whether to ignore an orphan's report; a refusal counts: nothing will run."""
         return isinstance(
             report, Started | Ended | Progressed | InvalidProgress | PartlyEnded
         ) and self.is_orphan(report.job, report.generation)
@@ -162,8 +148,6 @@ class Reconciler:
         self._counted.pop(job, None)
         self._not_before.pop(job, None)
 
-    # ---------------------------------------------------------------- commands
-
     def completed_commands(
         self, running: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
     ) -> list[int]:
@@ -175,7 +159,6 @@ class Reconciler:
         ]
 
     def _is_completed(self, command: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
-        """Return whether a command is completed or superseded."""
         phases = self.held.get(command.job, {})
         if isinstance(command, Stop):
             return all(
@@ -201,13 +184,9 @@ class Reconciler:
         running: Mapping[str, LaunchCommand],
         unacknowledged: Mapping[int, ExecutionCommand],
         now: int,
-    ) -> list[StartAction | StopAction]:
-        """Return the actions that bring the executor closer to the desired state.
-
-        ``running`` is the desired state: the newest command of every job that should run.
-        ``unacknowledged`` has the commands that are not completed, by number.
-        """
-        actions: list[StartAction | StopAction] = []
+    ) -> list[LaunchCommand | StopAction]:
+        """Return the starts and stops from ``running``, the desired state, and open commands."""
+        actions: list[LaunchCommand | StopAction] = []
         newest_command = {command.job: number for number, command in unacknowledged.items()}
         for job, phases in self.held.items():
             wanted = running.get(job)
@@ -231,7 +210,7 @@ class Reconciler:
                 continue
             if not withheld.isdisjoint(command.servers):
                 continue
-            actions.append(StartAction(command))
+            actions.append(command)
         return actions
 
     def _withheld(self) -> frozenset[str]:

@@ -13,29 +13,21 @@ from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ROLE_LABEL, ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.state.batch import Operation
-from shadowprice.service.state.commit_result import ClusterState, Withheld
+from shadowprice.service.state.durable_state import ClusterState, Withheld
 from shadowprice.service.state.operations import (
     Availability,
     ChangeServer,
     SetServerAvailability,
     UpdateServers,
 )
-from shadowprice.service.state.server_limits import (
-    LimitServers,
-    configured_capacity,
-    is_limiting,
-)
+from shadowprice.service.state.server_limits import LimitServers, configured_capacity, is_limiting
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
 
 class ServerDiscovery:
-    """Applies the executor's server reports to the engine's cluster.
-
-    The servers in ``stated`` have the capacity of the cluster file, or less if the executor has
-    less. ``discovers`` says whether the executor discovers servers itself.
-    """
+    """Applies the executor's server reports to the engine's cluster."""
 
     def __init__(self, writer: Writer, stated: Collection[str], *, discovers: bool) -> None:
         self._writer = writer
@@ -93,10 +85,7 @@ class ServerDiscovery:
             await self._try(LimitServers(available))
 
     async def _open_or_close(self, server: ServerInfo) -> ClusterState:
-        """Cordon or drain a server that no longer accepts work, or undo that; return all servers.
-
-        Servers that an operator cordoned or drained stay so.
-        """
+        """Close or open a server like the executor, unless an operator closed it; return all."""
         servers, name = self._writer.published.servers, server.name
         is_drained, is_cordoned = name in servers.drained, name in servers.cordoned
         drains = server.evicts and not server.takes_work
@@ -126,10 +115,7 @@ class ServerDiscovery:
 
 
 def to_server_spec(server: ServerInfo, cluster: Cluster) -> ServerState:
-    """Return the state of a discovered server, with the resources that the cluster counts.
-
-    GPUs count by kind if the cluster has that kind, otherwise as ``gpu``.
-    """
+    """Return a discovered server's state; GPUs count by kind if the cluster has it."""
     counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
     if any(name.startswith("gpu/") for name in counted):
         counted.pop("gpu", None)
@@ -147,10 +133,7 @@ def _counted_amounts(server: ServerInfo) -> Mapping[str, int]:
 
 
 def to_server_infos(cluster: Cluster, withheld: Withheld | None = None) -> Sequence[ServerInfo]:
-    """Return a cluster's servers as an executor's configuration, without unlimited resources.
-
-    ``withheld`` holds amounts to add, which are configured but missing.
-    """
+    """Return the servers as an executor's configuration: limited amounts, and the withheld."""
     infos = []
     for name in cluster.names:
         amounts = configured_capacity(cluster, name, (withheld or {}).get(name, {}))

@@ -186,7 +186,7 @@ def parse_request(
     faults = []
     servers = parameters.servers
     kinds = build_server_classes(cluster)
-    counts = {name: len(rows) for name, rows in zip(kinds.names, kinds.rows, strict=True)}
+    counts = {name: len(rows) for name, rows in kinds.items()}
     for name, number in servers.items():
         if name not in counts:
             hint = hint_for_unknown(name, counts)
@@ -218,7 +218,7 @@ def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> d
     """Return the content of a cluster file for a cluster with servers added or removed."""
     kinds = build_server_classes(cluster)
     servers_after: list[dict[str, Any]] = []
-    for kind, rows in zip(kinds.names, kinds.rows, strict=True):
+    for kind, rows in kinds.items():
         change, members = servers.get(kind, 0), rows.tolist()
         first = members[0]
         named = [(cluster.names[row], row) for row in members[: len(members) + min(change, 0)]]

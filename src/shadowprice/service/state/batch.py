@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -19,20 +19,12 @@ from shadowprice.service.budgets.accounts import Account, AccountEntry
 from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.commit_result import StreamEvent
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import DurableState, StreamEvent
 from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.store import tables
-from shadowprice.service.store.prepared_statement import PreparedStatement
+from shadowprice.service.store.lookups import PreparedStatement
 from shadowprice.service.store.retention import has_purged_jobs
-
-
-class StoredJob(NamedTuple):
-    """A job, with the hashes of its submission's content and of the request."""
-
-    view: JobView
-    content: str
-    request: str | None
 
 
 class Batch:
@@ -51,13 +43,12 @@ class Batch:
         self.specs: dict[str, Mapping[str, Any]] = {}
         self.events: list[StreamEvent] = []
         self.closed: list[str] = []
-        self._journal: list[dict[str, Any]] = []
+        self._rows: dict[PreparedStatement, list[dict[str, Any]]] = {
+            statement: [] for statement in _IN_ORDER
+        }
         self._new: dict[str, dict[str, Any]] = {}
         self._contents: dict[str, str] = {}
         """Hashes of the revised jobs."""
-        self._commands: list[dict[str, Any]] = []
-        self._generations: list[dict[str, Any]] = []
-        self._over: list[dict[str, Any]] = []
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}
         self._entries: list[AccountEntry] = []
         self._changed_accounts: dict[str, None] = {}
@@ -85,7 +76,10 @@ class Batch:
         The rollback covers events of the engine, recorded rows and the state beside the engine. So
         a block must change state through the batch, or only after everything that may raise.
         """
-        state, lists = self.state, self._lists()
+        state = self.state
+        # These lists only grow, so that truncation rolls them back.
+        lists: list[list[Any]] = [self.events, self.closed, self._entries, self._statements]
+        lists += self._rows.values()
         lengths = [len(rows) for rows in lists]
         counters = state.next_job, state.next_event_id, state.last_at, state.calendar
         outer, self.undo = self.undo, (undo := Undo())
@@ -102,19 +96,6 @@ class Batch:
             self.undo = outer
         if undo:
             outer.push(undo.rollback)
-
-    def _lists(self) -> tuple[list[Any], ...]:
-        """Return the lists that only grow, so that truncation rolls them back."""
-        return (
-            self.events,
-            self.closed,
-            self._journal,
-            self._commands,
-            self._generations,
-            self._over,
-            self._entries,
-            self._statements,
-        )
 
     # ---------------------------------------------------------------- recording
 
@@ -184,10 +165,7 @@ class Batch:
         job_id: int | None = None,
         **data: Any,
     ) -> None:
-        """Emit an event; ``decision`` marks decisions of the policy.
-
-        ``tenant`` and ``job_id`` are those of a job whose view isn't in memory.
-        """
+        """Emit an event; ``tenant`` and ``job_id`` are of a job whose view isn't in memory."""
         view = None if job is None else self.state.views.get(job)
         if view is not None:
             tenant, job_id = view.tenant, view.id
@@ -200,12 +178,12 @@ class Batch:
 
     def append_journal(self, sequence: int, entry: str) -> None:
         """Append an event of the engine to the journal."""
-        self._journal.append({"sequence": sequence, "at": self.now, "entry": entry})
+        self._rows[_INSERT_JOURNAL].append({"sequence": sequence, "at": self.now, "entry": entry})
         self.state.last_at = self.now
 
     def insert_command(self, command: Start | Resize | Stop, record: Mapping[str, Any]) -> None:
         """Record a command of the engine's last event, with its details."""
-        self._commands.append(
+        self._rows[_INSERT_COMMANDS].append(
             {
                 "id": command.id,
                 "sequence": self.engine.sequence,
@@ -222,7 +200,7 @@ class Batch:
         self, command: Start | Resize, placement: Any, started: int | None
     ) -> None:
         """Record the generation that a command starts; ``started`` is None until it runs."""
-        self._generations.append(
+        self._rows[_INSERT_GENERATIONS].append(
             {
                 "job": command.job,
                 "generation": command.generation,
@@ -237,7 +215,7 @@ class Batch:
 
     def end_generations(self, job: str, at: int) -> None:
         """Record the end of the generations of a job that started before a moment."""
-        self._over.append({"of": job, "at": at})
+        self._rows[_END_GENERATIONS].append({"of": job, "at": at})
 
     def is_end_recorded(self, key: str, generation: int) -> bool | None:
         """Return whether a generation's end is recorded; None if it was never commanded."""
@@ -271,10 +249,7 @@ class Batch:
         self.undo.put(self._changed_accounts, tenant, None)
 
     def set_value(self, key: str, value: str | Callable[[], str]) -> None:
-        """Set a key of the store's key-value table when the batch is written.
-
-        A function is called then, so that a large value is serialized once for several changes.
-        """
+        """Set a key of the key-value table on flush; a function is called then, once."""
         self.undo.put(self._values, key, value)
 
     def execute_on_flush(
@@ -288,31 +263,17 @@ class Batch:
     def flush(self) -> None:
         """Write all recorded changes to the store."""
         store, connection = self.state.store, self.connection
-        store.write(connection, _INSERT_JOURNAL, self._journal)
         self._write_jobs()
-        store.write(connection, _INSERT_COMMANDS, self._commands)
-        store.write(connection, _INSERT_GENERATIONS, self._generations)
-        store.write(connection, _END_GENERATIONS, self._over)
+        for prepared, values in self._rows.items():
+            store.write(connection, prepared, values)
         store.write(connection, _END_GENERATION, list(self._ended.values()))
-        store.write(
-            connection,
-            _INSERT_EVENTS,
-            [
-                {
-                    "id": event.id,
-                    "at": event.at,
-                    "kind": event.kind,
-                    "decision": int(event.decision),
-                    "job": event.job,
-                    "job_id": event.job_id,
-                    "tenant": event.tenant,
-                    "data": json.dumps(event.data, ensure_ascii=False, separators=(",", ":")),
-                }
-                for event in self.events
-            ],
-        )
-        for statement, rows in self._statements:
-            store.write(connection, statement, rows)
+        rows = []
+        for event in self.events:
+            data = json.dumps(event.data, ensure_ascii=False, separators=(",", ":"))
+            rows.append(event._asdict() | {"decision": int(event.decision), "data": data})
+        store.write(connection, _INSERT_EVENTS, rows)
+        for statement, parameters in self._statements:
+            store.write(connection, statement, parameters)
         for key, value in self._values.items():
             store.put(connection, key, value if isinstance(value, str) else value())
         write_entries(store, connection, self.state.accounts, self._entries, self.now)
@@ -340,46 +301,38 @@ class Batch:
     def find_jobs(self, keys: Sequence[str]) -> dict[str, StoredJob]:
         """Return jobs by key, open or closed. Jobs that this batch adds are included."""
         jobs = {key: self._added_job(key) for key in keys if key in self._new}
-        for row in store_queries.jobs_by_key(self.connection, keys):
-            jobs[row.key] = self._stored_job(row)
-        return jobs
+        return jobs | self._with_changes(store_queries.jobs_by_key(self.connection, keys))
 
     def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the newest job of each qualified name, open or closed.
-
-        Jobs that this batch adds are included.
-        """
-        rows = store_queries.newest_jobs(self.connection, qualified_names)
-        jobs = {row.qualified_name: self._stored_job(row) for row in rows}
-        if self._new:
-            wanted = set(qualified_names)
-            for key, row in self._new.items():  # in the order of their ids
-                if row["qualified_name"] in wanted:
-                    jobs[row["qualified_name"]] = self._added_job(key)
-        return jobs
+        """Return the newest job of each qualified name, open or closed or added here."""
+        stored = store_queries.newest_jobs(self.connection, qualified_names)
+        return self._with_changes(stored) | self._added_jobs("qualified_name", qualified_names)
 
     def jobs_of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
         """Return the job of each request, open or closed; those this batch adds are included."""
         if not requests:
             return {}
-        rows = store_queries.jobs_of_requests(self.connection, requests)
-        jobs = {row.request: self._stored_job(row) for row in rows}
-        wanted = set(requests)
-        for key, row in self._new.items():
-            if row["request"] in wanted:
-                jobs[row["request"]] = self._added_job(key)
-        return jobs
+        stored = store_queries.jobs_of_requests(self.connection, requests)
+        return self._with_changes(stored) | self._added_jobs("request", requests)
+
+    def _added_jobs(self, column: str, values: Sequence[str]) -> dict[str, StoredJob]:
+        """Return the jobs that this batch adds, in the order of their ids, by a column's value."""
+        wanted = set(values) if self._new else set()
+        added = ((row[column], key) for key, row in self._new.items() if row[column] in wanted)
+        return {value: self._added_job(key) for value, key in added}
 
     def _added_job(self, key: str) -> StoredJob:
         row = self._new[key]
-        content = self._contents.get(key, row["content"])
-        return StoredJob(self.views[key], content, row["request"])
+        return StoredJob(self.views[key], self._contents.get(key, row["content"]), row["request"])
 
-    def _stored_job(self, row: Any) -> StoredJob:
-        view = self.state.views.get(row.key)
-        if view is None:
-            view = self.views.get(row.key) or JobView.from_json(row.view)
-        return StoredJob(view, self._contents.get(row.key, row.content), row.request)
+    def _with_changes(self, jobs: Mapping[str, StoredJob]) -> dict[str, StoredJob]:
+        """Return stored jobs with the changes that aren't written yet."""
+        changed = {}
+        for value, (stored, content, request) in jobs.items():
+            key = stored.key
+            view = self.state.views.get(key) or self.views.get(key) or stored
+            changed[value] = StoredJob(view, self._contents.get(key, content), request)
+        return changed
 
     def has_purged_jobs(self) -> bool:
         """Return whether jobs were ever purged from the store."""
@@ -399,11 +352,7 @@ class Batch:
 
 
 class Operation(Protocol):
-    """An atomic operation on the durable state.
-
-    An operation of several independent steps runs each step within `Batch.savepoint`. It doesn't
-    raise if a step fails: its answer says which steps succeeded.
-    """
+    """An atomic operation on the durable state; independent steps are savepoints."""
 
     def perform(self, batch: Batch) -> Any:
         """Perform the operation, and return the answer for its caller.
@@ -412,7 +361,6 @@ class Operation(Protocol):
         them later. A row that is written at once, to get its id, must be the last step. Raise
         `ShadowpriceError` if the operation fails. The caller rolls it back.
         """
-        ...
 
 
 _INSERT_JOURNAL: Final = PreparedStatement(tables.journal.insert())
@@ -424,12 +372,7 @@ _INSERT_EVENTS: Final = PreparedStatement(tables.events.insert())
 _UPDATE_JOB: Final = PreparedStatement(
     tables.jobs.update()
     .where(tables.jobs.c.id == bindparam("number"))
-    .values(
-        state=bindparam("state"),
-        open=bindparam("open"),
-        closed=bindparam("closed"),
-        view=bindparam("view"),
-    )
+    .values({name: bindparam(name) for name in ("state", "open", "closed", "view")})
 )
 
 _END_GENERATIONS: Final = PreparedStatement(
@@ -442,10 +385,11 @@ _END_GENERATIONS: Final = PreparedStatement(
     .values(ended=bindparam("at"))
 )
 
+_IN_ORDER: Final = (_INSERT_JOURNAL, _INSERT_COMMANDS, _INSERT_GENERATIONS, _END_GENERATIONS)
+"""Statements that `Batch.flush` executes in this order."""
 _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")
 )
-
 _END_OF: Final = PreparedStatement(select(tables.generations.c.ended).where(_OF_GENERATION))
 
 _END_GENERATION: Final = PreparedStatement(

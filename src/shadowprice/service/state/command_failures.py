@@ -91,13 +91,15 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
             return f"the shell knows no user {quote_for_display(user)}; write the whole path"
         if word == argv[0] and "/" not in word:
             return _not_on_path(run, word)
-        return _missing_file_hint(quote_for_display(word), match[1] or "", workdir)
+        searched = (match[1] or "").removeprefix("./").rstrip("/")
+        return f"{quote_for_display(word)} is not in {_workdir_hint(searched or workdir, workdir)}"
     for option, module in pairwise(argv):
         if option != "-m" or not module:
             continue
         modules = {hit[1] for line in lines if (hit := _NO_MODULE.search(line))}
         if modules & {module, module.partition(".")[0]}:
-            return _missing_module_hint(quote_for_display(module), workdir)
+            subject = f"module {quote_for_display(module)} is neither installed nor in "
+            return subject + _workdir_hint(workdir, workdir)
     return ""
 
 
@@ -108,20 +110,14 @@ def _shell_words_hint(command: object, program: str) -> str:
     shown = quote_for_display(program)
     if re.search(r"\s", program):
         words = ", ".join(program.split()[:2])
-        return (
-            f"{shown} contains spaces, but each list element is one argument; "
-            f"write [{words}, ...], or one line without brackets"
-        )
+        hint = f"write [{words}, ...], or one line without brackets"
+        return f"{shown} contains spaces, but each list element is one argument; {hint}"
     if assignment := _ASSIGNMENT.match(program):
-        return (
-            f"{shown} is not a program, because no shell runs a list; "
-            f"set {assignment[1]} in run.env"
-        )
+        hint = f"set {assignment[1]} in run.env"
+        return f"{shown} is not a program, because no shell runs a list; {hint}"
     if _SHELL_WORD.fullmatch(program):
-        return (
-            f"{shown} is a command of shells, and no shell runs a list; "
-            "write the command as one line"
-        )
+        hint = "write the command as one line"
+        return f"{shown} is a command of shells, and no shell runs a list; {hint}"
     if _LOGIN_FUNCTION.fullmatch(program):
         return _login_function_hint(program)
     return _expansion_hint(command, program)
@@ -190,10 +186,7 @@ def _lookup_hint(run: Mapping[str, Any], argv: Sequence[str], line: str) -> str:
 
 
 def _is_from_shell(line: str) -> bool:
-    """Return whether a shell may have written a line: ``sh: x: not found``, ``a.sh: 3: x: ...``.
-
-    A program's own message has the same form: ``ValueError: adam: not found``.
-    """
+    """Return whether a shell may have written a line; a program's error has the same form."""
     reporter = _REPORTER.search(line)
     if reporter is None or re.search(r": (?:line )?\d+: ", line):
         return True
@@ -235,32 +228,18 @@ def _match_file_name(word: str, line: str) -> re.Match[str] | None:
     return re.search(rf"(?:^|[\s'\"`])(/[^'\"`:]*/|\./)?{name}(?=['\"`:]|$)", line)
 
 
-def _missing_file_hint(name: str, searched: str, workdir: object) -> str:
-    """Return the hint for a file; ``searched`` is the folder in the message, if it has one."""
-    folder = searched.removeprefix("./").rstrip("/") or workdir or "its own directory"
-    return f"{name} is not in {folder}, where the job runs; {_workdir_hint(workdir)}"
-
-
 def _library_hint(line: str) -> str:
     """Return the hint for a shared library that the dynamic linker didn't find; else empty."""
     match = _NO_LIBRARY.search(line)
     if match is None:
         return ""
-    return (
-        f"the shared library {quote_for_display(match[1])} is in no directory of the dynamic "
-        "linker; set LD_LIBRARY_PATH in run.env"
-    )
+    library = f"the shared library {quote_for_display(match[1])}"
+    return f"{library} is in no directory of the dynamic linker; set LD_LIBRARY_PATH in run.env"
 
 
-def _missing_module_hint(name: str, workdir: object) -> str:
-    folder = workdir or "its own directory"
-    return (
-        f"module {name} is neither installed nor in {folder}, where the job runs; "
-        f"{_workdir_hint(workdir)}"
-    )
-
-
-def _workdir_hint(workdir: object) -> str:
+def _workdir_hint(searched: object, workdir: object) -> str:
+    """Return the searched folder, and what to do about a file that it lacks."""
+    hint = "set run.workdir, or write an absolute path"
     if workdir:
-        return "put it there, or write an absolute path or another run.workdir"
-    return "set run.workdir, or write an absolute path"
+        hint = "put it there, or write an absolute path or another run.workdir"
+    return f"{searched or 'its own directory'}, where the job runs; {hint}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,14 +18,12 @@ from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.relative_values import STATED
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.state.batch import Batch, Operation
-from shadowprice.service.state.commit_result import ClusterState, CommitResult
-from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.durable_state import ClusterState, CommitResult, DurableState
 from shadowprice.service.state.operations import (
     SubmitJobs,
     leading_submissions,
@@ -38,30 +36,20 @@ from shadowprice.service.store import Store, tables
 log = logging.getLogger("shadowprice.service")
 
 SNAPSHOT_EVENTS: Final = 5_000  # maximum number of events between two snapshots
-
 SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND
 """Maximum time between two snapshots, if there were events."""
-
 SNAPSHOT_JOBS_PER_STEP: Final = 25
 """Jobs that one step of a snapshot serializes: about a millisecond."""
-
 JOURNAL_DELETE_BATCH: Final = 1_000
 """Events that one transaction deletes from the journal after a snapshot replaced them."""
-
 SMALL_POLICY_STATE_BYTES: Final = 64 << 10
 """Maximum bytes of policy state that are written with every batch; larger ones less often."""
-
 POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
 
 
 class DurableEngine:
-    """The durable state with its store: commits operations, writes snapshots and recovers.
-
-    ``cluster`` comes from the cluster file. ``values`` says how values of jobs count: one of
-    `core.relative_values.SERVICE_VALUES`. ``on_decision`` observes the seconds that the engine
-    takes for an event. Each `recover` replaces ``state``.
-    """
+    """The durable state with its store, for the parameters of `recovery.recover`."""
 
     def __init__(
         self,
@@ -69,38 +57,18 @@ class DurableEngine:
         cluster: Cluster,
         choice: PolicyChoice,
         clock: MonotonicWallClock,
-        *,
-        virtual: bool = False,
-        max_overrun: float | None = None,
-        values: str = STATED,
-        on_decision: Callable[[float], None] = lambda _: None,
+        **options: Any,
     ) -> None:
         self.store = store
         self._clock = clock
         self._choice = choice
-        self._load = partial(
-            recover,
-            store,
-            cluster,
-            choice,
-            clock,
-            virtual=virtual,
-            max_overrun=max_overrun,
-            values=values,
-            on_decision=on_decision,
-        )
+        self._load = partial(recover, store, cluster, choice, clock, **options)
         self._replace_state(self._load())
         self.downtime_ns = clock.now() - self.state.last_at
         """Nanoseconds from the store's last change to this start, by the wall clock."""
 
-    # ---------------------------------------------------------------- state
-
     def recover(self) -> None:
-        """Load the state from the store, but keep what was learnt from reports since the start.
-
-        Raise `StoreError` if the store can't be read, and `InputError` if its content doesn't fit
-        the cluster file or the policy.
-        """
+        """Replace the state by the stored one, but keep what was learnt from reports."""
         state = self._load()
         state.keep_learnt(self.state)
         self._replace_state(state)
@@ -115,18 +83,13 @@ class DurableEngine:
 
     def present_state(self) -> CommitResult:
         """Return the complete present state as the result of a commit."""
-        return self._with_present_state(
-            CommitResult(views=dict(self.state.views), specs=dict(self.state.specs))
-        )
+        return self._result(views=dict(self.state.views), specs=dict(self.state.specs))
 
-    def _with_present_state(self, committed: CommitResult) -> CommitResult:
-        """Fill in the present state of a result, and return it."""
+    def _result(self, **changes: Any) -> CommitResult:
+        """Return the present state and changes as the result of a commit."""
         state, engine = self.state, self.state.engine
         names = engine.cluster.names
-        committed.running = dict(state.launch_commands)
-        committed.unacknowledged = dict(engine.unacknowledged)
-        committed.sequence = engine.sequence
-        committed.servers = ClusterState(
+        servers = ClusterState(
             engine.cluster,
             frozenset(names[row] for row in engine.lost),
             frozenset(names[row] for row in engine.state.drained),
@@ -140,9 +103,15 @@ class DurableEngine:
             state.start_ups,
             state.withheld,
         )
-        committed.accounts = state.accounts.snapshot()
-        committed.prices = self._prices()
-        return committed
+        return CommitResult(
+            dict(state.launch_commands),
+            dict(engine.unacknowledged),
+            servers,
+            engine.sequence,
+            state.accounts.snapshot(),
+            self._prices(),
+            **changes,
+        )
 
     def _prices(self) -> Mapping[tuple[str, str], float]:
         """Return the prices of the coming slot; computed once a slot, so that reads are free."""
@@ -159,15 +128,8 @@ class DurableEngine:
                 self._posted = prices_by_kind(found)
         return self._posted
 
-    # ---------------------------------------------------------------- committing
-
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
-        """Perform operations in order, in one transaction.
-
-        The answers of the result hold an error for each operation that failed. Raise `StoreError`
-        if the store can't be written, or any error if the state couldn't be recovered after a
-        failure. The caller must call `recover` then.
-        """
+        """Perform operations in one transaction; if this raises, the caller must call `recover`."""
         try:
             return self._commit(operations)
         except BaseException as error:
@@ -180,22 +142,22 @@ class DurableEngine:
             if len(operations) == 1:
                 if not isinstance(error, ShadowpriceError | MemoryError):
                     log.exception("an operation failed")
-                return self._with_present_state(CommitResult(answers=[error]))
+                return self._result(answers=[error])
         # An operation met an unexpected error. Retry each alone, so that the others succeed.
-        committed = CommitResult()
-        for operation in operations:
-            alone = self.commit([operation])
-            committed.answers += alone.answers
-            committed.views |= alone.views
-            committed.specs |= alone.specs
-            committed.events += alone.events
-        return self._with_present_state(committed)
+        first, *others = [self.commit([operation]) for operation in operations]
+        for alone in others:
+            first.answers += alone.answers
+            first.views |= alone.views
+            first.specs |= alone.specs
+            first.events += alone.events
+        return self._result(
+            answers=first.answers, views=first.views, specs=first.specs, events=first.events
+        )
 
     def _commit(self, operations: Sequence[Operation]) -> CommitResult:
         if self.state.mode_changed:
             self.write_snapshot()  # recovery replays a journal in the mode of its snapshot
-        committed, state = CommitResult(), self.state
-        sequence = state.engine.sequence
+        state, sequence, results = self.state, self.state.engine.sequence, list[Any]()
         with self.store.transaction() as connection:
             batch = Batch(state, connection)
             Billing(batch).start_due_periods()  # first, so that operations see present balances
@@ -206,7 +168,7 @@ class DurableEngine:
                     answers = self._decide_together(batch, together)
                 else:
                     answers = [self._attempt(batch, remaining[0])]
-                committed.answers += answers
+                results += answers
                 del remaining[: len(answers)]
             batch.flush()
             if state.engine.sequence > sequence and (row := self.policy_state_row()):
@@ -221,8 +183,9 @@ class DurableEngine:
         state.engine.state.collect()
         for name in state.launch_commands.keys() - state.engine.running.keys():
             del state.launch_commands[name]  # the processes ended without a stop command
-        committed.views, committed.specs, committed.events = batch.views, batch.specs, batch.events
-        return self._with_present_state(committed)
+        return self._result(
+            answers=results, views=batch.views, specs=batch.specs, events=batch.events
+        )
 
     def _decide_together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""
@@ -247,8 +210,6 @@ class DurableEngine:
                 log.error("the policy failed: %s", error)
             return error
 
-    # ---------------------------------------------------------------- snapshots
-
     def snapshot_due(self) -> bool:
         """Return whether enough events or time passed since the last snapshot."""
         events = self.state.engine.sequence - self.state.snapshot_sequence
@@ -258,10 +219,7 @@ class DurableEngine:
         return late or events >= SNAPSHOT_EVENTS
 
     def write_snapshot(self) -> None:
-        """Write a snapshot at once, and delete the journal entries that it replaces.
-
-        Raise `StoreError` if it can't be written.
-        """
+        """Write a snapshot at once, and delete the journal entries that it replaces."""
         self._snapshotting = None  # an unfinished snapshot is outdated
         for _ in self._snapshot():
             pass

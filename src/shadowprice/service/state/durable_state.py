@@ -1,22 +1,24 @@
-"""The state that operations read and change: the engine, and the service's data about its jobs."""
+"""The state that operations read and change, and the results of a batch of them to publish."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError
-from shadowprice.core.events import Resize, Start
+from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.open_values import OpenValues
 from shadowprice.core.relative_values import AUTO, STATED, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.backlog import Backlog
-from shadowprice.service.state.commit_result import Withheld
+from shadowprice.rest.ops import Timespan
+from shadowprice.service.budgets.accounts import Account, Accounts
+from shadowprice.service.clock import MonotonicWallClock, SlotCalendar, to_datetime_or_none
 from shadowprice.service.state.ending import TimespanEnd
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.lengths import ServiceLengths
@@ -25,6 +27,41 @@ from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.speed_estimates import SpeedEstimator
 from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import Store
+
+Withheld = Mapping[str, Mapping[str, int]]
+"""Configured amounts that the executor lacks, by server and resource."""
+
+
+class Backlog:
+    """Keys of jobs that wait for a decision, in the order of arrival; tenants take turns."""
+
+    def __init__(self, jobs: Iterable[tuple[str | None, str]] = ()) -> None:
+        self._lanes: dict[str | None, deque[tuple[int, str]]] = {}
+        self._size = self._arrived = 0
+        self.extend(jobs)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for _, key in heapq.merge(*self._lanes.values()))
+
+    def extend(self, jobs: Iterable[tuple[str | None, str]]) -> None:
+        """Add jobs, each with its tenant."""
+        for tenant, key in jobs:
+            self._lanes.setdefault(tenant, deque()).append((self._arrived, key))
+            self._arrived += 1
+            self._size += 1
+
+    def pop(self) -> str:
+        """Remove the oldest job of the tenant that has waited for the most turns."""
+        tenant, lane = next(iter(self._lanes.items()))
+        del self._lanes[tenant]
+        _, key = lane.popleft()
+        if lane:
+            self._lanes[tenant] = lane  # behind all other tenants
+        self._size -= 1
+        return key
 
 
 @dataclass(eq=False, kw_only=True)
@@ -44,28 +81,31 @@ class DurableState:
     # From snapshot, journal and tables:
     engine: Engine
     calendar: SlotCalendar
-    views: dict[str, JobView]  # of open jobs by key, as are the specifications
-    specs: dict[str, Mapping[str, Any]]
-    launch_commands: dict[str, Start | Resize]  # newest command of each running job
-    backlog: Backlog
-    next_job: int
-    next_event_id: int
-    accounts: Accounts
     last_at: int  # moment of the last event, in nanoseconds since 1970
-    snapshot_sequence: int  # of the newest snapshot
+    # Of open jobs by key, as are the specifications:
+    views: dict[str, JobView] = field(default_factory=dict)
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Newest command of each running job:
+    launch_commands: dict[str, Start | Resize] = field(default_factory=dict)
+    backlog: Backlog = field(default_factory=Backlog)
+    next_job: int = 1
+    next_event_id: int = 1
+    accounts: Accounts = field(default_factory=lambda: Accounts({}, 1))
+    snapshot_sequence: int = 0  # of the newest snapshot
     mode_changed: bool = False  # since that snapshot: `virtual` was different
-    recovered_events: int  # events of the journal that recovery applied
-    margins: Margins
-    lengths: ServiceLengths
-    end: TimespanEnd
-    start_ups: StartUps
-    withheld: Withheld
-    token_tenants: dict[str, None]  # that have had a valid token since the start
+    recovered_events: int = 0  # events of the journal that recovery applied
+    margins: Margins = field(default_factory=Margins)
+    lengths: ServiceLengths = field(default_factory=ServiceLengths)
+    end: TimespanEnd = field(default_factory=TimespanEnd)
+    start_ups: StartUps = field(default_factory=StartUps)
+    withheld: Withheld = field(default_factory=dict)
+    # Tenants that have had a valid token since the start:
+    token_tenants: dict[str, None] = field(default_factory=dict)
     values: RelativeValues | None = None  # None if values of jobs always count as stated
     open_values: OpenValues | None = None  # None if `values` is
 
     # Learnt from the reports of running jobs:
-    restarts: RestartCostEstimator
+    restarts: RestartCostEstimator = field(default_factory=RestartCostEstimator)
     speeds: SpeedEstimator = field(default_factory=SpeedEstimator)
     # Newest reporting generation, its maximum progress, and when it reported that:
     furthest: dict[str, tuple[int, int, float]] = field(default_factory=dict)
@@ -87,10 +127,7 @@ class DurableState:
         self.restarts.remove(key)
 
     def compares_values(self, jobs: Iterable[Job]) -> bool:
-        """Return whether values count relative to those of their tenant's other jobs.
-
-        ``jobs`` arrive or are revised now.
-        """
+        """Return whether values of arriving jobs count relative to their tenant's others."""
         if self.values is None or self.open_values is None:
             return False
         if self.values_mode != AUTO:
@@ -111,8 +148,90 @@ class DurableState:
         if engine.slot_running is not None:
             return engine.slot
         next_slot = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
+        # An overdue slot must begin before a later one.
+        return next_slot if self.can_skip_to(next_slot) else engine.slot
+
+    def can_skip_to(self, slot: int) -> bool:
+        """Return whether no slot before this one needs to begin."""
         try:
-            engine.state.check_skip(next_slot)
+            self.engine.state.check_skip(slot)
         except EventError:
-            return engine.slot  # overdue: it must begin before a later slot
-        return next_slot
+            return False
+        return True
+
+
+class StreamEvent(NamedTuple):
+    """An event of the event stream, with the columns of its table; ``job`` is a key."""
+
+    id: int
+    at: int
+    kind: str
+    job: str | None
+    job_id: int | None
+    tenant: str | None
+    data: Mapping[str, Any]
+    decision: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The servers, and the engine's position in time."""
+
+    cluster: Cluster
+    lost: frozenset[str]  # unavailable servers, including the next two
+    drained: frozenset[str]
+    cordoned: frozenset[str]
+    calendar: SlotCalendar
+    slot_running: int | None
+    next_slot: int  # first slot that can still be decided
+    backlog: int  # number of accepted jobs that wait for a decision
+    until: int | None = None  # first slot in which nothing may run
+    until_at: int | None = None  # end of the timespan as it was set, in ns since 1970
+    start_ups: StartUps = field(default_factory=StartUps)  # newest ones
+    withheld: Withheld = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """Problems that an operator should fix, with numbers."""
+        warning = self.start_ups.warning(float(self.cluster.slot_seconds))
+        return [] if warning is None else [warning]
+
+    @property
+    def ends_at(self) -> int | None:
+        """Start of the first slot in which nothing may run, in nanoseconds since 1970."""
+        return None if self.until is None else self.calendar.begins(self.until)
+
+    def has_ended(self, now: int) -> bool:
+        """Return whether nothing may run at a moment."""
+        return self.ends_at is not None and now >= self.ends_at
+
+    def next_slot_at(self, now: int) -> int:
+        """Return the first slot that can still be decided; without jobs, no slot begins."""
+        if self.slot_running is not None:
+            return self.next_slot
+        return max(self.next_slot, self.calendar.slot_at(now) + 1)
+
+    def timespan(self, now: int) -> Timespan:
+        """Return the end of the timespan as a REST resource."""
+        return Timespan(
+            until=to_datetime_or_none(self.until_at),
+            ends=to_datetime_or_none(self.ends_at),
+            slot=self.until,
+            ended=self.has_ended(now),
+        )
+
+
+@dataclass(slots=True)
+class CommitResult:
+    """Result of a batch: the present state, and the changes."""
+
+    running: Mapping[str, Start | Resize]  # desired state
+    unacknowledged: Mapping[int, Start | Resize | Stop]
+    servers: ClusterState
+    sequence: int  # number of the last engine event
+    accounts: Mapping[str, Account]
+    prices: Mapping[tuple[str, str], float]  # as in `ReadModel`
+    answers: list[Any] = field(default_factory=list)  # `Operation.perform` or its error
+    views: dict[str, JobView] = field(default_factory=dict)  # changed jobs
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # new or revised ones
+    events: list[StreamEvent] = field(default_factory=list)

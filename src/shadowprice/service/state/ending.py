@@ -1,4 +1,4 @@
-"""The end of the timespan, and its effects on jobs, as reasons that state its clock time."""
+"""Reasons of jobs in clock times, and the end of the timespan, which causes some of them."""
 
 from __future__ import annotations
 
@@ -8,30 +8,74 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.relative_values import counted_share
 from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
-from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
-from shadowprice.service.store import Store
 
 CODE: Final = "timespan"  # code of the reason of a job that waits because the timespan has ended
-
 END_KEY: Final = "timespan"  # key of the end in the store
-
 _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, RefusalReason.NO_VALUE})
 """Reasons that an earlier end of the timespan can cause."""
-
 _LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, RefusalReason.PRICE})
 """Reasons for which a job lacks a resource."""
-
 _LATE: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_VALUE})
 """Reasons for which a job lacks time, and more workers would save some."""
-
 _HOLDER: Final = re.compile(r"the promise to (.*?) would break")
+_SPAN: Final = re.compile(r"\b(in )?slots (\d{1,15}) to (\d{1,15})\b")
+_BEFORE: Final = re.compile(
+    r"\b(?<!moved )(from|until|ending at|ends at|begins in|begins by|decided in|not before) slot "
+    r"(\d{1,15})\b"
+)
+_BY: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
+_EARLIEST: Final = re.compile(r"\bin slot (\d{1,15}) at the earliest\b")
+_OR_LATER: Final = re.compile(r"\bin slot (\d{1,15}) or later\b")
+_COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b(?! \(\d)")
+_BARE: Final = re.compile(
+    r"\b(?:(after |the longest round has )(\d{1,12})(?=$|[;,)])|(\d{1,12})( are left\b))"
+)
+_AT: Final = {"begins in": "begins at", "decided in": "decided at"}
+_LATER: Final = {"in": "by"}
+
+
+def with_clock_times(text: str, calendar: SlotCalendar) -> str:
+    """Replace slots by times in UTC, and add durations to counts of slots that have none.
+
+    Policies have no calendar, so their texts name slots. A slot in which something completes is its
+    end; one from which or until which something holds is its start.
+    """
+
+    def start(slot: str) -> str:
+        return format_rfc3339(calendar.begins(int(slot)))
+
+    def end(slot: str) -> str:
+        return format_rfc3339(calendar.ends(int(slot)))
+
+    def span(match: re.Match[str]) -> str:
+        return f"{'from ' if match[1] else ''}{start(match[2])} to {end(match[3])}"
+
+    def by(match: re.Match[str]) -> str:
+        word = match[1] or ""
+        return f"{_LATER.get(word, word)} {end(match[3])}".lstrip()
+
+    def count(match: re.Match[str]) -> str:
+        return f"{match[0]} ({format_seconds(float(match[1]) * calendar.slot_seconds)})"
+
+    def bare(match: re.Match[str]) -> str:
+        return f"{match[1] or ''}{match[2] or match[3]} slots{match[4] or ''}"
+
+    if "slot" not in text:
+        return text
+    text = _BARE.sub(bare, text)  # a second count of a sentence
+    text = _SPAN.sub(span, text)
+    text = _EARLIEST.sub(lambda match: f"at {end(match[1])} at the earliest", text)
+    text = _OR_LATER.sub(lambda match: f"at {start(match[1])} or later", text)
+    text = _BEFORE.sub(lambda match: f"{_AT.get(match[1], match[1])} {start(match[2])}", text)
+    return _COUNT.sub(count, _BY.sub(by, text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +94,13 @@ class TimespanEnd:
         return json.dumps({"at": self.at, "option": self.option})
 
 
-def read_end(store: Store) -> TimespanEnd:
-    """Read the end from the store."""
-    text = store.get(END_KEY)
-    return TimespanEnd() if text is None else TimespanEnd(**json.loads(text))
-
-
 def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
     """Return when the timespan ends, as text; None without an end."""
     return None if engine.until is None else format_rfc3339(calendar.begins(engine.until))
 
 
 def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str) -> dict[str, Any]:
-    """Return the reason of a job that waits: what it waits for, and the policy's message.
-
-    That is the scarcest resource, or a promise or the next slot if the job fits on free capacity.
-    """
+    """Return the reason of a job that waits: what it waits for, and the policy's message."""
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
     text = _without_others(engine, job, text)
     if job.predicted:  # no promise, whatever is observed, until its speed is measured
@@ -79,15 +114,10 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
     if scarce is None:
         return {"code": "standby", "message": text or "waits its turn"}
     waits = f"waits for {scarce.place}"
-    return {
-        "code": "standby",
-        "message": f"{waits}: {text}" if text else waits,
-        **scarce.record(),
-    }
+    return {"code": "standby", "message": f"{waits}: {text}" if text else waits, **scarce.record()}
 
 
 def _waits_alone(engine: Engine, job: Job) -> bool:
-    """Return whether no other job waits without a promise."""
     return not any(
         record.status is Status.QUEUED and name != job.name
         for name, record in engine.open_jobs.items()
@@ -134,10 +164,7 @@ def reason_to_wait(engine: Engine, calendar: SlotCalendar) -> dict[str, Any]:
 def refusal_reason(
     engine: Engine, calendar: SlotCalendar, job: Job, refusal: Refusal
 ) -> dict[str, Any]:
-    """Return the reason of a refusal, with clock times and the resource that the job lacks.
-
-    It states the end of the timespan if that is near.
-    """
+    """Return the reason of a refusal, with clock times and the resource that the job lacks."""
     reason: dict[str, Any] = refusal.record()
     for key in ("message", "bottleneck"):
         if key in reason:

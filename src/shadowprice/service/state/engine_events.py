@@ -7,28 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final
 
+from shadowprice.core import events
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.events import (
-    Charge,
-    Command,
-    Commit,
-    Completed,
-    Decided,
-    Displaced,
-    DriverEvent,
-    Drop,
-    JobCancelled,
-    Pause,
-    Place,
-    Promise,
-    Queue,
-    Reject,
-    Resize,
-    SlotBegan,
-    SlotEnded,
-    Start,
-    Stop,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.relative_values import MAX_TENANTS, counted_share, is_relative
@@ -38,9 +18,8 @@ from shadowprice.engine.records import placement_record
 from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
 from shadowprice.service.budgets.overruns import overrunning_jobs
 from shadowprice.service.budgets.usage import SlotUsage
+from shadowprice.service.state import ending
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.clock_texts import with_clock_times
-from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
 from shadowprice.service.state.job_views import (
     OVERRUN,
     PARTLY_ENDED,
@@ -53,18 +32,17 @@ from shadowprice.service.state.job_views import (
 from shadowprice.service.state.stated_work import begin_generation
 
 VALUES_KEY: Final = "values"  # key of the store for the values of finished jobs by tenant
-
 _LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # not outdated by decisions
 
 
 def apply_event(
     batch: Batch,
-    event: DriverEvent,
+    event: events.DriverEvent,
     *,
     counted: Iterable[str] = (),
     billed: bool = True,
     completed_later: Set[str] = frozenset(),
-) -> list[Command]:
+) -> list[events.Command]:
     """Pass an event to the engine, and record its consequences.
 
     If the event gives a waiting job, or one beyond its stated work, a price that its tenant can't
@@ -78,7 +56,7 @@ def apply_event(
     Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event, and
     `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.
     """
-    if isinstance(event, SlotBegan) and overrunning_jobs(batch):
+    if isinstance(event, events.SlotBegan) and overrunning_jobs(batch):
         # Their tenants may be unable to pay. The rollback restores exactly this policy state.
         batch.engine.session.dump_state()
     try:
@@ -96,24 +74,24 @@ def apply_event(
         )
 
 
-def _abandon(batch: Batch, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
+def _abandon(batch: Batch, event: events.DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
     """Abandon an open job before an event whose price its tenant can't pay."""
     engine, view = batch.engine, batch.state.views[name]
     ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
-    slot = engine.slot if isinstance(event, SlotEnded) else event.slot
-    apply_event(batch, JobCancelled(slot, name))
+    slot = engine.slot if isinstance(event, events.SlotEnded) else event.slot
+    apply_event(batch, events.JobCancelled(slot, name))
     batch.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
     batch.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
 
 
 def _apply(
     batch: Batch,
-    event: DriverEvent,
+    event: events.DriverEvent,
     counted: Iterable[str],
     completed_later: Set[str],
     *,
     billed: bool,
-) -> list[Command]:
+) -> list[events.Command]:
     engine, billing = batch.engine, Billing(batch)
     started = time.perf_counter()
     # Before the event, which may end the jobs that it bills.
@@ -125,17 +103,14 @@ def _apply(
     batch.state.on_decision(time.perf_counter() - started)
     batch.append_journal(staged.entry.sequence, line)
     billing.record_usage(occupied)
-    if isinstance(event, SlotBegan):
+    if isinstance(event, events.SlotBegan):
         billing.pay_overruns(event.slot, overruns)
     _record_consequences(batch, event, staged.commands, counted)
     return staged.commands
 
 
 def weigh(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Return jobs that arrive together with the utilities that count.
-
-    Raise `ShadowpriceError` if a value can't be compared.
-    """
+    """Return arriving jobs with the utilities that count; raise if one can't be compared."""
     state, engine = batch.state, batch.engine
     if state.values is None or state.open_values is None or not state.compares_values(jobs):
         return tuple(jobs)
@@ -153,7 +128,10 @@ def resync_policy(batch: Batch) -> None:
 
 
 def _record_consequences(
-    batch: Batch, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
+    batch: Batch,
+    event: events.DriverEvent,
+    commands: Sequence[events.Command],
+    counted: Iterable[str],
 ) -> None:
     """Record the commands of an event, and refresh the views of all jobs that it touched."""
     touched: dict[str, None] = dict.fromkeys(counted)
@@ -162,32 +140,32 @@ def _record_consequences(
     subject = getattr(event, "job", None)
     if subject is not None:
         touched[subject if isinstance(subject, str) else subject.name] = None
-    if isinstance(event, SlotBegan) and has_ended(batch.engine):
-        touched.update(
-            dict.fromkeys(name for name in batch.engine.open_jobs if _is_unaware(batch, name))
-        )
-    if isinstance(event, SlotBegan):
-        touched.update(
-            dict.fromkeys(name for name in batch.engine.open_jobs if _is_delayed(batch, name))
-        )
+    if isinstance(event, events.SlotBegan):
+        ended, names = ending.has_ended(batch.engine), batch.engine.open_jobs
+        touched |= dict.fromkeys(name for name in names if ended and _is_unaware(batch, name))
+        touched |= dict.fromkeys(name for name in names if _is_delayed(batch, name))
     messages: dict[str, str] = {}
     for command in commands:
-        if isinstance(command, Start | Resize | Stop):
+        if isinstance(command, events.Start | events.Resize | events.Stop):
             _record_command(batch, command)
             touched[command.job] = None
-        elif isinstance(command, Decided):
+        elif isinstance(command, events.Decided):
             _record_decision(batch, command, messages)
             touched[command.decision.job] = None
         else:
             touched[command.job] = None
-            if isinstance(command, Displaced):
+            if isinstance(command, events.Displaced):
                 messages.setdefault(command.job, command.reason)
                 batch.emit("displaced", command.job, reason=command.reason)
                 if command.job in batch.state.views:
                     message = f"{command.reason}: it waits for free resources"
                     batch.update_view(command.job, reason={"code": "displaced", "message": message})
-            elif isinstance(command, Completed):
-                _record_completion(batch, command)
+            elif isinstance(command, events.Completed):
+                _record_value(batch, command)
+                view = batch.state.views.get(command.job)
+                if view is not None:
+                    batch.update_view(command.job, utility=command.utility)
+                    emit_finished(batch, view, command.slot, command.utility)
     for name in touched:
         record = batch.engine.jobs.get(name)
         if record is not None and name in batch.state.views:
@@ -209,49 +187,44 @@ def _is_delayed(batch: Batch, name: str) -> bool:
     return expected_slot(batch.engine, record, view.expected) is None
 
 
-def _record_decision(batch: Batch, command: Decided, messages: dict[str, str]) -> None:
+def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, str]) -> None:
     decision = command.decision
     name = decision.job
     view = batch.state.views.get(name)
     if view is None:
         return
+    engine, calendar = batch.engine, batch.calendar
+    job = engine.jobs[name].job
+    if isinstance(decision, events.Commit | events.Promise) and decision.message:
+        messages[name] = ending.with_clock_times(decision.message, calendar)
     match decision:
-        case Commit(_, _, payoff, utility, cost):
-            if decision.message:
-                messages[name] = with_clock_times(decision.message, batch.calendar)
+        case events.Commit():
             Billing(batch).debit_admission(decision)
-            _record_price(batch, view, payoff, utility, cost)
-        case Promise():
-            if decision.message:
-                messages[name] = with_clock_times(decision.message, batch.calendar)
+            _record_price(batch, view, decision)
+        case events.Promise():
             batch.update_view(name, expected=decision.expected)
             if decision.completion is not None:
                 Billing(batch).debit_admission(decision)
-                _record_price(batch, view, decision.payoff, decision.utility, decision.cost)
+                _record_price(batch, view, decision)
             else:
-                job = batch.engine.jobs[name].job
-                reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
+                reason = ending.queue_reason(engine, calendar, job, decision.message)
                 batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
-        case Queue():
-            job = batch.engine.jobs[name].job
-            reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
+        case events.Queue():
+            reason = ending.queue_reason(engine, calendar, job, decision.message)
             batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
             batch.emit("standby", name, decision=True, message=reason["message"])
-        case Reject() | Drop():
-            kind = "refused" if isinstance(decision, Reject) else "given-up"
-            job = batch.engine.jobs[name].job
-            reason = refusal_reason(batch.engine, batch.calendar, job, decision.refusal)
+        case events.Reject() | events.Drop():
+            kind = "refused" if isinstance(decision, events.Reject) else "given-up"
+            reason = ending.refusal_reason(engine, calendar, job, decision.refusal)
             batch.emit(kind, name, decision=True, reason=reason)
-        case Place():
+        case events.Place():
             if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
                 batch.update_view(name, reason=None)
                 batch.emit("placed", name, decision=True)
-        case Pause():
-            record = batch.engine.jobs[name]
-            if record.status is Status.QUEUED:  # not placed elsewhere in the same event
-                reason = queue_reason(batch.engine, batch.calendar, record.job, "")
-                batch.update_view(name, reason=reason)
-        case Charge():
+        case events.Pause():
+            if engine.jobs[name].status is Status.QUEUED:  # not placed elsewhere in this event
+                batch.update_view(name, reason=ending.queue_reason(engine, calendar, job, ""))
+        case events.Charge():
             batch.emit(
                 "paid",
                 name,
@@ -262,20 +235,15 @@ def _record_decision(batch: Batch, command: Decided, messages: dict[str, str]) -
                 amounts=dict(decision.amounts),
             )
             Billing(batch).transfer_payment(decision)
-        case _:
-            pass
 
 
-def _record_price(
-    batch: Batch, view: JobView, payoff: float | None, utility: float | None, cost: float | None
-) -> None:
+def _record_price(batch: Batch, view: JobView, decision: events.Commit | events.Promise) -> None:
     """Record the values of a decision, in units of the stated utility."""
     share = counted_share(batch.engine.jobs[view.key].job)
-    values = {"payoff": payoff, "utility": utility, "cost": cost}
-    stated = {
-        name: value if value is None or share == 1.0 else value / share
-        for name, value in values.items()
-    }
+    stated = {}
+    for name in ("payoff", "utility", "cost"):
+        value = getattr(decision, name)
+        stated[name] = value if value is None or share == 1.0 else value / share
     batch.update_view(view.key, reason=_lasting_reason(batch, view), **stated)
 
 
@@ -285,15 +253,14 @@ def _lasting_reason(batch: Batch, view: JobView) -> Mapping[str, Any] | None:
     return view.reason if is_lasting and view.key in batch.engine.running else None
 
 
-def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
-    """Record a command with its generation, and emit its event."""
+def _record_command(batch: Batch, command: events.Start | events.Resize | events.Stop) -> None:
     record: dict[str, Any] = {
         "slot": command.slot,
         "after": list(command.after),
         "frees": list(command.frees),
     }
     name = command.job
-    if isinstance(command, Stop):
+    if isinstance(command, events.Stop):
         record["finished"] = command.finished
         if name in batch.state.launch_commands:
             batch.undo.drop(batch.state.launch_commands, name)
@@ -307,48 +274,30 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
         batch.undo.put(batch.state.launch_commands, name, command)
         begin_generation(batch, name)
         view = batch.state.views.get(name)
-        if view is not None and view.reason and _is_reason_to_wait(view.reason, command):
-            batch.update_view(name, reason=None)
-        kind = "started" if isinstance(command, Start) else "resized"
+        code = None if view is None else (view.reason or {}).get("code")
+        is_start = isinstance(command, events.Start)
+        if code == "displaced" or (code == "standby" and is_start):
+            batch.update_view(name, reason=None)  # it waited for this generation
+        kind = "started" if is_start else "resized"
         batch.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
         start = None
         if batch.state.virtual:
             _end_previous_at_once(batch, command)
-            _run_at_once(batch, command)
             start = batch.calendar.begins(command.slot)
+            if view is not None:
+                first = start if view.first_start is None else view.first_start
+                run = {"started": command.generation, "running_since": start, "first_start": first}
+                batch.update_view(name, **run)
         batch.insert_generation(command, on, start)
     batch.insert_command(command, record)
 
 
-def _is_reason_to_wait(reason: Mapping[str, Any], command: Start | Resize) -> bool:
-    """Return whether a job waited for a reason that is outdated when its generation starts."""
-    code = reason.get("code")
-    return code == "displaced" or (code == "standby" and isinstance(command, Start))
-
-
-def _end_previous_at_once(batch: Batch, command: Start | Resize | Stop) -> None:
+def _end_previous_at_once(
+    batch: Batch, command: events.Start | events.Resize | events.Stop
+) -> None:
     """In virtual mode, end the job's previous generation when the command's slot begins."""
     if batch.state.virtual:
         batch.end_generations(command.job, batch.calendar.begins(command.slot))
-
-
-def _run_at_once(batch: Batch, command: Start | Resize) -> None:
-    view = batch.state.views.get(command.job)
-    if view is not None:
-        start = batch.calendar.begins(command.slot)
-        first = start if view.first_start is None else view.first_start
-        batch.update_view(
-            command.job, started=command.generation, running_since=start, first_start=first
-        )
-
-
-def _record_completion(batch: Batch, command: Completed) -> None:
-    view = batch.state.views.get(command.job)
-    _record_value(batch, command)
-    if view is None:
-        return
-    batch.update_view(command.job, utility=command.utility)
-    emit_finished(batch, view, command.slot, command.utility)
 
 
 def emit_finished(batch: Batch, view: JobView, slot: int, utility: float | None) -> None:
@@ -360,7 +309,7 @@ def emit_finished(batch: Batch, view: JobView, slot: int, utility: float | None)
     batch.emit("finished", view.key, **data)
 
 
-def _record_value(batch: Batch, command: Completed) -> None:
+def _record_value(batch: Batch, command: events.Completed) -> None:
     """Add a finished job to what its tenant's values are compared with."""
     values, job = batch.state.values, batch.engine.jobs[command.job].job
     if values is None or not is_relative(job):
@@ -384,11 +333,17 @@ def _refresh_view(batch: Batch, record: JobRecord, message: str) -> None:
         batch.mark_closed(name)
         Billing(batch).refund_unused(name)
     elif changes["promise"] != before.promise:
-        _emit_promise(batch, name, before, changes, message)
-    elif _is_first_plan(record, before, changes):
-        _emit_admission(batch, name, None)
+        promise, old, first = changes["promise"], before.promise, before.first_promise
+        if old is None and first is None:
+            _emit_admission(batch, name, promise)
+        else:
+            kind = "broken" if promise is None else "moved"
+            moves: dict[str, Any] = {"promise": promise, "before": old, "first": first}
+            batch.emit(kind, name, decision=True, **moves, reason=message)
+    elif record.job.predicted and before.completion is None and changes["completion"] is not None:
+        _emit_admission(batch, name, None)  # planned at last; its unknown length has no promise
     waits = changes.get("reason")
-    if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
+    if waits is not None and waits["code"] == ending.CODE and not _waits_for_end(before):
         batch.emit("standby", name, message=f"waits: {waits['message']}")
     batch.update_view(name, **changes)
 
@@ -405,48 +360,15 @@ def _with_margin(batch: Batch, record: JobRecord, view: JobView) -> JobView:
     return batch.state.views[view.key]
 
 
-def _emit_promise(
-    batch: Batch, name: str, before: JobView, changes: Mapping[str, Any], message: str
-) -> None:
-    promise = changes["promise"]
-    if before.promise is None and before.first_promise is None:
-        _emit_admission(batch, name, promise)
-    else:
-        kind = "broken" if promise is None else "moved"
-        batch.emit(
-            kind,
-            name,
-            decision=True,
-            promise=promise,
-            before=before.promise,
-            first=before.first_promise,
-            reason=message,
-        )
-
-
 def _emit_admission(batch: Batch, name: str, promise: int | None) -> None:
     view = batch.state.views[name]
-    batch.emit(
-        "admitted",
-        name,
-        decision=True,
-        promise=promise,
-        payoff=view.payoff,
-        utility=view.utility,
-        cost=view.cost,
-        margin=view.margin,
-        margin_jobs=view.margin_jobs,
-    )
-
-
-def _is_first_plan(record: JobRecord, before: JobView, changes: Mapping[str, Any]) -> bool:
-    """Return whether a job of unknown length, which gets no promise, is planned at last."""
-    has_plan = changes["completion"] is not None
-    return record.job.predicted and before.completion is None and has_plan
+    numbers = ("payoff", "utility", "cost", "margin", "margin_jobs")
+    values: dict[str, Any] = {number: getattr(view, number) for number in numbers}
+    batch.emit("admitted", name, decision=True, promise=promise, **values)
 
 
 def _waits_for_end(view: JobView) -> bool:
-    return view.reason is not None and view.reason.get("code") == CODE
+    return view.reason is not None and view.reason.get("code") == ending.CODE
 
 
 @contextmanager

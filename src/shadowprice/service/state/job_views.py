@@ -203,11 +203,8 @@ def predicted_resource(prediction: LengthPrediction | None) -> rest.PredictedLen
 _STATED_SPEED: Final = rest.JobSpeed(source="stated", family=None, measured=())
 _NAMES: Final = tuple(field.name for field in fields(JobView))
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
 PARTLY_ENDED: Final = "partly-ended"
 """Code of the reason of a running job of which some workers exited 0, and the kind of the event."""
-
 OVERRUN: Final = "overrun"
 """Code of the reason of a job that runs beyond its stated work, and the kind of the event."""
 
@@ -283,8 +280,11 @@ def view_changes(
     engine: Engine, record: JobRecord, view: JobView, calendar: SlotCalendar, now: int
 ) -> dict[str, Any]:
     """Return the fields of a job's view that an event may have changed."""
-    job, name = record.job, record.job.name
-    state = derive_state(engine, record, view.started)
+    job, state = record.job, derive_state(engine, record, view.started)
+
+    def end(slot: int | None) -> int | None:
+        return None if slot is None else calendar.ends(slot)
+
     changes: dict[str, Any] = {
         "state": state,
         "arrival": job.arrival,
@@ -294,46 +294,34 @@ def view_changes(
         "failures": record.failures,
     }
     promise = _promise(record, view, engine.until) if record.status.open else view.promise
-    changes["promise"] = promise
-    changes["promise_at"] = None if promise is None else calendar.ends(promise)
+    changes |= {"promise": promise, "promise_at": end(promise)}
     if view.first_promise is None and promise is not None:
         changes["first_promise"] = promise
     if record.status.open:
-        expected = record.plan.completion if len(record.plan) else record.promise
-        changes["completion"] = expected
-        changes["completion_at"] = None if expected is None else calendar.ends(expected)
+        planned = record.plan.completion if len(record.plan) else record.promise
         expected = expected_slot(engine, record, view.expected)
-        changes["expected"] = expected
-        changes["expected_at"] = None if expected is None else calendar.ends(expected)
-    elif record.completion is not None:
-        changes["completion"] = record.completion
-        changes["completion_at"] = min(now, calendar.ends(record.completion))
+        changes |= {"completion": planned, "completion_at": end(planned)}
+        changes |= {"expected": expected, "expected_at": end(expected)}
     else:
-        changes["completion"] = changes["completion_at"] = None
-    placement = engine.running.get(name) if state.open else None
+        ended = end(record.completion)
+        changes["completion"] = record.completion
+        changes["completion_at"] = None if ended is None else min(now, ended)
+    placement = engine.running.get(job.name) if state.open else None
     if placement is None:
         changes |= {"workers": 0, "ps": 0, "servers": (), "slot_price": None}
     else:
-        names = engine.cluster.names
-        changes |= {
-            "workers": placement.total_workers,
-            "ps": placement.total_ps,
-            "servers": tuple(names[row] for row in placement.servers),
-        }
+        servers = tuple(engine.cluster.names[row] for row in placement.servers)
+        changes |= {"workers": placement.total_workers, "ps": placement.total_ps}
+        changes["servers"] = servers
+    code, runs = (view.reason or {}).get("code"), placement is not None
+    same = runs and record.generation == view.generation
     if record.refusal is not None:
         changes["reason"] = refusal_reason(engine, calendar, job, record.refusal)
     elif state is State.FINISHED:
         changes["reason"] = None  # a former reason to wait is outdated
     elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:
         changes["reason"] = reason_to_wait(engine, calendar)
-    elif view.reason is not None and (
-        view.reason.get("code") == CODE
-        or (view.reason.get("code") == OVERRUN and placement is None)
-        or (
-            view.reason.get("code") == PARTLY_ENDED
-            and (placement is None or record.generation != view.generation)
-        )
-    ):
+    elif code == CODE or (code == OVERRUN and not runs) or (code == PARTLY_ENDED and not same):
         changes["reason"] = None
     if view.decided is None and record.status is not Status.ARRIVED:
         changes["decided"] = now

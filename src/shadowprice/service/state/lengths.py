@@ -69,10 +69,7 @@ class ServiceLengths:
     def extend(
         self, record: JobRecord, cluster: Cluster, progress: int
     ) -> tuple[Job, LengthPrediction]:
-        """Return a running job that has done all its predicted work, with more work.
-
-        ``progress`` are its progress units now.
-        """
+        """Return a running job that has done all its predicted work, with more work."""
         slot_seconds = float(cluster.slot_seconds)
         attained = length_of_progress(record.job, progress) * slot_seconds
         prediction = self.predict(record.job, cluster, attained)
@@ -85,11 +82,7 @@ class ServiceLengths:
 def measured_length(
     view: JobView, record: JobRecord, placement: Placement, cluster: Cluster, ended: int
 ) -> tuple[float, int, int, int] | None:
-    """Return `JobView.length` of a job whose processes ended at a moment; None if it is unknown.
-
-    Earlier generations count as if they ran at the speed of the newest, because their placements
-    are forgotten.
-    """
+    """Return `JobView.length` of a job that ended, at the speed of its newest generation."""
     if view.running_since is None or view.started != record.generation:
         return None
     newest = max(0, ended - view.running_since) / SECOND

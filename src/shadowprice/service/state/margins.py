@@ -43,16 +43,12 @@ A promise made early in a burst of delays can't allow for the delays that follow
 
 MAX_DELAYS_PER_GROUP: Final = 200
 """Number of a group's newest finished jobs that determine its margin."""
-
 RECOVERED_JOBS: Final = 2_000
 """Newest finished jobs that recovery reads, but at least `MIN_GROUP_JOBS` of each tenant."""
-
 MAX_TENANTS: Final = 1_000
 """Maximum number of tenants; the one whose job finished longest ago is dropped first."""
-
 MAX_TENANT_GROUPS: Final = 100
 """Maximum number of a tenant's groups, so that they push out no other tenant's."""
-
 MIN_GROUP_JOBS: Final = 19
 """Minimum finished jobs of a group. The longest of 19 delays is expected to cover 95 % of jobs."""
 
@@ -64,7 +60,6 @@ With so few jobs, the quantile is the longest delay.
 
 MIN_TENANTS: Final = 3
 """Minimum number of tenants for a median: with fewer, a single tenant would determine it."""
-
 QUANTILE_STEP: Final = 0.05
 """Step of the quantile per promise: gamma of Gibbs and Candes."""
 
@@ -73,10 +68,7 @@ _Group = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Slots between a planned completion and the promise.
-
-    ``jobs`` is the number of finished jobs that the margin was learnt from; 0 if too few.
-    """
+    """Slots from planned completion to promise, learnt from so many finished ``jobs``."""
 
     slots: int = 0
     jobs: int = 0
@@ -104,10 +96,7 @@ class _Delays:
             self.slipped[name] = delay
 
     def record_finished(self, delay: float, *, is_broken: bool | None) -> None:
-        """Record the delay of a finished job, and whether its promise was broken.
-
-        ``is_broken`` is None if the promise had no learnt margin.
-        """
+        """Record a finished job's delay; ``is_broken`` is None without a learnt margin."""
         self._quantile = None
         self.newest.append(delay)
         if is_broken is not None:
@@ -126,10 +115,12 @@ class _Delays:
 
 
 class Margins:
-    """Delays of jobs by tenant and family; the oldest are dropped."""
+    """Delays of jobs by tenant and family, in the order of their ends; the oldest are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, views: Iterable[JobView] = ()) -> None:
         self._tenants: dict[str | None, dict[_Group, _Delays]] = {}
+        for view in views:
+            self.follow(view)
 
     def follow(self, view: JobView) -> None:
         """Record a job's delay at its end, or of its current plan while it is open."""
@@ -204,14 +195,6 @@ class Margins:
             median_low(delays.quantile() for delays in others),
             sum(len(delays.newest) for delays in others),
         )
-
-
-def learn_margins(finished: Iterable[JobView], open_views: Iterable[JobView]) -> Margins:
-    """Return the delays of finished jobs, in the order of their ends, and of open jobs."""
-    margins = Margins()
-    for view in (*finished, *open_views):
-        margins.follow(view)
-    return margins
 
 
 def read_finished(connection: Connection) -> list[JobView]:

@@ -9,19 +9,10 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
+from shadowprice.core import events
 from shadowprice.core.budget import POINT, in_points
 from shadowprice.core.cluster import Cluster, Role, Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import (
-    CapacityChanged,
-    Displaced,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    ServerBack,
-    ServerLost,
-    ServerState,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import shown_key
 from shadowprice.core.length_history import LengthPrediction, with_length
@@ -38,37 +29,25 @@ from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.rest import jobs as rest
-from shadowprice.service.budgets.billing import (
-    Billing,
-    InsufficientPointsError,
-    RevisedWork,
-    cost_of_revision,
-    insufficient_points_reason,
-    to_price_units,
-)
+from shadowprice.service.budgets import billing
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state import store_queries
-from shadowprice.service.state.batch import Batch, Operation, StoredJob
-from shadowprice.service.state.clock_texts import with_clock_times
-from shadowprice.service.state.ending import (
-    append_end_text,
-    queue_reason,
-    refusal_reason,
-    without_end_text,
-)
+from shadowprice.service.state import ending, store_queries
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.engine_events import apply_event, weigh
 from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
-from shadowprice.service.state.revisions import asks_for_more, raises_terms
-from shadowprice.service.state.server_limits import clear_withheld
+from shadowprice.service.state.server_limits import clear_withheld, present_server
 from shadowprice.service.state.stated_work import rescale_covered
+from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.state.submission import (
     SPEED_KEYS,
     Submission,
+    asks_for_more,
     content_hash,
     family_keys,
     merge_changes,
+    raises_terms,
     read_submissions,
     resolve_job,
     without_keys,
@@ -78,7 +57,6 @@ from shadowprice.service.state.timespan import end_of_quote, explain_end
 log = logging.getLogger("shadowprice.service")
 
 MAX_BACKLOG_JOBS: Final = 1_000_000  # maximum number of accepted jobs that wait for a decision
-
 MAX_SUBMISSIONS_PER_EVENT: Final = 32
 """Maximum number of waiting submissions that one event decides."""
 
@@ -93,19 +71,8 @@ class KnownJobs:
     @classmethod
     def of_batch(cls, batch: Batch, submissions: Sequence[Submission]) -> KnownJobs:
         """Return the jobs in a batch, also those it adds."""
-        return cls(
-            batch.newest_jobs(_names(submissions)), batch.jobs_of_requests(_requests(submissions))
-        )
-
-    @classmethod
-    def stored(cls, connection: Connection, submissions: Sequence[Submission]) -> KnownJobs:
-        """Return the jobs in the store."""
-        newest = store_queries.newest_jobs(connection, _names(submissions))
-        of_requests = store_queries.jobs_of_requests(connection, _requests(submissions))
-        return cls(
-            {row.qualified_name: _stored_job(row) for row in newest},
-            {row.request: _stored_job(row) for row in of_requests},
-        )
+        names, requests = _names(submissions), _requests(submissions)
+        return cls(batch.newest_jobs(names), batch.jobs_of_requests(requests))
 
     def add(self, submission: Submission, view: JobView) -> None:
         """Add a new job."""
@@ -114,10 +81,6 @@ class KnownJobs:
         if submission.request is not None:
             self.of_requests[submission.request] = job
 
-    def retried(self, submission: Submission) -> StoredJob | None:
-        """Return the job of an earlier request that a submission repeats."""
-        return None if submission.request is None else self.of_requests.get(submission.request)
-
     def find(self, submission: Submission) -> tuple[str, ProblemError | None] | None:
         """Return the key of the job that a submission means; None if it is a new job.
 
@@ -125,7 +88,7 @@ class KnownJobs:
         work isn't repeated. The second element is the problem if an open job with the name has
         other content.
         """
-        retried = self.retried(submission)
+        retried = self.of_requests.get(submission.request or "")
         if retried is not None:
             return retried.view.key, None
         newest = self.newest.get(submission.qualified_name)
@@ -145,23 +108,14 @@ def _requests(submissions: Sequence[Submission]) -> list[str]:
     return [item.request for item in submissions if item.request is not None]
 
 
-def _stored_job(row: Any) -> StoredJob:
-    return StoredJob(JobView.from_json(row.view), row.content, row.request)
-
-
 def _name_conflict(submission: Submission) -> ProblemError:
-    return ProblemError(
-        "name-conflict",
-        f"job {submission.name!r} was submitted with other content; revise it, or use another name",
-    )
+    problem = f"job {submission.name!r} was submitted with other content"
+    return ProblemError("name-conflict", f"{problem}; revise it, or use another name")
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitJobs:
-    """Submit jobs: decide them in this batch if ``at_once``, else add them to the backlog.
-
-    Submissions that mean stored jobs (`KnownJobs.find`) get those jobs.
-    """
+    """Submit jobs that aren't known: decide them if ``at_once``, else add to the backlog."""
 
     submissions: Sequence[Submission]
     at_once: bool
@@ -171,20 +125,17 @@ class SubmitJobs:
         state = batch.state
         if len(state.backlog) + len(self.submissions) > MAX_BACKLOG_JOBS:
             raise ProblemError("overloaded", f"{len(state.backlog)} jobs wait to be decided on")
-        answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
         if self.at_once:
-            _decide_new(batch, fresh)
-        else:
-            state.backlog.extend((item.tenant, key) for key, item in fresh.items())
+            [answers] = submit_in_one_event(batch, [self])
+            return answers
+        answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
+        state.backlog.extend((item.tenant, key) for key, item in fresh.items())
         return answers
 
     def _record_new(
         self, batch: Batch, known: KnownJobs
     ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
-        """Record the new jobs; return the response, and the new submissions by key.
-
-        New jobs are added to ``known``.
-        """
+        """Record the new jobs, also in ``known``; return the answers and the new ones by key."""
         state = batch.state
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: dict[str, Submission] = {}
@@ -212,7 +163,11 @@ def without_known_jobs(
     connection: Connection, submissions: Sequence[Submission]
 ) -> list[Submission]:
     """Return the submissions that would add a job to those stored now."""
-    known = KnownJobs.stored(connection, submissions)
+    names, requests = _names(submissions), _requests(submissions)
+    known = KnownJobs(
+        store_queries.newest_jobs(connection, names),
+        store_queries.jobs_of_requests(connection, requests),
+    )
     return [submission for submission in submissions if known.find(submission) is None]
 
 
@@ -226,24 +181,19 @@ def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
     return submits
 
 
-def submit_in_one_event(batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
-    """Submit the jobs of several requests in one event; return the response to each request.
-
-    Raise `ShadowpriceError` if the event can't be handled.
-    """
-    responses: list[Any] = []
+def submit_in_one_event(
+    batch: Batch, submits: Sequence[SubmitJobs]
+) -> list[list[tuple[str, ProblemError | None]]]:
+    """Submit the jobs of several requests in one event; return the response to each request."""
+    responses = []
     fresh: dict[str, Submission] = {}
     known = KnownJobs.of_batch(batch, [item for submit in submits for item in submit.submissions])
     for item in submits:
         response, new = item._record_new(batch, known)
         responses.append(response)
         fresh |= new
-    _decide_new(batch, fresh)
-    return responses
-
-
-def _decide_new(batch: Batch, fresh: Mapping[str, Submission]) -> None:
     _decide(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
+    return responses
 
 
 def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
@@ -266,9 +216,8 @@ def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     if spec.tasks is not None:
         return job
     if not batch.state.virtual:
-        job = replace(
-            job, resumable=_is_resumable(batch, key, spec), max_overrun=batch.state.max_overrun
-        )
+        resumable, max_overrun = _is_resumable(batch, key, spec), batch.state.max_overrun
+        job = replace(job, resumable=resumable, max_overrun=max_overrun)
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
     share = batch.state.restarts.estimate(job.tenant, stated, float(cluster.slot_seconds))
@@ -315,9 +264,9 @@ def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         jobs.append(job)
     try:
         if jobs:
-            apply_event(batch, JobsArrived(slot, weigh(batch, jobs)))
+            apply_event(batch, events.JobsArrived(slot, weigh(batch, jobs)))
             explain_end(batch, jobs)
-    except InsufficientPointsError as error:
+    except billing.InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
             for job in jobs:
                 _decide_alone(batch, job.name)
@@ -378,20 +327,15 @@ class CancelJob:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         batch.emit("cancelled", self.key)
         if self.key not in batch.engine.open_jobs:
-            return batch.close_job(
-                self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
-            )
-        apply_event(batch, JobCancelled(batch.state.next_slot, self.key))
+            reason = {"code": "cancelled", "message": "never decided on"}
+            return batch.close_job(self.key, State.CANCELLED, reason)
+        apply_event(batch, events.JobCancelled(batch.state.next_slot, self.key))
         return batch.views[self.key]
 
 
 @dataclass(frozen=True, slots=True)
 class ResubmitJob:
-    """Submit the job with a key again as ``submission``, and cancel it if it is open.
-
-    Nothing is cancelled if the new job is refused, or if it exists already, as for a repeated
-    request. The refusal of an open job's successor is an error, and leaves no trace.
-    """
+    """Submit a job again and cancel it if it is open, unless the new one exists or is refused."""
 
     key: str
     submission: Submission
@@ -446,14 +390,9 @@ class ReviseJob:
             raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
         state = batch.state
         record = merge_changes(state.specs[self.key], self.changes)
+        cluster, submitted = batch.engine.cluster, view.submitted
         [submission] = read_submissions(
-            [record],
-            batch.engine.cluster,
-            tenant=None,
-            runs=False,
-            single=True,
-            owned=True,
-            now=view.submitted,
+            [record], cluster, tenant=None, runs=False, single=True, owned=True, now=submitted
         )
         if record != state.specs[self.key]:
             with batch.savepoint():
@@ -468,17 +407,12 @@ class ReviseJob:
             if view.predicted is not None and not submission.spec.has_unknown_length:
                 batch.update_view(self.key, predicted=None, first_length=None)
             batch.update_view(self.key, blamed=view.generation)
-            after = state.views.get(self.key) or batch.views[self.key]
-            required = [view.required, after.required]
+            required = [view.required, batch.views[self.key].required]
             batch.emit("revised", self.key, changes=dict(self.changes), required=required)
         return state.views.get(self.key) or batch.views[self.key]
 
     def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
-        """Revise the job in the engine, and debit the price of its additional demand.
-
-        Raise `ProblemError` if the policy refuses, the revision would displace another job, or the
-        tenant can't pay.
-        """
+        """Revise the job in the engine, and debit the price of its additional demand."""
         state, engine = batch.state, batch.engine
         record = engine.open_jobs.get(self.key)
         if record is None:
@@ -491,9 +425,8 @@ class ReviseJob:
             before_arrival=before.before_arrival,
             points=None if job.points is None else before.points,  # its budget may be removed
         )
-        stated = _resolve(
-            batch, self.key, JobSpec.model_validate(state.specs[self.key]), view.arrived
-        )
+        spec_before = JobSpec.model_validate(state.specs[self.key])
+        stated = _resolve(batch, self.key, spec_before, view.arrived)
         horizon = state.next_slot - job.arrival + engine.cluster.horizon
         is_admission = asks_for_more(stated, job, horizon=horizon)
         counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
@@ -502,20 +435,21 @@ class ReviseJob:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = apply_event(batch, JobRevised(state.next_slot, counted, is_admission))
+            commands = apply_event(batch, events.JobRevised(state.next_slot, counted, is_admission))
         except RevisionRefusedError as error:
-            reason = with_clock_times(error.refusal.message, batch.calendar)
+            reason = ending.with_clock_times(error.refusal.message, batch.calendar)
             raise _refusal(view.name, reason) from error
         for command in commands:
-            if isinstance(command, Displaced) and command.job != self.key:
+            if isinstance(command, events.Displaced) and command.job != self.key:
                 raise _refusal(view.name, "it would displace another job")
         if self.key not in engine.open_jobs:
             raise _refusal(view.name, "it would end the job")
         if is_admission:
-            terms = RevisedWork(
-                stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
+            raised = raises_terms(stated, job, horizon=horizon)
+            terms = billing.RevisedWork(stated, job, done, raised=raised)
+            billing.Billing(batch).debit_revision(
+                self.key, terms, billing.cost_of_revision(commands, self.key)
             )
-            Billing(batch).debit_revision(self.key, terms, cost_of_revision(commands, self.key))
         if not SPEED_KEYS.isdisjoint(self.changes):
             rescale_covered(batch, stated, job)
 
@@ -523,11 +457,7 @@ class ReviseJob:
 def _with_counted_utility(
     batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool
 ) -> Job:
-    """Return a revised job with the utility that counts.
-
-    Only a revision that must be admitted can raise the factor of its stated utility. ``stated`` is
-    the job before the revision, at its stated speed.
-    """
+    """Return a revised job with its counted utility; only an admission can raise the factor."""
     [weighed] = weigh(batch, [after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
@@ -568,26 +498,23 @@ class QuoteResult:
     predicted: LengthPrediction | None = None  # of a job that states no length; it has no promise
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
-        """Return the quote as a REST resource.
-
-        Displaced jobs are listed by name if ``names``, else only counted.
-        """
+        """Return the quote as a REST resource; with ``names``, it lists the displaced jobs."""
         quote, reason, points, message = self.quote, self.reason, None, self.message
         if reason is None:
             reason = self.refusal
         if self.timespan.get("admitted_without"):
             end = str(self.timespan["ends"])
-            text = without_end_text(end)
+            text = ending.without_end_text(end)
             if self.refusal is None:
                 message = f"{message}; {text}".removeprefix("; ")
             elif self.reason is None:
-                reason = append_end_text(self.refusal, text, end)
+                reason = ending.append_end_text(self.refusal, text, end)
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)
-        completion = quote.completion
-        if completion is not None:
-            completion = None if self.predicted is not None else completion + self.margin.slots
+        completion = None
+        if quote.completion is not None and self.predicted is None:
+            completion = quote.completion + self.margin.slots
         return rest.Quote(
             job=job,
             slot=quote.slot,
@@ -636,48 +563,26 @@ class QuoteJob:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
         share = counted_share(job)
-        refusal, message = None, with_clock_times(quote.message, batch.calendar)
+        refusal, message = None, ending.with_clock_times(quote.message, batch.calendar)
         if quote.refusal is not None:
-            refusal = refusal_reason(engine, batch.calendar, job, quote.refusal)
+            refusal = ending.refusal_reason(engine, batch.calendar, job, quote.refusal)
         elif quote.answer is QuoteAnswer.QUEUED:
-            message = queue_reason(engine, batch.calendar, job, quote.message)["message"]
+            message = ending.queue_reason(engine, batch.calendar, job, quote.message)["message"]
         effect = end_of_quote(engine, batch.calendar, job, quote)
-        price = None if quote.price is None else to_price_units(quote.price)
+        price = None if quote.price is None else billing.to_price_units(quote.price)
         margin = Margin()
         predicted = _predicted_length(batch, job) if job.predicted else None
         if quote.completion is not None and predicted is None:
-            family = self.submission.spec.family
-            margin = state.margins.margin(
-                job.tenant, family, quote.completion, job.arrival, engine.until
-            )
+            family, planned = self.submission.spec.family, quote.completion
+            margin = state.margins.margin(job.tenant, family, planned, job.arrival, engine.until)
+        held = reason = None
         account = state.accounts.get(job.tenant)
-        if account is None:
-            return QuoteResult(
-                quote,
-                refusal,
-                message,
-                price,
-                timespan=effect,
-                margin=margin,
-                share=share,
-                predicted=predicted,
-            )
-        is_unaffordable = quote.admitted and price is not None and not account.can_pay(price)
-        reason = (
-            insufficient_points_reason(account, price)
-            if is_unaffordable and price is not None
-            else None
-        )
+        if account is not None:
+            held, share = account.balance, 1.0
+            if quote.admitted and price is not None and not account.can_pay(price):
+                reason = billing.insufficient_points_reason(account, price)
         return QuoteResult(
-            quote,
-            refusal,
-            message,
-            price,
-            account.balance,
-            reason,
-            effect,
-            margin,
-            predicted=predicted,
+            quote, refusal, message, price, held, reason, effect, margin, share, predicted
         )
 
 
@@ -710,19 +615,17 @@ class ForkEngine:
         slot = state.next_slot
         moment = min(batch.now, calendar.begins(slot))
         [job] = weigh(batch, [_resolve(batch, self.key, self.spec, moment)])
-        cluster = batch.engine.cluster
-        share = job.restart
-        length = None
+        cluster, length = batch.engine.cluster, None
         if self.spec.has_unknown_length:
             length = _predicted_length(batch, job).length
         plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key, length=length)
-        is_restart_known = share != plain.restart
+        is_restart_known = job.restart != plain.restart
 
         def resolve(spec: JobSpec) -> Job:
             other = resolve_job(spec, cluster, calendar, moment, key=self.key, length=length)
             other = replace(other, points=job.points, resumable=job.resumable)
             if is_restart_known:
-                other = replace(other, restart=share)
+                other = replace(other, restart=job.restart)
             if values is not None:
                 [other] = values.weigh([other], open_values, cluster, slot)
             return other
@@ -743,19 +646,15 @@ class ForkEngine:
 
 @dataclass(frozen=True, slots=True)
 class UpdateServers:
-    """Add, remove, resize, drain, cordon or resume servers.
+    """Change servers as `CapacityChanged` does; ``what`` describes the change in the stream."""
 
-    ``servers`` is as in `CapacityChanged`; ``what`` describes the change in the event stream.
-    ``sets_capacity`` is false if only other properties change.
-    """
-
-    servers: Mapping[str, ServerState | None]
+    servers: Mapping[str, events.ServerState | None]
     what: str
     sets_capacity: bool = True
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
-        apply_event(batch, CapacityChanged(batch.state.next_slot, dict(self.servers)))
+        apply_event(batch, events.CapacityChanged(batch.state.next_slot, dict(self.servers)))
         if self.sets_capacity:
             clear_withheld(batch, self.servers.keys())
         for name in self.servers:
@@ -766,7 +665,7 @@ class UpdateServers:
 class AddServers:
     """Add servers."""
 
-    servers: Mapping[str, ServerState]
+    servers: Mapping[str, events.ServerState]
 
     def perform(self, batch: Batch) -> None:
         """Add the servers; raise `ProblemError` if one of them exists."""
@@ -791,19 +690,15 @@ class ChangeServer:
 
     def perform(self, batch: Batch) -> None:
         """Change the server; raise `ProblemError` if it is unknown."""
-        cluster, engine = batch.engine.cluster, batch.engine.state
-        row = _find_server(cluster, self.name)
-        capacity = self.capacity
-        if capacity is None:
-            capacity = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
-        keeps = self.availability is None
-        state = ServerState(
-            self.role or cluster.roles[row],
-            capacity,
-            drained=row in engine.drained if keeps else self.availability == "drained",
-            cordoned=row in engine.cordoned if keeps else self.availability == "cordoned",
-            cost=self.cost,
-        )
+        _check_server(batch.engine.cluster, self.name)
+        state = replace(present_server(batch.engine, self.name), cost=self.cost)
+        if self.role is not None:
+            state = replace(state, role=self.role)
+        if self.capacity is not None:
+            state = replace(state, capacity=self.capacity)
+        if self.availability is not None:
+            drained, cordoned = self.availability == "drained", self.availability == "cordoned"
+            state = replace(state, drained=drained, cordoned=cordoned)
         what = "changed"
         if (self.capacity, self.role, self.cost) == (None, None, None):
             what = "takes work" if self.availability == "up" else self.availability or what
@@ -818,15 +713,14 @@ class RemoveServer:
 
     def perform(self, batch: Batch) -> None:
         """Remove the server; raise `ProblemError` if it is unknown."""
-        _find_server(batch.engine.cluster, self.name)
+        _check_server(batch.engine.cluster, self.name)
         UpdateServers({self.name: None}, "removed").perform(batch)
 
 
-def _find_server(cluster: Cluster, name: str) -> int:
+def _check_server(cluster: Cluster, name: str) -> None:
     if name not in cluster.index:
         hint = hint_for_unknown(name, cluster.names, "GET /v1/servers lists them")
         raise ProblemError("not-found", f"unknown server {quote_for_display(name)}; {hint}")
-    return cluster.index[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -838,7 +732,7 @@ class SetServerAvailability:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        kind = ServerBack if self.back else ServerLost
+        kind = events.ServerBack if self.back else events.ServerLost
         apply_event(batch, kind(batch.state.next_slot, self.server))
         batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
@@ -851,5 +745,5 @@ class UpdateTenants:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        apply_event(batch, CapacityChanged(batch.state.next_slot, {}, self.tenants))
+        apply_event(batch, events.CapacityChanged(batch.state.next_slot, {}, self.tenants))
         batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

@@ -25,15 +25,11 @@ log = logging.getLogger("shadowprice.service")
 
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
-
 _MIN_SAMPLE_INTERVAL_SECONDS: Final = 5.0  # minimum seconds between two samples
-
 _SHARE: Final = 100.0
 """Minimum time between two samples, as a multiple of the time that a sample takes."""
-
 _LOOKED: Final = 20
 """Maximum samples to read per returned sample; if there are more, use a coarser grain."""
-
 _SWEPT: Final = 1_000  # maximum number of rows that one call purges
 
 
@@ -102,10 +98,7 @@ def history(
 
 
 def purge_prices(store: Store, now: int, before: int) -> None:
-    """Purge samples from before a moment, and those that are too old for their grain.
-
-    Raise `StoreError` if the store can't be written.
-    """
+    """Purge samples from before a moment, and those that are too old for their grain."""
     table = tables.prices
     old = (
         (table.c.at < before)

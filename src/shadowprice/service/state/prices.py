@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,28 +20,22 @@ from shadowprice.service.clock import SlotCalendar, to_datetime
 MAX_SLOTS: Final = 1_000  # maximum number of slots in one query
 
 
-@dataclass(frozen=True, slots=True)
-class ServerClasses:
-    """Groups of servers with an equal role and capacity: name and server rows of each."""
-
-    names: tuple[str, ...]
-    rows: tuple[NDArray[np.int64], ...]
+ServerClasses = Mapping[str, NDArray[np.int64]]
+"""Rows of the servers with an equal role and capacity, by the name of that kind."""
 
 
 def build_server_classes(cluster: Cluster) -> ServerClasses:
     """Return the kinds of servers, each named after its first server without its number."""
-    names: list[str] = []
-    rows: list[NDArray[np.int64]] = []
+    classes: dict[str, NDArray[np.int64]] = {}
     for kind in dict.fromkeys(cluster.kinds.tolist()):
         members = np.flatnonzero(cluster.kinds == kind)
         first = cluster.names[int(members[0])]
         head, _, tail = first.rpartition("-")
         name = head if head and tail.isdigit() else first
-        while name in names:
+        while name in classes:
             name += "'"
-        names.append(name)
-        rows.append(members)
-    return ServerClasses(tuple(names), tuple(rows))
+        classes[name] = members
+    return classes
 
 
 class _Replacing:
@@ -104,7 +97,7 @@ def prices(
             used = used.copy()
             cluster.count_kinds(used, np.arange(cluster.servers))
         by_kind: dict[str, dict[str, ResourcePrice]] = {}
-        for name, members in zip(kinds.names, kinds.rows, strict=True):
+        for name, members in kinds.items():
             entry: dict[str, ResourcePrice] = {}
             for column, resource in enumerate(cluster.resources):
                 if not limited[members, column].any():
@@ -128,7 +121,7 @@ def prices(
                 servers=[cluster.names[row] for row in members.tolist()],
                 role=cluster.roles[int(members[0])].value,
             )
-            for name, members in zip(kinds.names, kinds.rows, strict=True)
+            for name, members in kinds.items()
         ],
         slots=found_slots,
     )
@@ -186,6 +179,3 @@ def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
         for resource, share in resources.items()
         if "price" in share
     }
-
-
-__all__ = ["ServerClasses", "build_server_classes", "placement_costs", "prices", "prices_by_kind"]

@@ -10,25 +10,17 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
 
 import shadowprice
+from shadowprice.core import events
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, PolicyError, ShadowpriceError
-from shadowprice.core.events import (
-    CapacityChanged,
-    Decision,
-    PolicyEvent,
-    Resize,
-    ServerState,
-    Start,
-)
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
 from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
 from shadowprice.engine.capacity import changed_cluster
@@ -39,18 +31,19 @@ from shadowprice.engine.records import cluster_from_record, cluster_record, plac
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
-from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.backlog import Backlog
-from shadowprice.service.state.durable_state import DurableState
-from shadowprice.service.state.ending import TimespanEnd, read_end
-from shadowprice.service.state.engine_events import VALUES_KEY
+from shadowprice.service.clock import MICROSECOND, SECOND, MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.durable_state import Backlog, DurableState
+from shadowprice.service.state.ending import END_KEY, TimespanEnd
+from shadowprice.service.state.engine_events import VALUES_KEY, apply_event
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.lengths import ServiceLengths
-from shadowprice.service.state.margins import Margins, learn_margins, read_finished
+from shadowprice.service.state.margins import Margins, read_finished
 from shadowprice.service.state.restart_costs import RestartCostEstimator
-from shadowprice.service.state.server_limits import read_withheld
-from shadowprice.service.state.start_ups import StartUps, read_start_ups
+from shadowprice.service.state.server_limits import KEY as WITHHELD_KEY
+from shadowprice.service.state.server_limits import clear_withheld
+from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
+from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
 from shadowprice.service.store.retention import last_job
@@ -79,11 +72,8 @@ def recover(
     doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
     the store can't be read.
     """
-    version = store.get("format")
-    if version is None:
-        state = _begin(store, cluster, choice, clock, virtual=virtual)
-    else:
-        state = _load(store, cluster, choice, clock, version, virtual=virtual)
+    start = _begin if store.get("format") is None else _load
+    state = start(store, cluster, choice, clock, virtual)
     # Copying the policy state before each event would cost more than everything else.
     state.engine.session.keeps_memory = False
     state.max_overrun, state.values_mode, state.on_decision = max_overrun, values, on_decision
@@ -95,25 +85,17 @@ def recover(
 
 
 def _load(
-    store: Store,
-    cluster: Cluster,
-    choice: PolicyChoice,
-    clock: MonotonicWallClock,
-    version: str,
-    *,
-    virtual: bool,
+    store: Store, cluster: Cluster, choice: PolicyChoice, clock: MonotonicWallClock, virtual: bool
 ) -> DurableState:
-    """Recover the durable state from a store that has content of a format version."""
+    """Recover the durable state from a store that has content."""
+    version = store.get("format")
     if version != str(STORE_FORMAT):
-        raise InputError(
-            Fault(
-                f"--data {store.shown}",
-                f"the content has the unknown format {version}",
-                UNKNOWN_FORMAT_HINT,
-            )
-        )
-    restart_costs = json.loads(store.get("restarts") or "{}")
-    end, start_ups, withheld = read_end(store), read_start_ups(store), read_withheld(store)
+        message = f"the content has the unknown format {version}"
+        raise InputError(Fault(f"--data {store.shown}", message, UNKNOWN_FORMAT_HINT))
+    end, restarts, start_ups, withheld = (
+        json.loads(store.get(key) or "{}")
+        for key in (END_KEY, "restarts", START_UPS_KEY, WITHHELD_KEY)
+    )
     with store.reading() as connection:
         engine, since, replayed, acknowledged = _engine(connection, choice, virtual=virtual)
         views, specs, backlog = _jobs(connection)
@@ -137,29 +119,24 @@ def _load(
             snapshot_sequence=since,
             mode_changed=acknowledged is virtual,
             recovered_events=replayed,
-            margins=Margins() if virtual else learn_margins(finished, views.values()),
+            margins=Margins() if virtual else Margins([*finished, *views.values()]),
             lengths=ServiceLengths(finished),
-            end=end,
-            start_ups=start_ups,
+            end=TimespanEnd(**end),
+            start_ups=StartUps.from_record(start_ups),
             withheld=withheld,
             token_tenants=_tenants_with_tokens(connection, clock.now()),
-            restarts=RestartCostEstimator(restart_costs),
+            restarts=RestartCostEstimator(restarts),
         )
 
 
 def _begin(
-    store: Store,
-    cluster: Cluster,
-    choice: PolicyChoice,
-    clock: MonotonicWallClock,
-    *,
-    virtual: bool,
+    store: Store, cluster: Cluster, choice: PolicyChoice, clock: MonotonicWallClock, virtual: bool
 ) -> DurableState:
     """Initialize an empty store with the first snapshot."""
     engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
     calendar = SlotCalendar.starting(now, cluster.slot_seconds)
-    packed = _pack_snapshot(engine)
+    packed = zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
     with store.transaction() as connection:
         for table in (tables.snapshots, tables.meta):
             store.write(connection, delete(table))
@@ -168,7 +145,6 @@ def _begin(
         store.put(connection, "origin", str(calendar.origin))
         store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
         put_policy(store, connection, choice, engine.policy)
-        store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
     return DurableState(
@@ -178,28 +154,8 @@ def _begin(
         virtual=virtual,
         engine=engine,
         calendar=calendar,
-        views={},
-        specs={},
-        launch_commands={},
-        backlog=Backlog(),
-        next_job=1,
-        next_event_id=1,
-        accounts=Accounts({}, 1),
         last_at=now,
-        snapshot_sequence=0,
-        recovered_events=0,
-        margins=Margins(),
-        lengths=ServiceLengths(),
-        end=TimespanEnd(),
-        start_ups=StartUps(),
-        withheld={},
-        token_tenants={},
-        restarts=RestartCostEstimator({}),
     )
-
-
-def _pack_snapshot(engine: Engine) -> bytes:
-    return zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
 
 
 def _value(connection: Connection, key: str) -> str:
@@ -211,21 +167,14 @@ def _value(connection: Connection, key: str) -> str:
 def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCalendar:
     first = cluster_from_record(json.loads(_value(connection, "cluster")))
     if first.slot_seconds != cluster.slot_seconds:
-        raise InputError(
-            Fault(
-                "--cluster",
-                f"its slots take {float(cluster.slot_seconds):g} s, those in {store.shown} "
-                f"{float(first.slot_seconds):g} s",
-                "keep the length of a slot, or use a new data directory",
-            )
-        )
-    origin = int(_value(connection, "origin"))
-    calendar = SlotCalendar.starting(0, cluster.slot_seconds)
-    return SlotCalendar(origin, calendar.slot)
+        slots = f"its slots take {float(cluster.slot_seconds):g} s"
+        message = f"{slots}, those in {store.shown} {float(first.slot_seconds):g} s"
+        hint = "keep the length of a slot, or use a new data directory"
+        raise InputError(Fault("--cluster", message, hint))
+    return SlotCalendar(int(_value(connection, "origin")), cluster.slot_seconds * SECOND)
 
 
 def _tenants_with_tokens(connection: Connection, now: int) -> dict[str, None]:
-    """Return the tenants that have a valid token."""
     table = tables.tokens
     is_valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
     query = select(table.c.tenant).distinct().where(table.c.tenant.is_not(None), is_valid)
@@ -241,16 +190,13 @@ def _next_event(connection: Connection, calendar: SlotCalendar, now: int) -> int
     the first start is larger. A copy that is restored on a machine whose clock is behind may reuse
     numbers.
     """
-    last = connection.execute(select(func.max(tables.events.c.id))).scalar() or 0
+    last = connection.scalar(select(func.max(tables.events.c.id))) or 0
     return max(last + 1, now // MICROSECOND, (now - calendar.origin) // MICROSECOND)
 
 
 def _last_at(connection: Connection) -> int:
-    latest = [
-        connection.execute(select(func.max(table.c.at))).scalar() or 0
-        for table in (tables.journal, tables.snapshots, tables.events)
-    ]
-    return max(latest)
+    timed = (tables.journal, tables.snapshots, tables.events)
+    return max(connection.scalar(select(func.max(table.c.at))) or 0 for table in timed)
 
 
 # ---------------------------------------------------------------- engine
@@ -259,11 +205,7 @@ def _last_at(connection: Connection) -> int:
 def _engine(
     connection: Connection, choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, int, bool]:
-    """Return the engine, the snapshot's sequence number, and the number of replayed events.
-
-    The last value is whether the engine acknowledged commands until now. If the newest snapshot is
-    damaged, fall back to the previous one.
-    """
+    """Return engine, snapshot's number, replayed events, and whether it acknowledged commands."""
     table = tables.snapshots
     rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
     problem: ShadowpriceError | None = None
@@ -279,22 +221,14 @@ def _engine(
             engine = engine if same else _fork_with_policy(engine, choice)
             return engine, row.sequence, replayed, state["acknowledges"]
         log.error("%s; trying the one before", problem)
-    raise InputError(
-        Fault(
-            "--data",
-            f"no readable snapshot: {problem or 'there is none'}",
-            "restore a backup",
-        )
-    )
+    message = f"no readable snapshot: {problem or 'there is none'}"
+    raise InputError(Fault("--data", message, "restore a backup"))
 
 
 def _replay(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, bool]:
-    """Restore a snapshot and replay the journal after it, under the policy that decided then.
-
-    Return the engine, the number of replayed events, and whether that policy is the chosen one.
-    """
+    """Restore a snapshot, and replay the journal under the policy that decided then."""
     mark = _value(connection, "policy")
     same = mark == policy_fingerprint(choice)
     before = choice if same else _find_choice(mark, choice)
@@ -341,18 +275,12 @@ def _replay(
 
 
 def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
-    """Build the policy for the live service.
-
-    Raise `InputError` if the policy or a parameter is unknown, or the policy can't run live.
-    """
+    """Build the policy for the live service; raise `InputError` if it can't run live."""
     return choice.build(PolicyContext(cluster=cluster, itemised=True, end_moves=True))
 
 
 def policy_fingerprint(choice: PolicyChoice) -> str:
-    """Return a text that identifies a policy, its settings and its code version.
-
-    A policy state is only valid for the mark that it was stored with.
-    """
+    """Return a text that identifies a policy, its settings and its code version."""
     version = f"{shadowprice.__version__}+{sources()}"
     parts = [choice.name, choice.settings, version]
     return json.dumps(parts if choice.origin is None else [*parts, choice.origin], sort_keys=True)
@@ -378,7 +306,7 @@ class _PastPolicy:
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         """Raise `PolicyError`: recovery applies recorded decisions instead."""
         del view, event
         raise PolicyError("a restored policy was asked to decide")
@@ -403,10 +331,7 @@ def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: C
 
 
 def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
-    """Return the policy choice of a mark; None if its file isn't that of ``choice``.
-
-    A file that only the store names is never loaded, because the store holds data, not code.
-    """
+    """Return a mark's policy; None for a file that isn't that of ``choice``: data isn't code."""
     name, settings, _, *origin = json.loads(mark)
     if origin and "file" in origin[0]:
         now = choice.file
@@ -416,17 +341,12 @@ def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
 
 
 def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
-    """Return a copy of the engine under another policy."""
     try:
         return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
     except ShadowpriceError as error:  # for example, plans reach beyond the policy's horizon
-        raise InputError(
-            Fault(
-                "--policy",
-                f"{choice.name} can't continue the present plans: {error}",
-                "keep the policy until no job is open, or use a new data directory",
-            )
-        ) from error
+        message = f"{choice.name} can't continue the present plans: {error}"
+        hint = "keep the policy until no job is open, or use a new data directory"
+        raise InputError(Fault("--policy", message, hint)) from error
 
 
 # ---------------------------------------------------------------- jobs
@@ -440,12 +360,8 @@ def _jobs(
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
     backlog = Backlog()
-    rows = connection.execute(
-        select(table.c.key, table.c.view, table.c.spec)
-        .where(table.c.open == 1)
-        .order_by(table.c.id)
-    )
-    for row in rows:
+    query = select(table.c.key, table.c.view, table.c.spec).where(table.c.open == 1)
+    for row in connection.execute(query.order_by(table.c.id)):
         view = views[row.key] = JobView.from_json(row.view)
         specs[row.key] = json.loads(row.spec)
         if view.state is State.PENDING:
@@ -453,18 +369,16 @@ def _jobs(
     return views, specs, backlog
 
 
-def _newest_commands(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
-    """Return the newest start or resize command of each running job."""
-    commands: dict[str, Start | Resize] = {}
-    names = list(engine.running)
+def _newest_commands(
+    connection: Connection, engine: Engine
+) -> dict[str, events.Start | events.Resize]:
+    commands: dict[str, events.Start | events.Resize] = {}
     table, index = tables.commands, engine.cluster.index
-    for chunk in in_chunks(names):
-        rows = connection.execute(
-            select(table).where(table.c.job.in_(chunk), table.c.kind != "stop").order_by(table.c.id)
-        )
-        for row in rows:
+    for chunk in in_chunks(list(engine.running)):
+        query = select(table).where(table.c.job.in_(chunk), table.c.kind != "stop")
+        for row in connection.execute(query.order_by(table.c.id)):
             record = json.loads(row.record)
-            kind = Start if row.kind == "start" else Resize
+            kind = events.Start if row.kind == "start" else events.Resize
             on = [entry for entry in record["on"] if entry[0] in index]
             commands[row.job] = kind(
                 record["slot"],
@@ -483,49 +397,47 @@ def _newest_commands(connection: Connection, engine: Engine) -> dict[str, Start 
 # ---------------------------------------------------------------- cluster file
 
 
-def cluster_file_diff(
-    before: Cluster, file: Cluster, now: Cluster, slot: int
-) -> CapacityChanged | None:
-    """Return the event that applies the changes of the cluster file; None if it has none.
+@dataclass(frozen=True, slots=True)
+class FollowClusterFile:
+    """Apply edits of the cluster file; other changes of operators stay."""
 
-    ``before`` is the file's content when it was last read, and ``now`` the cluster in force, with
-    the changes of operators. ``slot`` is the first slot that can still be decided. Raise
-    `InputError` if the file changes the set of resources or the horizon, or the event is invalid.
-    """
-    if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
-        raise InputError(
-            Fault(
-                "--cluster",
-                "its resources or its horizon are not those of the data",
-                "keep both, or use a new data directory",
-            )
+    cluster: Cluster
+
+    def perform(self, batch: Batch) -> None:
+        """Change the engine's cluster by what differs between the stored and the new file."""
+        before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))
+        file, now, slot = self.cluster, batch.engine.cluster, batch.state.next_slot
+        if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
+            message = "its resources or its horizon are not those of the data"
+            hint = "keep both, or use a new data directory"
+            raise InputError(Fault("--cluster", message, hint))
+        old = {name: _state(before, name) for name in before.names}
+        new = {name: _state(file, name) for name in file.names}
+        servers: dict[str, events.ServerState | None] = {
+            name: state for name, state in new.items() if old.get(name) != state
+        }
+        servers |= {name: None for name in before.names if name not in new and name in now.index}
+        event = events.CapacityChanged(
+            slot,
+            servers,
+            file.tenants if file.tenants != before.tenants else None,
+            file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
+            file.restart_first if file.restart_first != before.restart_first else None,
         )
-    old = {name: _state(before, name) for name in before.names}
-    servers: dict[str, ServerState | None] = {}
-    for name in file.names:
-        state = _state(file, name)
-        if old.get(name) != state:
-            servers[name] = state
-    for name in before.names:
-        if name not in file.index and name in now.index:
-            servers[name] = None
-    event = CapacityChanged(
-        slot,
-        servers,
-        file.tenants if file.tenants != before.tenants else None,
-        file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
-        file.restart_first if file.restart_first != before.restart_first else None,
-    )
-    if event == CapacityChanged(slot):
-        return None
-    changed_cluster(now, event)
-    return event
+        if event == events.CapacityChanged(slot):
+            return
+        changed_cluster(now, event)  # raises the file's diagnostics
+        apply_event(batch, event)
+        clear_withheld(batch, servers.keys())
+        batch.set_value("cluster", json.dumps(cluster_record(file)))
+        for name in servers:
+            batch.emit("server", server=name, what="the cluster file was edited")
 
 
-def _state(cluster: Cluster, name: str) -> ServerState:
+def _state(cluster: Cluster, name: str) -> events.ServerState:
     row = cluster.index[name]
     amounts = cluster.capacity[row].tolist()
-    return ServerState(
+    return events.ServerState(
         cluster.roles[row],
         dict(zip(cluster.resources, amounts, strict=True)),
         cost=None if cluster.costs is None else float(cluster.costs[row]),

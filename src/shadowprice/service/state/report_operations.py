@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import ColumnElement, bindparam, select
 
+from shadowprice.core import events
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import (
-    Acknowledged,
-    JobEnded,
-    JobFailed,
-    JobRevised,
-    JobStarted,
-    ProgressMeasured,
-    Resize,
-    Start,
-    StartFailed,
-)
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.utility import utility_value
@@ -60,7 +51,6 @@ log = logging.getLogger("shadowprice.service")
 
 FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
 """Maximum work before a first report that still measures the start, as a share of a slot."""
-
 MAX_WORK_EXCESS: Final = 1.25
 """Factor by which work may exceed its estimated time before the excess counts as start-up."""
 
@@ -88,8 +78,6 @@ files that a restored service lacks.
 """
 
 MAX_REPORTED_ERRORS: Final = 5  # maximum number of different `misreported` events of a generation
-
-
 MAX_LISTED_WORKERS: Final = 8  # maximum names of workers in a message
 
 
@@ -119,17 +107,14 @@ class RecordReports:
     reports: Sequence[DurableReport]
 
     def perform(self, batch: Batch) -> tuple[DurableReport, ...]:
-        """Apply the reports; return those that failed, and later ones of the same jobs.
-
-        The caller must retry the returned reports. A report that was applied before has no effect.
-        """
+        """Apply the reports; return those to retry, which failed or follow a failed one."""
         remaining: list[DurableReport] = []
         waiting: set[str] = set()
         for report in self.reports:
             if report.job not in waiting:
                 try:
                     with batch.savepoint():
-                        self._apply(batch, report)
+                        _apply(batch, report)
                     continue
                 except ShadowpriceError as error:
                     if error.code == "storage":
@@ -139,237 +124,206 @@ class RecordReports:
             remaining.append(report)
         return tuple(remaining)
 
-    def _apply(self, batch: Batch, report: DurableReport) -> None:
-        if isinstance(report, Started):
-            self._apply_start(batch, report)
-            return
-        if isinstance(report, InvalidProgress):
-            self.emit_misreport(batch, report)
-            return
-        if isinstance(report, PartlyEnded):
-            self._apply_partial_end(batch, report)
-            return
-        judged = _judge_exit(batch, report)
-        if self._record_end(batch, judged):
-            self._apply_end(batch, judged, exited_early=judged is not report)
 
-    @staticmethod
-    def _record_end(batch: Batch, report: StartRefused | Ended) -> bool:
-        """Record the end of a generation; return whether it was not recorded before.
+def _apply(batch: Batch, report: DurableReport) -> None:
+    match report:
+        case Started():
+            _apply_start(batch, report)
+        case InvalidProgress():
+            _emit_misreport(batch, report)
+        case PartlyEnded():
+            _apply_partial_end(batch, report)
+        case _:
+            judged = _judge_exit(batch, report)
+            if _record_end(batch, judged):
+                _apply_end(batch, judged, exited_early=judged is not report)
 
-        The end of a generation that was never commanded says nothing about its job.
-        """
-        name, generation = report.job, report.generation
-        was_recorded = batch.is_end_recorded(name, generation)
-        if was_recorded is None:
-            log.warning("ignored the end of generation %d of %r: not commanded", generation, name)
-            return False
-        if not was_recorded:
-            code, reason = None, report.reason
-            if isinstance(report, Ended):
-                code, reason = report.code, f"{report.ending}: {report.reason}"
-            batch.record_generation_end(name, generation, int(report.at * SECOND), code, reason)
-        return not was_recorded
 
-    @staticmethod
-    def _apply_start(batch: Batch, report: Started) -> None:
-        """Record that a generation runs, unless a newer one was observed."""
-        name, started_at = report.job, int(report.at * SECOND)
-        table = tables.generations
-        batch.execute_on_flush(
-            table.update()
-            .where(
-                (table.c.job == bindparam("one"))
-                & (table.c.generation == bindparam("which"))
-                & table.c.started.is_(None)
-            )
-            .values(started=bindparam("at")),
-            [{"one": name, "which": report.generation, "at": started_at}],
-        )
-        view = batch.state.views.get(name)
-        record = batch.engine.open_jobs.get(name)
-        if view is None or record is None:
-            return
-        if report.generation == record.generation and record.running_since < 0:
-            next_slot = batch.state.next_slot
-            # Another machine's clock may be ahead.
-            since = max(0, min(batch.calendar.slot_at(started_at), next_slot - 1))
-            apply_event(batch, JobStarted(next_slot, name, report.generation, since))
-        if report.generation <= view.started:
-            return
-        _note_process(batch, report)
-        batch.update_view(name, started=report.generation, running_since=started_at, setback=None)
-        if view.first_start is None:
-            batch.update_view(name, first_start=started_at)
-        changes = view_changes(
-            batch.engine, record, batch.state.views[name], batch.calendar, batch.now
-        )
-        batch.update_view(name, **changes)
-        batch.emit("running", name, generation=report.generation)
+def _apply_end(batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False) -> None:
+    """Complete, fail or continue the job of a generation that ended or was refused."""
+    engine, name, generation = batch.engine, report.job, report.generation
+    record = engine.open_jobs.get(name)
+    is_newest = record is not None and record.generation == generation and name in engine.running
+    if isinstance(report, StartRefused):
+        if record is not None and is_newest:
+            _refuse_start(batch, record, report)
+        return
+    if report.ending is Ending.STOPPED and (record is None or report.forced or exited_early):
+        _emit_end(batch, report)
+    if record is None:
+        if report.ending is Ending.LOST:
+            owner = _event_owner(batch, name)
+            batch.emit("lost", name, **owner, generation=generation, reason=report.reason)
+        elif report.ending is Ending.DONE:
+            _complete_abandoned(batch, report)
+        return
+    if report.ending is Ending.DONE:
+        # Any other reason means that processes died or were left behind.
+        if report.reason not in {"", ALL_WORKERS_SUCCEEDED}:
+            reason = _with_tail(report)
+            batch.emit("ended", name, generation=generation, code=0, reason=reason)
+        if name in engine.running:
+            view, placement = batch.state.views[name], engine.running[name]
+            at = int(report.at * SECOND)
+            length = measured_length(view, record, placement, engine.cluster, at)
+            batch.update_view(name, length=length)
+        ended = events.JobEnded(batch.state.next_slot, name, record.generation)
+        apply_event(batch, ended, billed=_ran_in_slot(batch, report))
+    elif is_newest:
+        _apply_failure(batch, record, report)
+    elif report.ending is Ending.FAILED:
+        # The job continues in another generation, without what this one failed to save.
+        _emit_end(batch, report)
+    _date_end(batch, report)
 
-    @staticmethod
-    def emit_misreport(batch: Batch, report: InvalidProgress) -> None:
-        """Emit an event for an invalid progress report.
 
-        A generation gets at most `MAX_REPORTED_ERRORS` events about whole reports, and as many
-        about parts of reports. A restarted executor repeats errors, so stored events count too.
-        """
-        name, generation = report.job, report.generation
-        record = batch.engine.open_jobs.get(name)
-        if record is None or record.generation != generation:
-            return
-        table = tables.events
-        stored = batch.connection.execute(
-            select(table.c.data).where(table.c.job == name, table.c.kind == "misreported")
-        ).scalars()
-        fresh = (
-            event.data for event in batch.events if (event.kind, event.job) == ("misreported", name)
-        )
-        reasons = {
-            event["reason"]
-            for event in (*map(json.loads, stored), *fresh)
-            if event["generation"] == generation
-        }
-        limited = len(same_kind(report.reason, reasons)) >= MAX_REPORTED_ERRORS
-        if report.reason not in reasons and not limited:
-            batch.emit("misreported", name, generation=generation, reason=report.reason)
+def _record_end(batch: Batch, report: StartRefused | Ended) -> bool:
+    """Record the end of a generation; return whether it was commanded and not recorded yet."""
+    name, generation = report.job, report.generation
+    was_recorded = batch.is_end_recorded(name, generation)
+    if was_recorded is None:
+        log.warning("ignored the end of generation %d of %r: not commanded", generation, name)
+        return False
+    if not was_recorded:
+        code, reason = None, report.reason
+        if isinstance(report, Ended):
+            code, reason = report.code, f"{report.ending}: {report.reason}"
+        batch.record_generation_end(name, generation, int(report.at * SECOND), code, reason)
+    return not was_recorded
 
-    @staticmethod
-    def _apply_partial_end(batch: Batch, report: PartlyEnded) -> None:
-        """Record which workers of a running generation exited 0, and which have not ended."""
-        name, generation = report.job, report.generation
-        record, view = batch.engine.open_jobs.get(name), batch.state.views.get(name)
-        if record is None or view is None or record.generation != generation:
-            return
-        have = "has" if len(report.running) == 1 else "have"
-        first = ", the first" if len(report.ended) > 1 else ""
-        ended = f"{_list_names(report.ended)} exited 0{first}"
-        rest = (
-            f"; {_list_names(report.running)} {have} not ended, and the job ends with the last "
-            f"worker. Cancel the job if it hangs: {_time_limit(batch, record.job, name)}"
-        )
-        before = "" if view.reason is None else str(view.reason["message"])
-        # A restarted service sees the same exits at a later time.
-        is_known = before.startswith(f"{ended} at ") and before.endswith(rest)
-        if name in batch.engine.running and not is_known:
-            message = f"{ended} at {format_rfc3339(int(report.at * SECOND))}{rest}"
-            batch.update_view(name, reason={"code": PARTLY_ENDED, "message": message})
-            batch.emit(PARTLY_ENDED, name, generation=generation, reason=message)
 
-    def _apply_end(
-        self, batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False
-    ) -> None:
-        """Complete, fail or continue the job of a generation that ended or was refused."""
-        engine, name, generation = batch.engine, report.job, report.generation
-        record = engine.open_jobs.get(name)
-        if (
-            isinstance(report, Ended)
-            and report.ending is Ending.STOPPED
-            and (record is None or report.forced or exited_early)
-        ):
-            self._emit_end(batch, report)
-        if record is None:
-            if isinstance(report, Ended) and report.ending is Ending.LOST:
-                reason, owner = report.reason, _event_owner(batch, name)
-                batch.emit("lost", name, **owner, generation=generation, reason=reason)
-            elif isinstance(report, Ended) and report.ending is Ending.DONE:
-                _complete_abandoned(batch, report)
-            return
-        slot = batch.state.next_slot
-        current = record.generation == generation and name in engine.running
-        if isinstance(report, StartRefused):
-            if current:
-                self._refuse_start(batch, record, report)
-            return
-        if report.ending is Ending.DONE:
-            # Any other reason means that processes died or were left behind.
-            if report.reason not in {"", ALL_WORKERS_SUCCEEDED}:
-                reason = _with_tail(report)
-                batch.emit("ended", name, generation=generation, code=0, reason=reason)
-            if name in engine.running:
-                view, placement = batch.state.views[name], engine.running[name]
-                at = int(report.at * SECOND)
-                length = measured_length(view, record, placement, engine.cluster, at)
-                batch.update_view(name, length=length)
-            ended = JobEnded(slot, name, record.generation)
-            apply_event(batch, ended, billed=_ran_in_slot(batch, report))
-        elif current:
-            self._apply_failure(batch, record, report)
-        elif report.ending is Ending.FAILED:
-            # The job continues in another generation, without what this one failed to save.
-            self._emit_end(batch, report)
-        _date_end(batch, report)
+def _apply_start(batch: Batch, report: Started) -> None:
+    """Record that a generation runs, unless a newer one was observed."""
+    name, started_at = report.job, int(report.at * SECOND)
+    table = tables.generations
+    is_own = (table.c.job == name) & (table.c.generation == report.generation)
+    batch.execute_on_flush(
+        table.update().where(is_own, table.c.started.is_(None)).values(started=started_at)
+    )
+    view = batch.state.views.get(name)
+    record = batch.engine.open_jobs.get(name)
+    if view is None or record is None:
+        return
+    if report.generation == record.generation and record.running_since < 0:
+        next_slot = batch.state.next_slot
+        # Another machine's clock may be ahead.
+        since = max(0, min(batch.calendar.slot_at(started_at), next_slot - 1))
+        apply_event(batch, events.JobStarted(next_slot, name, report.generation, since))
+    if report.generation <= view.started:
+        return
+    _note_process(batch, report)
+    first = started_at if view.first_start is None else view.first_start
+    view = batch.update_view(
+        name, started=report.generation, running_since=started_at, setback=None, first_start=first
+    )
+    batch.update_view(name, **view_changes(batch.engine, record, view, batch.calendar, batch.now))
+    batch.emit("running", name, generation=report.generation)
 
-    @staticmethod
-    def _refuse_start(batch: Batch, record: JobRecord, report: StartRefused) -> None:
-        """Record that a generation was not started; fail a job that can never start."""
-        name, generation, slot = report.job, report.generation, batch.state.next_slot
-        previous = batch.state.views[name].setback or {}
-        setback: dict[str, Any] = {"code": "start-failed", "message": report.reason}
-        attempts = int(previous.get("attempts", 0)) + 1 if report.lasting else 0
-        if attempts:
-            setback["attempts"] = attempts
-        batch.update_view(name, setback=setback)
-        batch.emit("start-failed", name, generation=generation, reason=report.reason)
-        if attempts >= MAX_LASTING_REFUSALS:
-            reason = f"it could not be started in {attempts} attempts: {report.reason}"
-            failed = JobFailed(slot, name, generation, reason, record.failures)
-            apply_event(batch, failed, billed=False)  # it ran in no slot
-            batch.emit("failed", name, generation=generation, code=None, reason=reason)
-        else:
-            apply_event(batch, StartFailed(slot, name, generation, report.reason or "refused"))
 
-    @staticmethod
-    def _emit_end(batch: Batch, report: Ended) -> None:
-        """Emit the end of a stopped generation, with the last lines of its log.
+def _emit_misreport(batch: Batch, report: InvalidProgress) -> None:
+    """Emit an event for an invalid progress report.
 
-        Its job is closed already, the executor had to kill the generation, or its processes did
-        not end as requested.
-        """
-        reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
-        if batch.connection.execute(reported).first() is None:
-            # Explains why the job shows no measured progress: only its time was counted.
-            report = replace(report, reason=f"{report.reason}; it never reported progress")
-        batch.emit(
-            "ended",
-            report.job,
-            **_event_owner(batch, report.job),
-            generation=report.generation,
-            code=report.code,
-            reason=_with_tail(report),
-        )
+    A generation gets at most `MAX_REPORTED_ERRORS` events about whole reports, and as many
+    about parts of reports. A restarted executor repeats errors, so stored events count too.
+    """
+    name, generation = report.job, report.generation
+    record = batch.engine.open_jobs.get(name)
+    if record is None or record.generation != generation:
+        return
+    table = tables.events
+    stored = batch.connection.execute(
+        select(table.c.data).where(table.c.job == name, table.c.kind == "misreported")
+    ).scalars()
+    fresh = (
+        event.data for event in batch.events if (event.kind, event.job) == ("misreported", name)
+    )
+    reasons = {
+        event["reason"]
+        for event in (*map(json.loads, stored), *fresh)
+        if event["generation"] == generation
+    }
+    limited = len(same_kind(report.reason, reasons)) >= MAX_REPORTED_ERRORS
+    if report.reason not in reasons and not limited:
+        batch.emit("misreported", name, generation=generation, reason=report.reason)
 
-    @staticmethod
-    def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
-        """Record that a generation failed or was lost while it should run."""
-        name = report.job
-        view = batch.state.views[name]
-        slot = batch.state.next_slot
-        if report.ending is not Ending.FAILED:
-            # Not caused by the job, so it doesn't use up a retry.
-            setback = {"code": "lost", "message": report.reason}
-            batch.update_view(name, lost=view.lost + 1, setback=setback)
-            batch.emit("lost", name, generation=report.generation, reason=report.reason)
-            allowed = record.failures + 1
-        else:
-            batch.update_view(name, blamed=report.generation)
-            run = batch.state.specs[name].get("run") or {}
-            allowed = int(run.get("retries", 0)) + view.lost
-            hint = explain_command_failure(run, report.reason, report.tail)
-            if hint:
-                report = replace(report, reason=f"{report.reason}; {hint}")
-        reason = _with_tail(report)
-        failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
-        is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
-        apply_event(batch, failed, billed=is_billed)
-        if report.ending is Ending.FAILED:
-            batch.emit(
-                "failed" if name not in batch.engine.open_jobs else "retrying",
-                name,
-                generation=report.generation,
-                code=report.code,
-                reason=reason,
-            )
+
+def _apply_partial_end(batch: Batch, report: PartlyEnded) -> None:
+    """Record which workers of a running generation exited 0, and which have not ended."""
+    name, generation = report.job, report.generation
+    record, view = batch.engine.open_jobs.get(name), batch.state.views.get(name)
+    if record is None or view is None or record.generation != generation:
+        return
+    have = "has" if len(report.running) == 1 else "have"
+    first = ", the first" if len(report.ended) > 1 else ""
+    ended = f"{_list_names(report.ended)} exited 0{first}"
+    rest = (
+        f"; {_list_names(report.running)} {have} not ended, and the job ends with the last "
+        f"worker. Cancel the job if it hangs: {_time_limit(batch, record.job, name)}"
+    )
+    before = "" if view.reason is None else str(view.reason["message"])
+    # A restarted service sees the same exits at a later time.
+    is_known = before.startswith(f"{ended} at ") and before.endswith(rest)
+    if name in batch.engine.running and not is_known:
+        message = f"{ended} at {format_rfc3339(int(report.at * SECOND))}{rest}"
+        batch.update_view(name, reason={"code": PARTLY_ENDED, "message": message})
+        batch.emit(PARTLY_ENDED, name, generation=generation, reason=message)
+
+
+def _refuse_start(batch: Batch, record: JobRecord, report: StartRefused) -> None:
+    """Record that a generation was not started; fail a job that can never start."""
+    name, generation, slot = report.job, report.generation, batch.state.next_slot
+    previous = batch.state.views[name].setback or {}
+    setback: dict[str, Any] = {"code": "start-failed", "message": report.reason}
+    attempts = int(previous.get("attempts", 0)) + 1 if report.lasting else 0
+    if attempts:
+        setback["attempts"] = attempts
+    batch.update_view(name, setback=setback)
+    batch.emit("start-failed", name, generation=generation, reason=report.reason)
+    if attempts >= MAX_LASTING_REFUSALS:
+        reason = f"it could not be started in {attempts} attempts: {report.reason}"
+        failed = events.JobFailed(slot, name, generation, reason, record.failures)
+        apply_event(batch, failed, billed=False)  # it ran in no slot
+        batch.emit("failed", name, generation=generation, code=None, reason=reason)
+    else:
+        apply_event(batch, events.StartFailed(slot, name, generation, report.reason or "refused"))
+
+
+def _emit_end(batch: Batch, report: Ended) -> None:
+    """Emit the end of a stopped generation, with the last lines of its log."""
+    reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
+    if batch.connection.execute(reported).first() is None:
+        # Explains why the job shows no measured progress: only its time was counted.
+        report = replace(report, reason=f"{report.reason}; it never reported progress")
+    owner, generation = _event_owner(batch, report.job), report.generation
+    end: dict[str, Any] = {"code": report.code, "reason": _with_tail(report)}
+    batch.emit("ended", report.job, **owner, generation=generation, **end)
+
+
+def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
+    """Record that a generation failed or was lost while it should run."""
+    name = report.job
+    view = batch.state.views[name]
+    slot = batch.state.next_slot
+    if report.ending is not Ending.FAILED:
+        # Not caused by the job, so it doesn't use up a retry.
+        setback = {"code": "lost", "message": report.reason}
+        batch.update_view(name, lost=view.lost + 1, setback=setback)
+        batch.emit("lost", name, generation=report.generation, reason=report.reason)
+        allowed = record.failures + 1
+    else:
+        batch.update_view(name, blamed=report.generation)
+        run = batch.state.specs[name].get("run") or {}
+        allowed = int(run.get("retries", 0)) + view.lost
+        hint = explain_command_failure(run, report.reason, report.tail)
+        if hint:
+            report = replace(report, reason=f"{report.reason}; {hint}")
+    reason = _with_tail(report)
+    failed = events.JobFailed(slot, name, report.generation, reason or "it ended", allowed)
+    is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
+    apply_event(batch, failed, billed=is_billed)
+    if report.ending is Ending.FAILED:
+        kind = "retrying" if name in batch.engine.open_jobs else "failed"
+        batch.emit(kind, name, generation=report.generation, code=report.code, reason=reason)
 
 
 def _date_end(batch: Batch, report: Ended) -> None:
@@ -397,57 +351,36 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
     job = batch.find_jobs([report.job]).get(report.job)
     if job is None or job.view.state is not State.FAILED:
         return
-    view = job.view
-    if view.generation != report.generation:
+    if (view := job.view).generation != report.generation:
         return
     commands = tables.commands
-    record = batch.connection.execute(
-        select(commands.c.record)
-        .where(
-            (commands.c.job == report.job)
-            & (commands.c.generation == report.generation)
-            & (commands.c.kind == "stop")
-        )
-        .order_by(commands.c.id)
-        .limit(1)
-    ).scalar()
+    query = select(commands.c.record).where(_stops(report.job, report.generation))
+    record = batch.connection.scalar(query.order_by(commands.c.id).limit(1))
     at = int(report.at * SECOND)
     if record is None or at > batch.calendar.begins(json.loads(record)["slot"]):
         return
     slot = json.loads(record)["slot"] - 1
-    batch.correct(
-        replace(
-            view,
-            state=State.FINISHED,
-            reason=None,
-            progress=view.required,
-            completion=slot,
-            completion_at=min(at, batch.calendar.ends(slot)),
-            utility=_utility_at(batch, view, slot),
-        )
+    finished = replace(
+        view,
+        state=State.FINISHED,
+        reason=None,
+        progress=view.required,
+        completion=slot,
+        completion_at=min(at, batch.calendar.ends(slot)),
+        utility=_utility_at(batch, view, slot),
     )
-    emit_finished(batch, view, slot, batch.state.views[view.key].utility)
+    batch.correct(finished)
+    emit_finished(batch, view, slot, finished.utility)
 
 
 def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
-    """Return the utility of a closed job that completed in a slot.
-
-    It is that of the decision if the servers changed so that the job can't be resolved any more.
-    """
-    table = tables.jobs
-    spec = batch.connection.execute(
-        select(table.c.spec).where(table.c.key == view.key)
-    ).scalar_one()
-    parsed = JobSpec.model_validate(json.loads(spec))
+    """Return the utility of a closed job in a slot; the decided one if it can't be resolved."""
+    query = select(tables.jobs.c.spec).where(tables.jobs.c.key == view.key)
+    spec = JobSpec.model_validate(json.loads(batch.connection.execute(query).scalar_one()))
+    length = view.first_length if view.predicted is None else view.predicted.length
+    cluster, calendar = batch.engine.cluster, batch.calendar
     try:
-        job = resolve_job(
-            parsed,
-            batch.engine.cluster,
-            batch.calendar,
-            view.arrived,
-            key=view.key,
-            length=view.first_length if view.predicted is None else view.predicted.length,
-        )
+        job = resolve_job(spec, cluster, calendar, view.arrived, key=view.key, length=length)
     except InputError:
         return view.utility
     return utility_value(job.utility, slot - job.arrival)
@@ -497,20 +430,19 @@ def _ran_in_slot(batch: Batch, report: Ended) -> bool:
 def _was_stopped(batch: Batch, report: Ended) -> bool:
     """Return whether a generation ended after a command to stop or replace it."""
     commands = tables.commands
-    query = (
-        select(commands.c.id)
-        .where(
-            (commands.c.id == report.command)
-            & (commands.c.job == report.job)
-            & (commands.c.at <= int(report.at * SECOND))
-            & (
-                (commands.c.generation > report.generation)
-                | ((commands.c.generation == report.generation) & (commands.c.kind == "stop"))
-            )
-        )
-        .limit(1)
+    query = select(commands.c.id).where(
+        commands.c.id == report.command,
+        commands.c.job == report.job,
+        commands.c.at <= int(report.at * SECOND),
+        (commands.c.generation > report.generation) | _stops(report.job, report.generation),
     )
     return batch.connection.execute(query).first() is not None
+
+
+def _stops(job: str, generation: int) -> ColumnElement[bool]:
+    commands = tables.commands
+    is_own = (commands.c.job == job) & (commands.c.generation == generation)
+    return is_own & (commands.c.kind == "stop")
 
 
 def _with_tail(report: Ended) -> str:
@@ -531,13 +463,8 @@ class EmitOrphans:
             reason = (
                 f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
             )
-            batch.emit(
-                "foreign",
-                generation.job,
-                generation=generation.generation,
-                servers=servers,
-                reason=reason,
-            )
+            number = generation.generation
+            batch.emit("foreign", generation.job, generation=number, servers=servers, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,14 +476,9 @@ class RecordObstacles:
     def perform(self, batch: Batch) -> None:
         """Emit an event for each generation; its job may be closed already."""
         for obstacle in self.obstacles:
-            batch.emit(
-                "obstructed",
-                obstacle.job,
-                **_event_owner(batch, obstacle.job),
-                generation=obstacle.generation,
-                servers=list(obstacle.servers),
-                reason=obstacle.reason,
-            )
+            owner, servers = _event_owner(batch, obstacle.job), list(obstacle.servers)
+            data: dict[str, Any] = {"generation": obstacle.generation, "servers": servers}
+            batch.emit("obstructed", obstacle.job, **owner, **data, reason=obstacle.reason)
 
 
 def _event_owner(batch: Batch, job: str) -> dict[str, Any]:
@@ -579,7 +501,7 @@ class AcknowledgeCommands:
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
             return
-        apply_event(batch, Acknowledged(batch.state.next_slot, numbers))
+        apply_event(batch, events.Acknowledged(batch.state.next_slot, numbers))
         table = tables.commands
         batch.execute_on_flush(
             table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
@@ -598,18 +520,20 @@ class RecordProgress:
         """Record the progress of running generations, and store the points of all reports."""
         progress: dict[str, tuple[int, int]] = {}
         restarts, speeds = batch.state.restarts, batch.state.speeds
-        running: list[tuple[Progressed, float | None]] = []
+        # Reports of running generations, with the restart cost and that of a first start:
+        running: list[tuple[Progressed, Progressed, float | None]] = []
         behind: list[str] = []
         repeating: dict[str, Progressed] = {}
         first_reports = self._first_reports()
         for record, report in self._reports_of_running(batch):
             name = report.job
             first_report = first_reports.get((name, report.generation), report)
-            running.append((report, _first_start_seconds(batch, record, first_report)))
+            costly = first_report if is_restart(first_report.metrics) else report
+            running.append((report, costly, _first_start_seconds(batch, record, first_report)))
             if not batch.state.views[name].reports and _counts_own_steps(
                 record.job, report.progress
             ):
-                self._note_own_steps(batch, report)
+                _note_own_steps(batch, report)
                 continue
             _note_work(batch, record, first_report)
             # A job completes only when its processes exit 0, so progress stops just below that.
@@ -623,37 +547,40 @@ class RecordProgress:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
                 behind.append(name)
-            if first_report.progress < record.measured and self._is_first_report(batch, report):
+            newest_generation, _, _ = batch.state.furthest.get(name, (0, 0, 0.0))
+            if first_report.progress < record.measured and newest_generation < report.generation:
                 repeating[name] = first_report
         for name, report in repeating.items():
-            self._record_repetition(batch, name, report)
+            _record_repetition(batch, name, report)
         if progress:
             apply_event(
-                batch, ProgressMeasured(batch.state.next_slot, progress), counted=list(progress)
+                batch,
+                events.ProgressMeasured(batch.state.next_slot, progress),
+                counted=list(progress),
             )
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
             speeds.skip_slot(name)
-        for report, _ in running:
+        for report, *_ in running:
             record = batch.engine.jobs[report.job]
-            if report.checkpoints and record.job.resumable is None and _works(record, report):
+            own_steps = _counts_own_steps(record.job, report.progress) and report.progress > 0
+            # Until a generation works it may load, which a stop would lose.
+            works = record.measured > 0 or own_steps
+            if report.checkpoints and record.job.resumable is None and works:
                 _set_resumable(batch, record, resumable=True)
-        noted = [
-            _record_restart_cost(batch, _first_with_cost(report, first_reports), lost)
-            for report, lost in running
-        ]
+        noted = [_record_restart_cost(batch, costly, lost) for _, costly, lost in running]
         if any(noted):
             batch.set_value("restarts", json.dumps(restarts.record()))
         self._store_points(batch)
 
     def _store_points(self, batch: Batch) -> None:
         for point in self.points:
-            self._record_furthest(batch, point)
+            _record_furthest(batch, point)
         # Points are few: the last report of a process that ends is rarely one of them.
         for report in self.newest.values():
             generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
             if (report.generation, report.progress) > (generation, reached):
-                self._record_furthest(batch, report)
+                _record_furthest(batch, report)
         if self.points:
             batch.execute_on_flush(
                 tables.progress.insert(),
@@ -679,38 +606,6 @@ class RecordProgress:
             if record.generation == report.generation:
                 yield record, report
 
-    @staticmethod
-    def _note_own_steps(batch: Batch, report: Progressed) -> None:
-        """Emit an event once per generation if a job of one step reports more steps."""
-        generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
-        before = reached if generation == report.generation else 0
-        if before <= MICRO < report.progress:
-            RecordReports.emit_misreport(
-                batch, InvalidProgress(report.job, report.generation, report.at, _OWN_STEPS)
-            )
-
-    @staticmethod
-    def _is_first_report(batch: Batch, report: Progressed) -> bool:
-        """Return whether this is the first report of its generation."""
-        generation, _, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
-        return generation < report.generation
-
-    @staticmethod
-    def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
-        """Record that a generation repeats work, given its first report.
-
-        If the previous generation saved nothing, the job becomes non-resumable.
-        """
-        record = batch.engine.jobs[name]
-        repeated = (record.measured - report.progress) / MICRO
-        saved = record.resumed_before < 0 or report.progress > record.resumed_before
-        batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
-        uncount_repeated(batch, record, report.progress)
-        measured = {name: (report.generation, report.progress)}
-        apply_event(batch, ProgressMeasured(batch.state.next_slot, measured))
-        if not saved and record.job.resumable is not False:
-            _set_resumable(batch, record, resumable=False)
-
     def _first_reports(self) -> dict[tuple[str, int], Progressed]:
         """Return the first report with progress, by job and generation."""
         reports: dict[tuple[str, int], Progressed] = {}
@@ -719,22 +614,42 @@ class RecordProgress:
                 reports.setdefault((point.job, point.generation), point)
         return reports
 
-    @staticmethod
-    def _record_furthest(batch: Batch, point: Progressed) -> None:
-        """Emit an event if the progress of a generation decreases; it isn't counted.
 
-        An older report that arrives later is ignored, because several tasks read a progress file. A
-        new generation may start below the previous one, because it resumes from a checkpoint.
-        """
-        furthest = batch.state.furthest
-        generation, reached, at = furthest.get(point.job, (0, 0, 0.0))
-        if point.generation > generation or point.progress >= reached:
-            if point.generation >= generation:
-                furthest[point.job] = point.generation, point.progress, point.at
-        elif point.generation == generation and point.at >= at:
-            RecordReports.emit_misreport(
-                batch, InvalidProgress(point.job, generation, point.at, _WENT_BACK)
-            )
+def _note_own_steps(batch: Batch, report: Progressed) -> None:
+    """Emit an event once per generation if a job of one step reports more steps."""
+    generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
+    before = reached if generation == report.generation else 0
+    if before <= MICRO < report.progress:
+        invalid = InvalidProgress(report.job, report.generation, report.at, _OWN_STEPS)
+        _emit_misreport(batch, invalid)
+
+
+def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
+    """Record that a generation repeats work; the job is non-resumable if nothing was saved."""
+    record = batch.engine.jobs[name]
+    repeated = (record.measured - report.progress) / MICRO
+    saved = record.resumed_before < 0 or report.progress > record.resumed_before
+    batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
+    uncount_repeated(batch, record, report.progress)
+    measured = {name: (report.generation, report.progress)}
+    apply_event(batch, events.ProgressMeasured(batch.state.next_slot, measured))
+    if not saved and record.job.resumable is not False:
+        _set_resumable(batch, record, resumable=False)
+
+
+def _record_furthest(batch: Batch, point: Progressed) -> None:
+    """Emit an event if the progress of a generation decreases; it isn't counted.
+
+    An older report that arrives later is ignored, because several tasks read a progress file. A
+    new generation may start below the previous one, because it resumes from a checkpoint.
+    """
+    furthest = batch.state.furthest
+    generation, reached, at = furthest.get(point.job, (0, 0, 0.0))
+    if point.generation > generation or point.progress >= reached:
+        if point.generation >= generation:
+            furthest[point.job] = point.generation, point.progress, point.at
+    elif point.generation == generation and point.at >= at:
+        _emit_misreport(batch, InvalidProgress(point.job, generation, point.at, _WENT_BACK))
 
 
 def _counts_own_steps(job: Job, progress: int) -> bool:
@@ -746,17 +661,10 @@ def _counts_own_steps(job: Job, progress: int) -> bool:
     return job.work == 1 and progress % MICRO == 0
 
 
-def _works(record: JobRecord, report: Progressed) -> bool:
-    """Return whether a generation works; until then it may load, which a stop would lose."""
-    own = _counts_own_steps(record.job, report.progress)
-    return record.measured > 0 or (own and report.progress > 0)
-
-
 def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
-    """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
-        apply_event(batch, JobRevised(batch.state.next_slot, job))
+        apply_event(batch, events.JobRevised(batch.state.next_slot, job))
     except ShadowpriceError as error:
         if error.code == "storage":
             raise
@@ -773,10 +681,7 @@ def _stated_restart_seconds(batch: Batch, name: str) -> float:
 
 
 def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -> bool:
-    """Record the measured cost of a restart or a first start; return whether there was any.
-
-    ``lost`` is the cost of a first start in seconds; None if the report measures none.
-    """
+    """Record a restart cost, or ``lost`` seconds of a first start; return whether there was any."""
     name, restarts = report.job, batch.state.restarts
     tenant = batch.state.views[name].tenant
     is_new = restarts.note(
@@ -784,21 +689,13 @@ def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -
         tenant,
         report.generation,
         report.metrics,
-        resized=isinstance(batch.state.launch_commands.get(name), Resize),
+        resized=isinstance(batch.state.launch_commands.get(name), events.Resize),
         observed=partial(_observed_seconds, batch, report),
         stated=partial(_stated_restart_seconds, batch, name),
     )
     if lost is not None:
         restarts.record_first_start(tenant, lost, _stated_restart_seconds(batch, name))
     return is_new or lost is not None
-
-
-def _first_with_cost(
-    report: Progressed, first_reports: Mapping[tuple[str, int], Progressed]
-) -> Progressed:
-    """Return a generation's first report if it has a restart cost, else its newest one."""
-    first = first_reports.get((report.job, report.generation), report)
-    return first if is_restart(first.metrics) else report
 
 
 def _observed_seconds(batch: Batch, report: Progressed) -> float:
@@ -814,7 +711,7 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
         order.slot
     )
     seconds = report.at - ordered / SECOND
-    if isinstance(order, Start):
+    if isinstance(order, events.Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
     return seconds
 
@@ -822,19 +719,10 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
 def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
     """Return the seconds from a generation's stop command to its end; 0 if it wasn't stopped."""
     commands, generations = tables.commands, tables.generations
-    row = batch.connection.execute(
-        select(commands.c.at, generations.c.ended)
-        .join(
-            generations,
-            (generations.c.job == commands.c.job)
-            & (generations.c.generation == commands.c.generation),
-        )
-        .where(
-            (commands.c.job == job)
-            & (commands.c.generation == generation)
-            & (commands.c.kind == "stop")
-        )
-    ).first()
+    same_job = generations.c.job == commands.c.job
+    same = same_job & (generations.c.generation == commands.c.generation)
+    query = select(commands.c.at, generations.c.ended).join(generations, same)
+    row = batch.connection.execute(query.where(_stops(job, generation))).first()
     if row is None or row.ended is None:
         return 0.0
     return max(0.0, float((row.ended - row.at) / SECOND))
@@ -876,13 +764,19 @@ def _seconds_until_work(
         loading = report.metrics.get("change_start", -1.0)
         first_step = report.metrics.get("change_first_step", -1.0)
         return known.process + loading + first_step if min(loading, first_step) >= 0.0 else 0.0
+    since, worked = _first_work(batch, record, report)
+    return since - MAX_WORK_EXCESS * worked if worked <= batch.calendar.slot_seconds else 0.0
+
+
+def _first_work(batch: Batch, record: JobRecord, report: Progressed) -> tuple[float, float]:
+    """Return seconds since a first slot began and that its first work takes, else infinity."""
     order = batch.state.launch_commands.get(report.job)
-    if record.measured or report.progress <= 0 or not isinstance(order, Start):
-        return 0.0
+    is_first = record.generation == 1 and not record.measured and report.progress > 0
+    if not is_first or not isinstance(order, events.Start) or record.job.bag is not None:
+        return 0.0, math.inf
     slot_seconds = batch.calendar.slot_seconds
-    worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
     since = report.at - batch.calendar.begins(order.slot) / SECOND
-    return since - MAX_WORK_EXCESS * worked if worked <= slot_seconds else 0.0
+    return since, stated_seconds(record.job, order.placement, report.progress, slot_seconds)
 
 
 def _record_start_up(batch: Batch, start_up: StartUp) -> None:
@@ -904,13 +798,7 @@ def _first_start_seconds(batch: Batch, record: JobRecord, report: Progressed) ->
     If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, the time would measure the
     speed instead.
     """
-    order = batch.state.launch_commands.get(report.job)
-    first = record.generation == 1 and not record.measured and report.progress > 0
-    if not first or not isinstance(order, Start) or record.job.bag is not None:
-        return None
-    slot_seconds = batch.calendar.slot_seconds
-    since = report.at - batch.calendar.begins(order.slot) / SECOND
-    worked = stated_seconds(record.job, order.placement, report.progress, slot_seconds)
-    if since < 0 or worked > FIRST_REPORT_MAX_SLOT_SHARE * slot_seconds:
+    since, worked = _first_work(batch, record, report)
+    if since < 0 or worked > FIRST_REPORT_MAX_SLOT_SHARE * batch.calendar.slot_seconds:
         return None
     return max(0.0, since - worked)

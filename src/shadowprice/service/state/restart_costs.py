@@ -30,25 +30,17 @@ from shadowprice.core.job import Job
 
 CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step")
 """Metrics for the parts of a restart, in seconds."""
-
 DOWNTIME_METRIC: Final = "change_away"
 """Metric for the seconds between two generations, a cost unless the job was paused."""
-
 SAMPLES_PER_JOB: Final = 5  # number of a job's newest restarts that determine its cost
-
 MIN_RELATIVE_DEVIATION: Final = 0.1
 """Minimum relative difference between the measured and the estimated cost."""
-
 COST_STEPS_PER_SLOT: Final = 100
 """Steps of a slot to which costs are rounded up; a difference of one step or less is ignored."""
-
-
 SAMPLES_PER_TENANT: Final = 20
 """Number of a tenant's newest measurements that determine the estimate for its new jobs."""
-
 MAX_TENANTS: Final = 1_000
 """Maximum number of tenants with measurements; the one measured longest ago is dropped first."""
-
 MIN_SAMPLES: Final = 3  # minimum number of measurements for an estimate
 
 
@@ -67,11 +59,7 @@ class _TenantCosts:
 
 
 class RestartCostEstimator:
-    """Measured costs of restarts and first starts.
-
-    Measurements of individual jobs are kept in memory only. Measurements by tenant are stored:
-    ``stored`` is the last result of `record`, and empty at the first start of the service.
-    """
+    """Measured costs: by job in memory only, and by tenant as `record` stores them."""
 
     def __init__(
         self, stored: Mapping[str, Mapping[str, Iterable[float]]] = MappingProxyType({})
@@ -84,10 +72,7 @@ class RestartCostEstimator:
             known.factors.extend(costs["factors"])
 
     def record(self) -> dict[str, dict[str, list[float]]]:
-        """Return costs in seconds and ratios of measured to stated costs by tenant, to store.
-
-        The key of jobs without a tenant is empty.
-        """
+        """Return the costs to store, by tenant; the key of jobs without a tenant is empty."""
         return {
             tenant: {"seconds": list(costs.seconds), "factors": list(costs.factors)}
             for tenant, costs in self._tenants.items()
@@ -96,10 +81,7 @@ class RestartCostEstimator:
     def estimate(
         self, tenant: str | None, stated: Fraction | None, slot_seconds: float
     ) -> Fraction:
-        """Estimate the restart cost of a job without measurements, as a share of a slot.
-
-        ``stated`` is the share that the job file or the cluster file states, or None.
-        """
+        """Estimate the cost of a new job, as a share of a slot like the ``stated`` one."""
         costs = self._tenants.get(tenant or "", _TenantCosts())
         if stated is None:
             has_enough = len(costs.seconds) >= MIN_SAMPLES

@@ -82,17 +82,9 @@ def find_scarcest(
     if empty:
         free = cluster.capacity
     candidates: list[tuple[tuple[float, ...], ScarceResource]] = []
-    requirements = [("worker", job.worker, int(job.worker_counts[size]), cluster.hosts_workers)]
-    if job.ps is not None:
-        ps = ("parameter server", job.ps, int(job.ps_counts[size]), cluster.hosts_ps)
-        requirements.append(ps)
-    for process, demand, count, hosts in requirements:
+    for process, demand, count, hosts in _requirements(cluster, job, size):
         columns = np.flatnonzero(demand > 0)
-        kinds = [
-            (name, rows)
-            for name, rows in zip(classes.names, classes.rows, strict=True)
-            if hosts[rows[0]]
-        ]
+        kinds = [(name, rows) for name, rows in classes.items() if hosts[rows[0]]]
         if not len(columns) or not kinds:
             continue
         units = demand[columns]
@@ -117,19 +109,12 @@ def find_scarcest(
                 continue
             column = int(columns[scarcest])
             dimension = cluster.dimensions[column]
+            amount = format_amount(int(units[scarcest]), dimension)
             largest = format_amount(int(whole[scarcest]), dimension)
-            best = (
-                rank,
-                ScarceResource(
-                    cluster.resources[column],
-                    name,
-                    process,
-                    count,
-                    format_amount(int(units[scarcest]), dimension),
-                    largest if cluster.capacity[:, column].any() else "",
-                    places,
-                ),
-            )
+            if not cluster.capacity[:, column].any():
+                largest = ""
+            resource = cluster.resources[column]
+            best = rank, ScarceResource(resource, name, process, count, amount, largest, places)
         if best is not None:
             candidates.append(best)
     return min(candidates, key=lambda item: item[0])[1] if candidates else None
@@ -139,17 +124,24 @@ def has_free_capacity(engine: Engine, job: Job) -> bool:
     """Return whether a job fits at its minimum size beside what runs and is promised."""
     classes, state = _server_state(engine)
     free = state.copy()
-    requirements = [(job.worker, int(job.worker_counts[0]), engine.cluster.hosts_workers)]
-    if job.ps is not None:
-        requirements.append((job.ps, int(job.ps_counts[0]), engine.cluster.hosts_ps))
-    for demand, count, hosts in requirements:
+    for _, demand, count, hosts in _requirements(engine.cluster, job, 0):
         remaining = count
-        for rows in classes.rows:
+        for rows in classes.values():
             if hosts[rows[0]]:
                 remaining -= _take(free, rows, demand, remaining)
         if remaining:
             return False
     return True
+
+
+def _requirements(
+    cluster: Cluster, job: Job, size: int
+) -> list[tuple[str, Amounts, int, NDArray[np.bool_]]]:
+    """Return each kind of process with its demand, its count at a size, and its servers."""
+    needed = [("worker", job.worker, int(job.worker_counts[size]), cluster.hosts_workers)]
+    if job.ps is not None:
+        needed.append(("parameter server", job.ps, int(job.ps_counts[size]), cluster.hosts_ps))
+    return needed
 
 
 _MAX_EXACT_JOBS: Final = 500
@@ -170,20 +162,15 @@ def _server_state(engine: Engine) -> tuple[ServerClasses, Amounts]:
     known = _KNOWN.get(engine)
     if known is not None and known[:2] == (version, engine.cluster):
         return known[2], known[3]
-    same_cluster = known is not None and known[1] is engine.cluster
-    classes = (
-        known[2] if known is not None and same_cluster else build_server_classes(engine.cluster)
-    )
+    is_same = known is not None and known[1] is engine.cluster
+    classes = known[2] if known and is_same else build_server_classes(engine.cluster)
     free = _free_amounts(engine, classes)
     _KNOWN[engine] = version, engine.cluster, classes, free
     return classes, free
 
 
 def _free_amounts(engine: Engine, classes: ServerClasses) -> Amounts:
-    """Return what the placements in force and the promised jobs leave, (servers, resources).
-
-    A promised job that doesn't run yet takes its minimum size from a kind of server that holds it.
-    """
+    """Return what running and promised jobs leave at minimum size, (servers, resources)."""
     cluster = engine.cluster
     free = cluster.capacity.copy()
     free[sorted(engine.lost)] = 0
@@ -199,7 +186,7 @@ def _free_amounts(engine: Engine, classes: ServerClasses) -> Amounts:
         if record.status is not Status.ADMITTED or name in engine.running:
             continue
         remaining = int(record.job.worker_counts[0])
-        for rows in classes.rows:
+        for rows in classes.values():
             if not remaining or not cluster.hosts_workers[rows[0]]:
                 continue
             remaining -= _take(free, rows, record.job.worker, remaining)

@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shadowprice.core.amounts import UNLIMITED, format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import GPU, gpus_of_kinds, is_device, without_total
 from shadowprice.core.events import CapacityChanged, ServerState
+from shadowprice.engine.engine import Engine
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.commit_result import Withheld
+from shadowprice.service.state.durable_state import Withheld
 from shadowprice.service.state.engine_events import apply_event
-from shadowprice.service.store import Store
 
 log = logging.getLogger("shadowprice.service")
 
-_KEY: Final = "withheld"
-
-
-def read_withheld(store: Store) -> Withheld:
-    """Return the stored amounts that the executor lacks."""
-    withheld: Withheld = json.loads(store.get(_KEY) or "{}")
-    return withheld
+KEY: Final = "withheld"  # key of the withheld amounts in the store
 
 
 def configured_capacity(cluster: Cluster, name: str, withheld: Mapping[str, int]) -> dict[str, int]:
@@ -35,6 +29,14 @@ def configured_capacity(cluster: Cluster, name: str, withheld: Mapping[str, int]
         resource: amount + withheld.get(resource, 0)
         for resource, amount in zip(cluster.resources, amounts, strict=True)
     }
+
+
+def present_server(engine: Engine, name: str) -> ServerState:
+    """Return a server as it is now."""
+    cluster, row = engine.cluster, engine.cluster.index[name]
+    drained, cordoned = row in engine.state.drained, row in engine.state.cordoned
+    capacity = configured_capacity(cluster, name, {})
+    return ServerState(cluster.roles[row], capacity, drained=drained, cordoned=cordoned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,6 @@ class LimitServers:
         withheld = dict(state.withheld)
         servers: dict[str, ServerState | None] = {}
         for name in self.available.keys() & cluster.index.keys():
-            row = cluster.index[name]
             configured = configured_capacity(cluster, name, withheld.pop(name, {}))
             limited = limited_capacity(configured, self.available[name])
             missing = {
@@ -64,13 +65,7 @@ class LimitServers:
             if missing:
                 withheld[name] = missing
             if limited != configured_capacity(cluster, name, {}):
-                engine = batch.engine.state
-                servers[name] = ServerState(
-                    cluster.roles[row],
-                    limited,
-                    drained=row in engine.drained,
-                    cordoned=row in engine.cordoned,
-                )
+                servers[name] = replace(present_server(batch.engine, name), capacity=limited)
         if withheld != state.withheld:
             _store_withheld(batch, withheld)
         if not servers:
@@ -120,7 +115,7 @@ def clear_withheld(batch: Batch, servers: Collection[str]) -> None:
 
 def _store_withheld(batch: Batch, withheld: Withheld) -> None:
     batch.undo.assign(batch.state, "withheld", withheld)
-    batch.set_value(_KEY, json.dumps(withheld, sort_keys=True))
+    batch.set_value(KEY, json.dumps(withheld, sort_keys=True))
 
 
 def _describe(cluster: Cluster, missing: Mapping[str, int]) -> str:

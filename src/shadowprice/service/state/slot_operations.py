@@ -7,14 +7,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
-from shadowprice.core.events import (
-    JobRevised,
-    SlotBegan,
-    SlotEnded,
-)
+from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.events import JobRevised, SlotBegan, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.core.length_history import LengthPrediction
 from shadowprice.core.relative_values import cap_utility
@@ -23,7 +19,6 @@ from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.engine_events import apply_event, resync_policy
-from shadowprice.service.state.job_views import view_changes
 from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.stated_work import nanoseconds_run, pays_restart
 from shadowprice.service.state.timespan import follow_clock
@@ -32,19 +27,9 @@ log = logging.getLogger("shadowprice.service")
 
 MAX_CATCH_UP_SLOTS: Final = 1_000
 """Maximum number of missed slots that run one by one; moving slot 0 skips the others."""
-
 MAX_SLOTS_PER_BATCH: Final = 50  # maximum number of slots that begin in one batch
-
 ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
 """Seconds after which the remaining slots wait for the next batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotAdvanceResult:
-    """Result of `AdvanceSlots`."""
-
-    caught_up: bool  # whether the current slot runs; only then all reports were applied
-    left: tuple[DurableReport, ...] = ()  # those that failed; see `RecordReports.perform`
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +49,23 @@ class AdvanceSlots:
     since: int = 0
     last_reports: Mapping[str, int] = field(default_factory=dict)
 
-    def perform(self, batch: Batch) -> SlotAdvanceResult | ShadowpriceError:
-        """Advance to the current slot; return the result, or the error that stopped it.
+    def perform(self, batch: Batch) -> tuple[DurableReport, ...] | ShadowpriceError | None:
+        """Advance slot by slot, each atomically.
 
-        The end and the beginning of each slot are atomic: an error doesn't undo earlier slots.
+        Return the reports that failed, as `RecordReports` does; None if more slots are due, before
+        which not all reports were applied; or the error that stopped a slot.
         """
         reports = deque(sorted(self.reports, key=lambda report: report.at))
         remaining: list[DurableReport] = []
         try:
-            caught_up = self._advance(batch, reports, remaining)
-            if caught_up:
-                remaining += RecordReports(tuple(reports)).perform(batch)
+            if not self._advance(batch, reports, remaining):
+                return None
+            remaining += RecordReports(tuple(reports)).perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
             return error
-        return SlotAdvanceResult(caught_up, tuple(remaining))
+        return tuple(remaining)
 
     def _advance(
         self, batch: Batch, reports: deque[DurableReport], remaining: list[DurableReport]
@@ -93,12 +79,15 @@ class AdvanceSlots:
             if running is not None:
                 if running >= target:
                     return True
-                remaining += self._apply_reports(batch, reports, batch.calendar.ends(running))
+                end, happened = batch.calendar.ends(running), list[DurableReport]()
+                while reports and int(reports[0].at * SECOND) <= end:
+                    happened.append(reports.popleft())
+                remaining += RecordReports(happened).perform(batch)
                 self._end_slot(batch, running, _completed_later(batch, reports))
             next_slot = engine.slot
             if next_slot > target:
                 return True
-            if next_slot < target and self._can_skip_to(batch, target):
+            if next_slot < target and batch.state.can_skip_to(target):
                 next_slot = target
             if not engine.open_jobs and engine.state.idle:
                 return True  # without jobs, no slot needs to begin
@@ -107,36 +96,17 @@ class AdvanceSlots:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
 
-    @staticmethod
-    def _apply_reports(
-        batch: Batch, reports: deque[DurableReport], until: int
-    ) -> Sequence[DurableReport]:
-        """Apply reports from before the end of a slot, ``until``; return those that failed."""
-        happened = []
-        while reports and int(reports[0].at * SECOND) <= until:
-            happened.append(reports.popleft())
-        return RecordReports(happened).perform(batch)
-
     def _reachable_slot(self, batch: Batch) -> int:
         """Return the current slot; if too many were missed, first move slot 0 to a later time."""
         calendar, engine = batch.calendar, batch.engine
         target = calendar.slot_at(batch.now)
         missed = target - engine.slot
-        if missed <= MAX_CATCH_UP_SLOTS or (
-            engine.slot_running is None and self._can_skip_to(batch, target)
-        ):
+        can_skip = engine.slot_running is None and batch.state.can_skip_to(target)
+        if missed <= MAX_CATCH_UP_SLOTS or can_skip:
             return target
         shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
         ShiftSlotOrigin(shift, "the service was down for many slots").perform(batch)
         return batch.calendar.slot_at(batch.now)
-
-    @staticmethod
-    def _can_skip_to(batch: Batch, slot: int) -> bool:
-        try:
-            batch.engine.state.check_skip(slot)
-        except EventError:
-            return False
-        return True
 
     def _begin_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         try:
@@ -182,19 +152,15 @@ class AdvanceSlots:
 
     @staticmethod
     def _update_restart_costs(batch: Batch) -> None:
-        """Replan jobs with their measured restart cost."""
         slot_seconds = batch.calendar.slot_seconds
         for name in list(batch.engine.running):
             revised = batch.state.restarts.revise(batch.engine.jobs[name].job, slot_seconds)
             if revised is None:
                 continue
-            try:
-                apply_event(batch, JobRevised(batch.engine.slot, revised))
-            except ShadowpriceError as error:
+            if _revise(batch, revised, "restart cost"):
+                batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
+            else:
                 batch.state.restarts.remove(name)
-                log.info("failed to update the restart cost of job %r: %s", name, error)
-                continue
-            batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
 
     def _update_speeds(self, batch: Batch, slot: int) -> None:
         """Replan jobs with their measured speed if it differs from the stated one."""
@@ -217,13 +183,9 @@ class AdvanceSlots:
                 job = replace(job, predicted=False)  # its progress says how long it takes
             if job is record.job:
                 continue
-            try:
-                apply_event(batch, JobRevised(engine.slot, job))
-            except ShadowpriceError as error:
+            if not _revise(batch, job, "speed"):
                 batch.state.speeds.remove(name)
-                log.info("failed to update the speed of job %r: %s", name, error)
-                continue
-            if revised is not None:
+            elif revised is not None:
                 batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)
 
     def _declared_progress(self, batch: Batch, record: JobRecord, slot: int) -> int:
@@ -244,17 +206,21 @@ class AdvanceSlots:
 
     @staticmethod
     def _record_prediction(batch: Batch, name: str, prediction: LengthPrediction) -> None:
-        """Record the new prediction of a job that has run as long as was predicted."""
         before = batch.state.views[name].predicted
         batch.update_view(name, predicted=prediction)
-        batch.emit(
-            "outlasted",
-            name,
-            before=None if before is None else before.length,
-            seconds=prediction.length,
-            jobs=prediction.jobs,
-            probability=prediction.probability,
-        )
+        old, (seconds, jobs, probability) = before.length if before else None, prediction
+        new: dict[str, Any] = {"seconds": seconds, "jobs": jobs, "probability": probability}
+        batch.emit("outlasted", name, before=old, **new)
+
+
+def _revise(batch: Batch, job: Job, what: str) -> bool:
+    """Replan a job with a measured value; log an error, and return whether it succeeded."""
+    try:
+        apply_event(batch, JobRevised(batch.engine.slot, job))
+    except ShadowpriceError as error:
+        log.info("failed to update the %s of job %r: %s", what, job.name, error)
+        return False
+    return True
 
 
 def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:
@@ -283,15 +249,12 @@ class ShiftSlotOrigin:
         follow_clock(batch)
         moved = []
         for name, view in list(state.views.items()):
-            record = batch.engine.open_jobs.get(name)
-            if record is None:
+            if name not in batch.engine.open_jobs:
                 continue
-            changes = view_changes(batch.engine, record, view, state.calendar, batch.now)
-            if changes["promise"] is not None:
+            if view.promise is not None:
                 moved.append(name)
             if view.running_since is not None:
-                changes["running_since"] = view.running_since + self.by
-            batch.update_view(name, **changes)
+                batch.update_view(name, running_since=view.running_since + self.by)
         batch.emit("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
         for name in moved:
             batch.emit("rescheduled", name, seconds=self.by / SECOND, why=self.why)

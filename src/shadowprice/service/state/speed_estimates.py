@@ -22,10 +22,8 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 
 MIN_SAMPLE_SLOTS: Final = 2  # minimum number of whole slots for a speed
-
 MAX_SAMPLE_SLOTS: Final = 8
 """Maximum number of slots for a speed, because older slots may be outdated."""
-
 MIN_RELATIVE_DEVIATION: Final = 0.1  # minimum relative difference from the estimated speed
 
 STUDENT_T_95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
@@ -69,11 +67,7 @@ class SpeedEstimator:
         self._watched: dict[str, _Watched] = {}
 
     def revise(self, engine: Engine, record: JobRecord) -> SpeedCorrection | None:
-        """Return the job with a corrected curve; None if no correction is due.
-
-        Called once at the end of a slot, for a reporting job whose newest generation ran throughout
-        the slot.
-        """
+        """Return the job with a corrected curve at the end of a whole slot; None if none is due."""
         job, placement = record.job, engine.running[record.job.name]
         workers, colocated = int(placement.total_workers), placement.colocated
         watched = self._measurements(job)
@@ -120,11 +114,7 @@ class SpeedEstimator:
         return watched
 
     def skip_slot(self, name: str) -> None:
-        """Skip this slot of a job, because its counted progress isn't that of one slot.
-
-        The job may repeat work since its last checkpoint, which isn't counted again. Or its reports
-        are delayed, so that the next one covers several slots.
-        """
+        """Skip this slot of a job, because its counted progress isn't that of one slot."""
         watched = self._watched.get(name)
         if watched is not None:
             watched.again = True
@@ -171,7 +161,6 @@ def with_corrected_curve(job: Job, ratios: Mapping[int, float]) -> Job:
 
 
 def _same_curve(job: Job, other: Job) -> bool:
-    """Return whether two jobs have the same speed curve."""
     if job.worker_counts.tolist() != other.worker_counts.tolist():
         return False
     unit, before = (each.work * MICRO / each.required for each in (job, other))

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
 from statistics import median
 from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.schedule import Placement
-from shadowprice.service.store import Store
 
 KEY: Final = "start-ups"  # key of the start-ups in the store
-
 NEWEST: Final = 20  # number of start-ups that the median covers
-
 MIN_START_UPS: Final = 3  # minimum number of start-ups for a median
-
 MAX_SHARE: Final = 0.1  # share of a slot above which a start-up is too long
-
 CLEARED_SHARE: Final = 0.08
 """Share of a slot at which the warning ends; lower, so that the warning doesn't flap."""
-
 CODE: Final = "slot-too-short"  # code of the warning
 
 
@@ -84,20 +79,14 @@ class StartUps:
 
     def stored(self) -> str:
         """Serialize the start-ups for the store."""
-        rows = [
-            [start_up.job, start_up.generation, start_up.process, start_up.seconds]
-            for start_up in self.newest
-        ]
+        rows = [astuple(start_up) for start_up in self.newest]
         return json.dumps({"newest": rows, "too_long": self.too_long})
 
-
-def read_start_ups(store: Store) -> StartUps:
-    """Read the start-ups from the store."""
-    text = store.get(KEY)
-    if text is None:
-        return StartUps()
-    record = json.loads(text)
-    return StartUps(tuple(StartUp(*row) for row in record["newest"]), record["too_long"])
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> StartUps:
+        """Return the start-ups of a stored record; none if it is empty."""
+        newest = tuple(StartUp(*row) for row in record.get("newest", ()))
+        return cls(newest, record.get("too_long", False))
 
 
 def stated_seconds(job: Job, placement: Placement, micro: float, slot_seconds: float) -> float:

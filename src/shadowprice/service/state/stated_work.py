@@ -50,7 +50,6 @@ def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
 
 
 def _caused_restart(view: JobView, record: JobRecord) -> bool:
-    """Return whether the job or its owner caused the newest generation."""
     return view.blamed >= record.generation - 1 > 0
 
 
@@ -106,11 +105,7 @@ def begin_generation(batch: Batch, name: str) -> None:
 
 
 def uncount_repeated(batch: Batch, record: JobRecord, measured: int) -> None:
-    """Uncount work that the newest generation repeats, given its first report.
-
-    ``measured`` is the reported progress, which is less than before. The job is known to save, so
-    the share of its work that is repeated isn't counted again.
-    """
+    """Uncount the share of saved work that a generation repeats, given its first report."""
     view = batch.state.views[record.job.name]
     if record.job.resumable is not True or _caused_restart(view, record):
         return
@@ -120,11 +115,7 @@ def uncount_repeated(batch: Batch, record: JobRecord, measured: int) -> None:
 
 
 def rescale_covered(batch: Batch, before: Job, after: Job) -> None:
-    """Count the covered work of an open job at its revised speed.
-
-    It is at least the progress of the job, because the revision admitted and priced the remaining
-    work only.
-    """
+    """Count the covered work of an open job at its revised speed, at least its progress."""
     view, record = batch.state.views[after.name], batch.engine.open_jobs[after.name]
     if not view.covered:
         return

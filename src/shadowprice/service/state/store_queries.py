@@ -6,22 +6,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select, tuple_
 
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
 from shadowprice.service.clock import to_datetime, to_datetime_or_none
+from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import in_chunks
-from shadowprice.service.store.prepared_statement import PreparedStatement
+from shadowprice.service.store.lookups import PreparedStatement, in_chunks
 
 PAGE: Final = 1_000  # maximum number of entries of a page
-
 MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
-
 HISTORY_HEAD_ENTRIES: Final = 10
 """First events of a long history that are kept: the submission and its decision."""
 
@@ -49,29 +47,43 @@ _NEWEST_OF_NAME: Final = PreparedStatement(
 _OF_REQUEST: Final = PreparedStatement(
     select(*_JOB_COLUMNS).where(tables.jobs.c.request == bindparam("wanted"))
 )
-
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
-def jobs_by_key(connection: Connection, keys: Sequence[str]) -> Iterable[Any]:
-    """Yield rows with the key, view and content of stored jobs."""
-    return _job_rows(connection, keys, _JOB_BY_KEY, tables.jobs.c.key.in_)
+class StoredJob(NamedTuple):
+    """A job, with the hashes of its submission's content and of the request."""
+
+    view: JobView
+    content: str
+    request: str | None
 
 
-def newest_jobs(connection: Connection, qualified_names: Sequence[str]) -> Iterable[Any]:
-    """Yield a row like `jobs_by_key` for the newest job of each qualified name."""
+def jobs_by_key(connection: Connection, keys: Sequence[str]) -> dict[str, StoredJob]:
+    """Return stored jobs by key."""
+    rows = _job_rows(connection, keys, _JOB_BY_KEY, tables.jobs.c.key.in_)
+    return {row.key: _stored_job(row) for row in rows}
+
+
+def newest_jobs(connection: Connection, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
+    """Return the newest stored job of each qualified name."""
     table = tables.jobs
 
     def is_newest(names: Sequence[str]) -> ColumnElement[bool]:
         newest = select(func.max(table.c.id)).where(table.c.qualified_name.in_(names))
         return table.c.id.in_(newest.group_by(table.c.qualified_name))
 
-    return _job_rows(connection, qualified_names, _NEWEST_OF_NAME, is_newest)
+    rows = _job_rows(connection, qualified_names, _NEWEST_OF_NAME, is_newest)
+    return {row.qualified_name: _stored_job(row) for row in rows}
 
 
-def jobs_of_requests(connection: Connection, requests: Sequence[str]) -> Iterable[Any]:
-    """Yield a row like `jobs_by_key` for the job of each request, open or closed."""
-    return _job_rows(connection, requests, _OF_REQUEST, tables.jobs.c.request.in_)
+def jobs_of_requests(connection: Connection, requests: Sequence[str]) -> dict[str, StoredJob]:
+    """Return the stored job of each request, open or closed."""
+    rows = _job_rows(connection, requests, _OF_REQUEST, tables.jobs.c.request.in_)
+    return {row.request: _stored_job(row) for row in rows}
+
+
+def _stored_job(row: Row[Any]) -> StoredJob:
+    return StoredJob(JobView.from_json(row.view), row.content, row.request)
 
 
 def _job_rows(
@@ -134,11 +146,7 @@ def list_jobs(
     limit: int = 100,
     current: Mapping[str, JobView] = MappingProxyType({}),
 ) -> list[JobView]:
-    """Return jobs with an id below ``before`` and above ``after``, newest first.
-
-    ``search`` is a part of their names, letters a to z in any case. Views in ``current`` replace
-    the stored ones: they are newer, and need no decoding.
-    """
+    """Return jobs between two ids, newest first; views in ``current`` replace stored ones."""
     table = tables.jobs
     query: Select[Any] = select(table.c.id, table.c.key, table.c.view)
     query = query.order_by(table.c.id.desc()).limit(limit)
@@ -206,7 +214,7 @@ def list_events(
         query = query.order_by(table.c.id.desc())
         if before is not None:
             query = query.where(table.c.id < before)
-    return [_event(row) for row in connection.execute(query)]
+    return [event_resource(row, json.loads(row.data)) for row in connection.execute(query)]
 
 
 def job_history(connection: Connection, key: str) -> tuple[list[StoredEvent], OmittedEvents | None]:
@@ -225,15 +233,16 @@ def job_history(connection: Connection, key: str) -> tuple[list[StoredEvent], Om
     return [*first, *newest], gap
 
 
-def _event(row: Row[Any]) -> StoredEvent:
+def event_resource(event: Row[Any] | StreamEvent, data: dict[str, Any]) -> StoredEvent:
+    """Return an event as a REST resource."""
     return StoredEvent(
-        id=row.id,
-        at=to_datetime(row.at),
-        kind=row.kind,
-        job=None if row.job is None else name_of_key(row.job),
-        job_id=row.job_id,
-        tenant=row.tenant,
-        data=json.loads(row.data),
+        id=event.id,
+        at=to_datetime(event.at),
+        kind=event.kind,
+        job=None if event.job is None else name_of_key(event.job),
+        job_id=event.job_id,
+        tenant=event.tenant,
+        data=data,
     )
 
 

@@ -1,17 +1,22 @@
-"""Submissions: validated completely on arrival, resolved against the cluster when decided."""
+"""Submissions and revisions of jobs.
+
+Both are validated completely on arrival, and resolved against the cluster when decided.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
 from shadowprice.core.amounts import Duration
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import ID_PREFIX, qualified_name, repeated_key
@@ -42,7 +47,6 @@ REVISABLE_KEYS: Final = (
 """Keys of the job file that can be revised after the submission."""
 
 SPEED_KEYS: Final = frozenset({"throughput", "minibatch_time"})  # those that state the speed
-
 MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with --families FILE"
 """Hint for a job that names its family, if the service has no family library."""
 
@@ -118,9 +122,8 @@ def read_submissions(
             record = {**record, "tenant": tenant}
         content = content_hash(record) if isinstance(record, Mapping) else ""
         try:
-            record = with_family(
-                record, families, location, hint_without_library=MISSING_FAMILY_HINT
-            )
+            hint = MISSING_FAMILY_HINT
+            record = with_family(record, families, location, hint_without_library=hint)
         except InputError as error:
             faults += error.faults
             continue
@@ -131,18 +134,14 @@ def read_submissions(
             assert isinstance(record, Mapping)
             diagnostics = _faults(spec, location, runs=runs, owned=owned)
             if (spec.tenant, spec.name) in seen:
-                diagnostics.append(
-                    Fault(f"{location}.name", f"{spec.name!r} is repeated", "rename one")
-                )
+                message = f"{spec.name!r} is repeated"
+                diagnostics.append(Fault(f"{location}.name", message, "rename one"))
             seen.add((spec.tenant, spec.name))
             try:
                 spec.resolve(cluster, submitted=now, length=DEFAULT_SECONDS)
             except InputError as error:
                 diagnostics += [
-                    Fault(
-                        f"{location}.{fault.location}" if fault.location else location,
-                        *_rest(fault),
-                    )
+                    replace(fault, location=f"{location}.{fault.location}".rstrip("."))
                     for fault in error.faults
                 ]
             faults += diagnostics
@@ -153,10 +152,6 @@ def read_submissions(
     if faults:
         raise InputError(faults[:50])
     return submissions
-
-
-def _rest(fault: Fault) -> tuple[str, str]:
-    return fault.message, fault.hint
 
 
 def _faults(spec: JobSpec, location: str, *, runs: bool, owned: bool) -> list[Fault]:
@@ -191,16 +186,12 @@ def path_segment_diagnostics(name: str, location: str) -> list[Fault]:
     try:
         check_path_segment(name)
     except InputError as error:
-        return [Fault(location, *_rest(fault)) for fault in error.faults]
+        return [replace(fault, location=location) for fault in error.faults]
     return []
 
 
 def request_hash(scope: str | None, idempotency_key: str | None, *parts: str) -> str | None:
-    """Return the hash of a request for one job; None without an idempotency key.
-
-    ``scope`` is the tenant of the request's token: each tenant has keys of its own. ``parts`` are
-    what is requested, so requests with one key for different things differ.
-    """
+    """Return the hash of a tenant's request with an idempotency key; None without one."""
     if idempotency_key is None:
         return None
     return hashlib.sha256(json.dumps([scope, idempotency_key, *parts]).encode()).hexdigest()
@@ -213,10 +204,7 @@ def content_hash(record: Mapping[str, Any]) -> str:
 
 
 def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
-    """Return the keys that a job's family added to its record.
-
-    ``content`` is the hash of the record without them.
-    """
+    """Return the keys that a job's family added to a record of this content hash."""
     # The family adds both keys, or one if the job or a revision states the other, or the family
     # has no restart cost.
     for keys in (_FAMILY_KEYS, frozenset({"throughput"}), frozenset({"restart"})):
@@ -234,11 +222,7 @@ _FAMILY_KEYS: Final = frozenset({"throughput", "restart"})
 
 
 def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply changes to a job's record; ``deadline`` changes ``by`` of a deadline utility.
-
-    Without a utility, it changes the deadline of the default utility. Raise `InputError` if a
-    change isn't allowed.
-    """
+    """Apply allowed changes to a job's record, or raise `InputError`."""
     revised = dict(record)
     faults = []
     for key, value in changes.items():
@@ -318,3 +302,39 @@ def resolve_job(
     return spec.model_copy(update=changes).resolve(
         cluster, submitted=moment, length=DEFAULT_SECONDS if length is None else length
     )
+
+
+def asks_for_more(before: Job, after: Job, *, horizon: int) -> bool:
+    """Return whether a revision is an admission at current prices, within ``horizon`` slots."""
+    return (
+        raises_terms(before, after, horizon=horizon)
+        or not np.array_equal(before.worker_counts, after.worker_counts)
+        or bool((after.ps_counts > before.ps_counts).any())
+        or after.restart > before.restart
+        or _is_slower(before, after)
+    )
+
+
+def raises_terms(before: Job, after: Job, *, horizon: int) -> bool:
+    """Return whether a process needs more, or a completion slot has a higher utility."""
+    slots = np.arange(horizon, dtype=np.float64)
+    return (
+        _needs_more(before.worker, after.worker)
+        or _needs_more(before.ps, after.ps)
+        or bool((after.utility.values(slots) > before.utility.values(slots)).any())
+    )
+
+
+def _needs_more(before: Amounts | None, after: Amounts | None) -> bool:
+    if after is None or before is None:
+        return after is not None
+    return bool((after > before).any())
+
+
+def _is_slower(before: Job, after: Job) -> bool:
+    """Return whether a slot does a smaller part of the work with the same worker count."""
+    for old, new in ((before.gains, after.gains), (before.internal_gains, after.internal_gains)):
+        pairs = zip(old.tolist(), new.tolist(), strict=True)
+        if any(gain * after.required > faster * before.required for gain, faster in pairs):
+            return True
+    return False

@@ -19,15 +19,8 @@ from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
+from shadowprice.service.state import ending
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.ending import (
-    END_KEY,
-    TimespanEnd,
-    append_end_text,
-    end_text,
-    is_near,
-    without_end_text,
-)
 from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.state.job_views import view_changes
 
@@ -71,15 +64,15 @@ class FollowOption:
         if self.option != NONE:
             slot_seconds = batch.engine.cluster.slot_seconds
             at = parse_moment_ahead(self.option, batch.now, slot_seconds, "--until")
-        change_end(batch, TimespanEnd(at, self.option))
+        change_end(batch, ending.TimespanEnd(at, self.option))
 
 
-def change_end(batch: Batch, end: TimespanEnd) -> None:
+def change_end(batch: Batch, end: ending.TimespanEnd) -> None:
     """Store an end, update the engine, and emit an event."""
     batch.undo.assign(batch.state, "end", end)
-    batch.set_value(END_KEY, end.stored())
+    batch.set_value(ending.END_KEY, end.stored())
     follow_clock(batch)
-    ends = end_text(batch.engine, batch.calendar)
+    ends = ending.end_text(batch.engine, batch.calendar)
     batch.emit("timespan", until=None if end.at is None else format_rfc3339(end.at), ends=ends)
 
 
@@ -97,28 +90,22 @@ def follow_clock(batch: Batch) -> None:
             )
 
 
-# ---------------------------------------------------------------- decisions without the end
-
-
 def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
-    """Explain jobs that were refused, or got no promise, only because the timespan ends.
-
-    Extends the reason of each of these jobs, and emits an event for it.
-    """
+    """Explain jobs that were refused or not promised only because the timespan ends."""
     engine = batch.engine
-    if not is_near(engine) or not engine.capabilities.quotes:
+    if not ending.is_near(engine) or not engine.capabilities.quotes:
         return
     excluded = [job for job in jobs if _left_out(engine, job.name)]
     if not excluded:
         return
     twin = without_end(engine)
-    end = str(end_text(engine, batch.calendar))
-    text = without_end_text(end)
+    end = str(ending.end_text(engine, batch.calendar))
+    text = ending.without_end_text(end)
     for job in excluded:
         refused = engine.jobs[job.name].status is Status.REFUSED
         if admitted_without_end(twin, job, promised=not refused):
             reason = batch.state.views[job.name].reason or {}
-            batch.update_view(job.name, reason=append_end_text(reason, text, end))
+            batch.update_view(job.name, reason=ending.append_end_text(reason, text, end))
             batch.emit("timespan", job.name, reason=text)
 
 
@@ -152,9 +139,9 @@ def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
 
 def end_of_quote(engine: Engine, calendar: SlotCalendar, job: Job, quote: Quote) -> dict[str, Any]:
     """Return the effect of the timespan's end on a quote; empty if the end can't limit it."""
-    if not is_near(engine):
+    if not ending.is_near(engine):
         return {}
-    effect: dict[str, Any] = {"ends": end_text(engine, calendar)}
+    effect: dict[str, Any] = {"ends": ending.end_text(engine, calendar)}
     refused = quote.answer is QuoteAnswer.REFUSED
     if quote.answer is not QuoteAnswer.ADMITTED:
         effect["admitted_without"] = admitted_without_end(

@@ -18,7 +18,6 @@ The rows of purged jobs don't count.
 
 PURGE_BATCH_JOBS: Final = 100
 """Maximum number of jobs that one call purges, each with thousands of progress points."""
-
 LAST_JOB: Final = "last_job"
 """Key of the largest id at the last purge in the store: a purged job's id isn't used again."""
 
@@ -54,11 +53,7 @@ class ExpiredJob(NamedTuple):
 
 
 def expired_jobs(store: Store, before: int, after: ExpiredJob | None = None) -> list[ExpiredJob]:
-    """Return up to `PURGE_BATCH_JOBS` jobs that were closed before a moment, the oldest first.
-
-    Only jobs that follow ``after`` are returned, so that jobs that remain don't block the others.
-    Raise `StoreError` if the store can't be read.
-    """
+    """Return the oldest jobs closed before a moment that follow ``after``, in a batch."""
     jobs = tables.jobs
     query = select(jobs.c.closed, jobs.c.id, jobs.c.key).where(jobs.c.closed < before)
     if after is not None:

@@ -18,62 +18,48 @@ from typing import Any, Final
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Executable,
-    create_engine,
-    event,
-)
+from sqlalchemy import Connection, Engine, Executable, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.executors.generations.disk import (
-    is_open_to_others,
-    list_names,
-    make_private,
-    make_private_file,
-)
+from shadowprice.executors.generations import disk
 from shadowprice.service.store import tables
-from shadowprice.service.store.advisory import EPOCH_KEY, PostgresAdvisoryLock
-from shadowprice.service.store.errors import StoreError
-from shadowprice.service.store.files import FILE, PARTS, RESTORE_HINT
-from shadowprice.service.store.lock import DirectoryLock
-from shadowprice.service.store.lookups import stored_value
-from shadowprice.service.store.prepared_statement import PreparedStatement
-from shadowprice.service.store.presence import COMPLETE, IN_LOG, Presence, holds_service_files
+from shadowprice.service.store.files import (
+    COMPLETE,
+    FILE,
+    IN_LOG,
+    PARTS,
+    RESTORE_HINT,
+    Presence,
+    StoreError,
+    holds_service_files,
+)
+from shadowprice.service.store.locks import EPOCH_KEY, DirectoryLock, PostgresAdvisoryLock
+from shadowprice.service.store.lookups import PreparedStatement, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
 WAL_SIZE_LIMIT_BYTES: Final = 32 << 20
 """Size that the write-ahead log is truncated to after a checkpoint, in bytes."""
-
 UNKNOWN_FORMAT_HINT: Final = (
     "install the version of shadowprice that wrote the data, or use another --data"
 )
-
 _WRITES: Final = "writes"  # execution option of the writing connection
-
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Store:
-    """The durable store of a service, in SQLite or PostgreSQL.
-
-    ``where`` is a directory, created if missing, or ``postgresql+psycopg://...``. Raise
-    `InputError` for an invalid URL of PostgreSQL.
-    """
+    """The durable store: SQLite in a directory, or PostgreSQL at ``postgresql+psycopg://...``."""
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.fault: Callable[[str], None] = _no_fault  # gets the name of each crash point
+        self.fault: Callable[[str], None] = lambda _: None  # gets the name of each crash point
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
@@ -139,22 +125,17 @@ class Store:
                 self._check_content()
         except OSError as error:
             failed = f"cannot use {error.filename}" if error.filename else "cannot be used"
-            raise InputError(
-                Fault(f"--data {self.shown}", f"{failed}: {error.strerror}")
-            ) from error
+            fault = Fault(f"--data {self.shown}", f"{failed}: {error.strerror}")
+            raise InputError(fault) from error
         except SQLAlchemyError as error:
             self._drop_writer()
             if self._is_damaged(error):
                 raise InputError(Fault(str(self.file), _damage(error), RESTORE_HINT)) from error
-            raise InputError(
-                Fault(
-                    f"--data {self.shown}",
-                    f"cannot be opened: {_reason(error)}",
-                    "check that it is a data directory"
-                    if self.embedded
-                    else "check the address, and that the server runs and accepts connections",
-                )
-            ) from error
+            hint = "check the address, and that the server runs and accepts connections"
+            if self.embedded:
+                hint = "check that it is a data directory"
+            message = f"cannot be opened: {_reason(error)}"
+            raise InputError(Fault(f"--data {self.shown}", message, hint)) from error
         except InputError:
             self.close()
             raise
@@ -164,7 +145,7 @@ class Store:
         """Make the directory private, lock it, and check or create the SQLite file."""
         try:
             self._check_foreign(folder)
-            make_private(folder)
+            disk.make_private(folder)
         except PermissionError as error:
             if not folder.is_dir():
                 raise
@@ -182,19 +163,18 @@ class Store:
         for suffix in ("", *PARTS):
             file = folder / f"{FILE}{suffix}"
             if file.exists():
-                make_private_file(file)
+                disk.make_private_file(file)
         self._file_id = _file_id(self.file)
 
     def _check_foreign(self, folder: Path) -> None:
         """Refuse a directory such as /tmp, instead of locking other users out of it."""
-        if not folder.is_dir() or not is_open_to_others(folder) or holds_service_files(folder):
+        if not folder.is_dir() or not disk.is_open_to_others(folder) or holds_service_files(folder):
             return
         # The root of a new ext4 volume has lost+found.
-        if set(list_names(folder)) - {"lost+found"}:
+        if set(disk.list_names(folder)) - {"lost+found"}:
             message = "other users can read it, and it has files that no service wrote"
-            raise InputError(
-                Fault(f"--data {self.shown}", message, "use an empty or new directory")
-            )
+            hint = "use an empty or new directory"
+            raise InputError(Fault(f"--data {self.shown}", message, hint))
 
     def _check_content(self) -> None:
         """Record that the directory holds data; refuse a database that lost them."""
@@ -209,19 +189,12 @@ class Store:
             self._presence.write(IN_LOG)
 
     def reopen(self) -> bool:
-        """Reconnect the writer after a failure; return whether it may still write.
-
-        A lost connection is only replaced here: with the lock, and if no epoch is higher.
-        Raise `StoreError` if the database can't be reached or written.
-        """
+        """Reconnect a failed writer, if its lock and epoch allow; return whether it may write."""
         try:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
                 self._drop_writer()
                 self._writer = self._connect_writer()
-                if not self._may_write(take_over=False):
-                    self._drop_writer()
-                    return False
-                if not self._store_epoch(self._writer):
+                if not self._may_write(take_over=False) or not self._store_epoch(self._writer):
                     self._drop_writer()
                     return False
             with self.transaction() as connection:
@@ -241,11 +214,7 @@ class Store:
             self._lock = None
 
     def _complete_file(self) -> None:
-        """Move the log into the SQLite file, and record that the file is complete.
-
-        SQLite removes the log with the last connection. If the process is killed between the two,
-        the record is already right.
-        """
+        """Move the log into the SQLite file, and record that the file is complete."""
         writer = self._writer
         if not self.embedded or writer is None or writer.closed or writer.invalidated:
             return
@@ -262,7 +231,6 @@ class Store:
             log.warning("failed to record that %s is complete: %s", self.file, error)
 
     def _is_damaged(self, error: SQLAlchemyError) -> bool:
-        """Return whether an error means that the SQLite file is damaged."""
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
         return self.embedded and code & 0xFF in _DAMAGE
 
@@ -348,13 +316,8 @@ class Store:
                 context.stamp(scripts, "head")
             return
         if version not in {script.revision for script in scripts.walk_revisions()}:
-            raise InputError(
-                Fault(
-                    f"--data {self.shown}",
-                    f"the tables have the unknown version {version!r}",
-                    UNKNOWN_FORMAT_HINT,
-                )
-            )
+            message = f"the tables have the unknown version {version!r}"
+            raise InputError(Fault(f"--data {self.shown}", message, UNKNOWN_FORMAT_HINT))
         config = _migration_config()
         config.attributes["connection"] = connection
         with connection.begin():
@@ -364,10 +327,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Run a block as one transaction of the writer.
-
-        Raise `StoreError` if the store isn't open for writing, or the transaction fails.
-        """
+        """Run a block as one transaction of the writer, or raise `StoreError`."""
         writer = self._writer
         if writer is None:
             raise StoreError("the store is read-only")
@@ -446,10 +406,6 @@ def _file_id(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _no_fault(point: str) -> None:
-    del point
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

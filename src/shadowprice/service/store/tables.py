@@ -4,227 +4,215 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    literal_column,
-)
+import sqlalchemy as sa
 
-metadata: Final = MetaData()
+metadata: Final = sa.MetaData()
 
 # SQLite autoincrements only columns of type INTEGER.
-BigIntPk: Final = BigInteger().with_variant(Integer, "sqlite")
+BigIntPk: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
-meta = Table(
+meta = sa.Table(
     "meta",
     metadata,
-    Column("key", String(100), primary_key=True),
-    Column("value", Text, nullable=False),
+    sa.Column("key", sa.String(100), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
 )
 
-journal = Table(
+journal = sa.Table(
     "journal",
     metadata,
-    Column("sequence", BigIntPk, primary_key=True, autoincrement=False),
-    Column("at", BigInteger, nullable=False),
-    Column("entry", Text, nullable=False),
+    sa.Column("sequence", BigIntPk, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("entry", sa.Text, nullable=False),
 )
 
-snapshots = Table(
+snapshots = sa.Table(
     "snapshots",
     metadata,
-    Column("sequence", BigIntPk, primary_key=True, autoincrement=False),
-    Column("at", BigInteger, nullable=False),
-    Column("state", LargeBinary, nullable=False),
+    sa.Column("sequence", BigIntPk, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.LargeBinary, nullable=False),
 )
 
-memory = Table(
+memory = sa.Table(
     "memory",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("memory", LargeBinary, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("policy", sa.Text, nullable=False),
+    sa.Column("memory", sa.LargeBinary, nullable=False),
 )
 
-jobs = Table(
+jobs = sa.Table(
     "jobs",
     metadata,
-    Column("id", BigIntPk, primary_key=True),
-    Column("key", Text, nullable=False, unique=True),
-    Column("qualified_name", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("tenant", Text),
-    Column("state", String(20), nullable=False),
-    Column("open", Integer, nullable=False),
-    Column("submitted", BigInteger, nullable=False),
-    Column("closed", BigInteger),
-    Column("spec", Text, nullable=False),
-    Column("content", String(64), nullable=False),
-    Column("view", Text, nullable=False),
-    Column("request", String(64)),
+    sa.Column("id", BigIntPk, primary_key=True),
+    sa.Column("key", sa.Text, nullable=False, unique=True),
+    sa.Column("qualified_name", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("tenant", sa.Text),
+    sa.Column("state", sa.String(20), nullable=False),
+    sa.Column("open", sa.Integer, nullable=False),
+    sa.Column("submitted", sa.BigInteger, nullable=False),
+    sa.Column("closed", sa.BigInteger),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("content", sa.String(64), nullable=False),
+    sa.Column("view", sa.Text, nullable=False),
+    sa.Column("request", sa.String(64)),
 )
-Index("jobs_by_state", jobs.c.state, jobs.c.id)
-Index("jobs_by_qualified_name", jobs.c.qualified_name, jobs.c.id)
-Index("jobs_by_name", jobs.c.name, jobs.c.open, jobs.c.qualified_name, jobs.c.id)
-Index("jobs_by_tenant", jobs.c.tenant, jobs.c.id)
-Index("jobs_by_tenant_and_state", jobs.c.tenant, jobs.c.state, jobs.c.id)
-Index("jobs_open", jobs.c.open, jobs.c.id)
-Index("jobs_closed", jobs.c.closed)
-Index("jobs_by_request", jobs.c.request)
+sa.Index("jobs_by_state", jobs.c.state, jobs.c.id)
+sa.Index("jobs_by_qualified_name", jobs.c.qualified_name, jobs.c.id)
+sa.Index("jobs_by_name", jobs.c.name, jobs.c.open, jobs.c.qualified_name, jobs.c.id)
+sa.Index("jobs_by_tenant", jobs.c.tenant, jobs.c.id)
+sa.Index("jobs_by_tenant_and_state", jobs.c.tenant, jobs.c.state, jobs.c.id)
+sa.Index("jobs_open", jobs.c.open, jobs.c.id)
+sa.Index("jobs_closed", jobs.c.closed)
+sa.Index("jobs_by_request", jobs.c.request)
 
-commands = Table(
+commands = sa.Table(
     "commands",
     metadata,
-    Column("id", BigIntPk, primary_key=True, autoincrement=False),
-    Column("sequence", BigInteger, nullable=False),
-    Column("job", Text, nullable=False),
-    Column("generation", Integer, nullable=False),
-    Column("kind", String(10), nullable=False),
-    Column("at", BigInteger, nullable=False),
-    Column("record", Text, nullable=False),
-    Column("acknowledged", BigInteger),
+    sa.Column("id", BigIntPk, primary_key=True, autoincrement=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("kind", sa.String(10), nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("acknowledged", sa.BigInteger),
 )
-Index("commands_by_job", commands.c.job, commands.c.id)
+sa.Index("commands_by_job", commands.c.job, commands.c.id)
 
-generations = Table(
+generations = sa.Table(
     "generations",
     metadata,
-    Column("job", Text, primary_key=True),
-    Column("generation", Integer, primary_key=True),
-    Column("ordered", BigInteger, nullable=False),
-    Column("started", BigInteger),
-    Column("ended", BigInteger),
-    Column("exit", Integer),
-    Column("reason", Text),
-    Column("placement", Text, nullable=False),
-    Column("slot", BigInteger, nullable=False),
-    Column("workers", Integer, nullable=False),
-    Column("ps", Integer, nullable=False),
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("ordered", sa.BigInteger, nullable=False),
+    sa.Column("started", sa.BigInteger),
+    sa.Column("ended", sa.BigInteger),
+    sa.Column("exit", sa.Integer),
+    sa.Column("reason", sa.Text),
+    sa.Column("placement", sa.Text, nullable=False),
+    sa.Column("slot", sa.BigInteger, nullable=False),
+    sa.Column("workers", sa.Integer, nullable=False),
+    sa.Column("ps", sa.Integer, nullable=False),
 )
-Index("generations_by_end", generations.c.ended)
+sa.Index("generations_by_end", generations.c.ended)
 
-events = Table(
+events = sa.Table(
     "events",
     metadata,
-    Column("id", BigIntPk, primary_key=True, autoincrement=False),
-    Column("at", BigInteger, nullable=False),
-    Column("kind", String(20), nullable=False),
-    Column("decision", Integer, nullable=False),
-    Column("job", Text),
-    Column("job_id", BigInteger),
-    Column("tenant", Text),
-    Column("data", Text, nullable=False),
+    sa.Column("id", BigIntPk, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("decision", sa.Integer, nullable=False),
+    sa.Column("job", sa.Text),
+    sa.Column("job_id", sa.BigInteger),
+    sa.Column("tenant", sa.Text),
+    sa.Column("data", sa.Text, nullable=False),
 )
-Index("events_by_job", events.c.job, events.c.id)
-Index("events_by_tenant", events.c.tenant, events.c.id)
-Index("events_by_time", events.c.at)
+sa.Index("events_by_job", events.c.job, events.c.id)
+sa.Index("events_by_tenant", events.c.tenant, events.c.id)
+sa.Index("events_by_time", events.c.at)
 # Few events are decisions, so partial indexes find them quickly.
-decided: Final = events.c.decision == literal_column("1")
+decided: Final = events.c.decision == sa.literal_column("1")
 for _name, _columns in (
     ("events_decided", (events.c.id,)),
     ("events_decided_by_tenant", (events.c.tenant, events.c.id)),
     ("events_decided_by_job", (events.c.job, events.c.id)),
 ):
-    Index(_name, *_columns, sqlite_where=decided, postgresql_where=decided)
+    sa.Index(_name, *_columns, sqlite_where=decided, postgresql_where=decided)
 
-progress = Table(
+progress = sa.Table(
     "progress",
     metadata,
-    Column("id", BigIntPk, primary_key=True),
-    Column("job", Text, nullable=False),
-    Column("generation", Integer, nullable=False),
-    Column("at", BigInteger, nullable=False),
-    Column("minibatches", Float, nullable=False),
-    Column("metrics", Text, nullable=False),
+    sa.Column("id", BigIntPk, primary_key=True),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("minibatches", sa.Float, nullable=False),
+    sa.Column("metrics", sa.Text, nullable=False),
 )
-Index("progress_by_job", progress.c.job, progress.c.id)
-Index("progress_by_time", progress.c.at)
+sa.Index("progress_by_job", progress.c.job, progress.c.id)
+sa.Index("progress_by_time", progress.c.at)
 
-prices = Table(
+prices = sa.Table(
     "prices",
     metadata,
-    Column("id", BigIntPk, primary_key=True),
-    Column("at", BigInteger, nullable=False),
-    Column("slot", BigInteger, nullable=False),
-    Column("grain", Integer, nullable=False),
-    Column("record", Text, nullable=False),
+    sa.Column("id", BigIntPk, primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("slot", sa.BigInteger, nullable=False),
+    sa.Column("grain", sa.Integer, nullable=False),
+    sa.Column("record", sa.Text, nullable=False),
 )
-Index("prices_by_time", prices.c.at)
-Index("prices_by_grain", prices.c.grain, prices.c.at)
+sa.Index("prices_by_time", prices.c.at)
+sa.Index("prices_by_grain", prices.c.grain, prices.c.at)
 
-observed = Table(
+observed = sa.Table(
     "observed",
     metadata,
-    Column("id", BigIntPk, primary_key=True),
-    Column("job", Text, nullable=False),
-    Column("since", BigInteger, nullable=False),
-    Column("ended", BigInteger),
-    Column("placement", Text, nullable=False),
+    sa.Column("id", BigIntPk, primary_key=True),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("ended", sa.BigInteger),
+    sa.Column("placement", sa.Text, nullable=False),
 )
-Index("observed_by_job", observed.c.job, observed.c.id)
-Index("observed_by_end", observed.c.ended)
+sa.Index("observed_by_job", observed.c.job, observed.c.id)
+sa.Index("observed_by_end", observed.c.ended)
 
-outcomes = Table(
+outcomes = sa.Table(
     "outcomes",
     metadata,
-    Column("job", Text, primary_key=True),
-    Column("tenant", Text),
-    Column("started", BigInteger, nullable=False),
-    Column("ended", BigInteger),
-    Column("slot", BigInteger),
-    Column("runs", Integer, nullable=False),
-    Column("done", Integer),
-    Column("utility", Float),
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("tenant", sa.Text),
+    sa.Column("started", sa.BigInteger, nullable=False),
+    sa.Column("ended", sa.BigInteger),
+    sa.Column("slot", sa.BigInteger),
+    sa.Column("runs", sa.Integer, nullable=False),
+    sa.Column("done", sa.Integer),
+    sa.Column("utility", sa.Float),
 )
-Index("outcomes_by_end", outcomes.c.ended)
+sa.Index("outcomes_by_end", outcomes.c.ended)
 
-budgets = Table(
+budgets = sa.Table(
     "budgets",
     metadata,
-    Column("tenant", Text, primary_key=True),
-    Column("budget", Text, nullable=False),
-    Column("balance", BigInteger, nullable=False),
-    Column("reserved", BigInteger, nullable=False),
-    Column("spent", BigInteger, nullable=False),
-    Column("period", BigInteger, nullable=False),
-    Column("room", BigInteger, nullable=False),
-    Column("sums", Text, nullable=False),
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("budget", sa.Text, nullable=False),
+    sa.Column("balance", sa.BigInteger, nullable=False),
+    sa.Column("reserved", sa.BigInteger, nullable=False),
+    sa.Column("spent", sa.BigInteger, nullable=False),
+    sa.Column("period", sa.BigInteger, nullable=False),
+    sa.Column("room", sa.BigInteger, nullable=False),
+    sa.Column("sums", sa.Text, nullable=False),
 )
 
-entries = Table(
+entries = sa.Table(
     "entries",
     metadata,
-    Column("id", BigIntPk, primary_key=True, autoincrement=False),
-    Column("at", BigInteger, nullable=False),
-    Column("tenant", Text, nullable=False),
-    Column("kind", String(10), nullable=False),
-    Column("points", BigInteger, nullable=False),
-    Column("balance", BigInteger, nullable=False),
-    Column("job", Text),
-    Column("other", Text),
-    Column("note", Text, nullable=False),
+    sa.Column("id", BigIntPk, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("kind", sa.String(10), nullable=False),
+    sa.Column("points", sa.BigInteger, nullable=False),
+    sa.Column("balance", sa.BigInteger, nullable=False),
+    sa.Column("job", sa.Text),
+    sa.Column("other", sa.Text),
+    sa.Column("note", sa.Text, nullable=False),
 )
-Index("entries_by_tenant", entries.c.tenant, entries.c.id)
-Index("entries_by_time", entries.c.at)
+sa.Index("entries_by_tenant", entries.c.tenant, entries.c.id)
+sa.Index("entries_by_time", entries.c.at)
 
-tokens = Table(
+tokens = sa.Table(
     "tokens",
     metadata,
-    Column("id", BigIntPk, primary_key=True),
-    Column("hash", String(64), nullable=False, unique=True),
-    Column("role", String(10), nullable=False),
-    Column("tenant", Text),
-    Column("note", Text, nullable=False),
-    Column("created", BigInteger, nullable=False),
-    Column("expires", BigInteger),
-    Column("revoked", BigInteger),
+    sa.Column("id", BigIntPk, primary_key=True),
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("role", sa.String(10), nullable=False),
+    sa.Column("tenant", sa.Text),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("created", sa.BigInteger, nullable=False),
+    sa.Column("expires", sa.BigInteger),
+    sa.Column("revoked", sa.BigInteger),
 )

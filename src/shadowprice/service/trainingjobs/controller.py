@@ -37,7 +37,7 @@ from shadowprice.service.execution.modes import (
 )
 from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.commit_result import CommitResult
+from shadowprice.service.state.durable_state import CommitResult
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
 from shadowprice.service.state.submission import MISSING_FAMILY_HINT, read_submissions

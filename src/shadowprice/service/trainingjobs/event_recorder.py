@@ -15,7 +15,7 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.queries.event_text import format_event
-from shadowprice.service.state.commit_result import StreamEvent
+from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.trainingjobs.resource import TrainingJobResource, object_reference
 from shadowprice.service.trainingjobs.status import SubmissionRejected
 

@@ -1,19 +1,22 @@
-"""The advisory lock of PostgreSQL that makes one of several instances the writer."""
+"""The locks that make one process the writer: of a directory, or of a PostgreSQL database."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.executors.generations.disk import FileLock
 from shadowprice.service.store.lookups import stored_value
 
 LOCK_ID: Final = 0x5AD0_9A1C
 """First key of the advisory lock; the second key is a hash of the schema's name."""
-
 EPOCH_KEY: Final = "epoch"  # key of the elected leader's epoch in the store
-
 TAKEOVER_TIMEOUT_SECONDS: Final = 5.0
 """Timeout in seconds until a terminated connection releases the lock."""
 
@@ -31,6 +34,36 @@ _END_SESSION: Final = text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE pid = :pid AND backend_start = :since"
 )
+
+
+class DirectoryLock:
+    """Exclusive right to write in a directory; the file ``lock`` names the holder for people."""
+
+    def __init__(self, folder: Path) -> None:
+        self._holder = folder / "lock"
+        lock = FileLock.try_acquire(folder)
+        if lock is None:
+            hint = "stop it first, or use another --data"
+            raise InputError(Fault(f"--data {folder}", f"{self._read_holder()} writes there", hint))
+        self._lock = lock
+        self._write_holder(f"{os.getpid()}\n")
+
+    def _read_holder(self) -> str:
+        try:
+            holder = self._holder.read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            holder = ""
+        return f"process {holder}" if holder.isdigit() else "another process"
+
+    def _write_holder(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the lock holds without it
+            self._holder.touch(mode=0o600)
+            self._holder.write_text(text, encoding="ascii")
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._write_holder("")
+        self._lock.release()
 
 
 class PostgresAdvisoryLock:
