@@ -36,12 +36,9 @@ from shadowprice.kubernetes.pausing import Backoff
 log = logging.getLogger("shadowprice.kubernetes")
 
 IN_CLUSTER: Final = "in-cluster"  # address that selects the service account of this pod
-
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # timeout of a request, in seconds
-
 RETRY_TIMEOUT_SECONDS: Final = 60.0  # seconds for which a throttled request (429) is retried
-
 MAX_RETRY_DELAY_SECONDS: Final = 5.0
 """Maximum backoff in seconds of these retries, unless the server demands a longer one."""
 
@@ -53,7 +50,6 @@ leases. With this limit, an idle server still answers hundreds of requests per s
 """
 
 TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # seconds before its expiry that a token is renewed
-
 MIN_TOKEN_REFRESH_SECONDS: Final = 10.0
 """Minimum seconds between two renewals, because a plugin may be slow or return expired tokens."""
 
@@ -75,7 +71,6 @@ _CONFIG_ERRORS: Final = (
 )
 """Exceptions besides the library's own that an invalid kubeconfig causes."""
 _MAX_LINE_BYTES: Final = 8 << 20  # maximum bytes of a line; no object is that large
-
 _MAX_MESSAGE_CHARS: Final = 500
 
 
@@ -205,10 +200,7 @@ class ApiClient:
         self._may_write = may_write
 
     def time(self) -> float | None:
-        """Return the server's time, seconds since 1970; None before its first response.
-
-        The server sends whole seconds, so the result may lag by one.
-        """
+        """Return the server's time in seconds since 1970, one late at most; None if unknown."""
         date, received = self._last_date
         try:
             server_time = parsedate_to_datetime(date).timestamp()

@@ -13,9 +13,16 @@ import yaml
 
 from shadowprice.core import bounds
 from shadowprice.core.specs import JobSpec
-from shadowprice.kubernetes.conditions import Condition, Reason
-from shadowprice.kubernetes.descriptions import COLUMNS, FIELDS, RESOURCE, STATUS
-from shadowprice.kubernetes.names import CRD_NAME, GROUP, KIND, MAX_NAME_CHARS, PLURAL, VERSION
+from shadowprice.kubernetes.names import (
+    CRD_NAME,
+    GROUP,
+    KIND,
+    MAX_NAME_CHARS,
+    PLURAL,
+    VERSION,
+    Condition,
+    Reason,
+)
 from shadowprice.kubernetes.structural import Document, to_structural_schema
 
 EXCLUDED_KEYS: Final = frozenset(
@@ -24,7 +31,6 @@ EXCLUDED_KEYS: Final = frozenset(
 """Keys of a job file that a resource lacks. Metadata has name, tenant and time; no bags."""
 
 REQUIRED: Final = ("worker", "run")
-
 IMMUTABLE_KEYS: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")
 """Keys that validation rules make immutable, if the API server supports rules.
 
@@ -93,11 +99,137 @@ CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
 """Validation rules (CEL) for API servers from 1.25 on; the service checks them too."""
 
 
-def build_crd(*, rules: bool) -> Document:
-    """Return the custom resource definition.
+# ------------------------------------------------------------------ texts of kubectl
 
-    ``rules`` includes validation rules, if the API server supports ``x-kubernetes-validations``.
-    """
+RESOURCE: Final = (
+    "A training job that Shadowprice admits at a price, promises a completion time, and runs."
+)
+
+FIELDS: Final[Mapping[str, str]] = {
+    "": "A job as in a job file, without name and tenant. Quantities have units: 20min, 241MB, "
+    "10Gbps.",
+    "steps": "All mini-batches of the job, over all workers. Takes the place of epochs, chunks and "
+    "minibatches; the maximum number of workers is then workers.max, or that of throughput, or 1.",
+    "epochs": "Passes over the data; default: 1. Prefer steps.",
+    "chunks": "Number of data chunks, also the maximum number of workers; default: 1. Prefer "
+    "steps.",
+    "minibatches": "Mini-batches of one chunk in one epoch, not of the whole job; default: 1. "
+    "Prefer steps.",
+    "minibatch_time": "Time of one mini-batch on one worker, such as 1.2s.",
+    "update_time": "Time of a synchronous update on the parameter servers.",
+    "gradient": "Gradient size that a worker exchanges per mini-batch, such as 241MB.",
+    "worker": "Resources of one worker: {gpu: 1, cpu: 4, memory: 16GiB}.",
+    "ps": "Resources of one parameter server; omit it for all-reduce training.",
+    "internal_bandwidth": "Bandwidth between a worker and a parameter server on the same node.",
+    "utility": "Utility by completion time; it never increases. Default: 1 per GPU-hour of work.",
+    "utility.kind": "Function of the time from submission to completion.",
+    "utility.decay": "Steepness around the target: a number per slot, or with a unit: 0.5/h.",
+    "utility.slope": "Change over time, at most 0: a number per slot, or with a unit: -2/h.",
+    "workers": "Minimum and maximum number of workers while the job runs.",
+    "throughput": "Measured mini-batches per second of the whole job by number of workers; "
+    "replaces minibatch_time, update_time and gradient.",
+    "family": "Model family that supplies the measured throughput curve.",
+    "labels": "Labels that the owner sets.",
+    "restart": "Time lost at each change of the placement.",
+    "priority": "low, normal, high or urgent: multiple 0.25, 1, 4 or 16 of the default utility; "
+    "or an integer, for policies that order jobs by priority.",
+    "by": "Deadline of the default utility: 6h, 18:00 or a date.",
+    "walltime": "Maximum run time.",
+    "run": "Command and environment of every worker and parameter server.",
+    "run.command": "A shell command line, or a list of arguments.",
+    "run.env": "Environment variables. Anyone who can read the resource can read them; don't put "
+    "secrets here.",
+    "run.workdir": "Working directory, an absolute path.",
+    "run.checkpoints": "Whether the job continues from checkpoints; if omitted, learnt from its "
+    "reports.",
+    "run.retries": "Maximum number of failures.",
+    "run.grace": "Grace period after SIGTERM, such as 30s, in which to save a checkpoint.",
+    "run.tolerates": "Failures that do not end the job's processes: nothing, or workers.",
+    "run.user": "User that runs the processes; not for pods.",
+    "run.upload": "Digest of files that the service received for the job; not for pods.",
+    "run.from_options": "Whether options of `shadowprice submit` set the keys; for advice.",
+    "run.image": "Container image.",
+    "run.pod": "Settings of the pods.",
+    "run.pod.tolerations": "Taints that the pods tolerate.",
+    "run.pod.tolerations.items.key": "Key of the taint; empty with Exists: all taints.",
+    "run.pod.tolerations.items.operator": "Equal: the value must be equal. Exists: the taint "
+    "must exist.",
+    "run.pod.tolerations.items.value": "Value of the taint.",
+    "run.pod.tolerations.items.effect": "Effect of the taint; empty: all effects.",
+    "run.pod.volumes": "Volumes of all processes.",
+    "run.pod.volumes.items.path": "Mount path, absolute.",
+    "run.pod.volumes.items.claim": "Name of a persistent volume claim.",
+    "run.pod.volumes.items.config_map": "Name of a ConfigMap.",
+    "run.pod.volumes.items.secret": "Name of a Secret, if the service allows secrets.",
+    "run.pod.volumes.items.host_path": "Path on the node, if the service allows host paths.",
+    "run.pod.volumes.items.scratch": "Size of an emptyDir on the node's disk; it is deleted "
+    "with the pod.",
+    "run.pod.volumes.items.memory": "Size of an emptyDir in memory (tmpfs).",
+    "run.pod.volumes.items.part": "Path inside the volume to mount.",
+    "run.pod.volumes.items.read_only": "Whether the mount is read-only.",
+    "run.pod.labels": "Labels of the pods.",
+    "run.pod.annotations": "Annotations of the pods.",
+    "run.pod.service_account": "Service account of the pods, if the service allows it.",
+    "run.pod.priority_class": "Priority class of the pods.",
+    "run.pod.runtime_class": "Runtime class of the pods.",
+    "run.pod.pull": "Image pull policy.",
+    "run.pod.pull_secrets": "Image pull secrets.",
+    "run.pod.run_as_user": "UID of the processes.",
+    "run.pod.run_as_group": "GID of the processes.",
+    "run.pod.fs_group": "Group that owns the volumes (fsGroup).",
+    "run.pod.shared_memory": "Size of /dev/shm.",
+    "run.pod.host_network": "Whether the pods use their node's network, if the service allows it.",
+    "run.pod.share_processes": "Whether the containers of a pod share a process namespace; "
+    "default: true.",
+}
+"""Descriptions by dotted path below `spec`."""
+
+STATUS: Final[Mapping[str, str]] = {
+    "observedGeneration": "The metadata.generation that this status describes.",
+    "state": "State: pending, admitted, standby, running, resizing, finished, refused, failed, "
+    "cancelled.",
+    "job": "Name of the job in the service.",
+    "tenant": "Tenant that owns the job.",
+    "promise": "Promised completion time.",
+    "completion": "Completion time; of an open job, by its current plan.",
+    "progress": "Mini-batches done.",
+    "required": "Total mini-batches.",
+    "generation": "Number of the newest generation: one run at one placement.",
+    "workers": "Number of workers.",
+    "servers": "Number of parameter servers.",
+    "nodes": "Nodes that the job runs on.",
+    "price": "Price of its resources at admission: their value to other jobs.",
+    "payoff": "Utility less price, at admission.",
+    "utility": "Utility, promised or earned.",
+    "reason": "Code of the refusal or failure.",
+    "explanation": "Reason as text.",
+    "conditions": "Admitted, Running, Resizing, Finished, Rejected, Failed, and Edited.",
+    "epoch": "Leader epoch that wrote this status; leaders with a lower one must not write.",
+}
+
+
+def _column(name: str, path: str, kind: str, text: str, priority: int = 0) -> Mapping[str, Any]:
+    column = {"name": name, "type": kind, "jsonPath": path, "description": text}
+    return column if not priority else {**column, "priority": priority}
+
+
+COLUMNS: Final[Sequence[Mapping[str, Any]]] = (
+    _column("State", ".status.state", "string", STATUS["state"]),
+    _column("Workers", ".status.workers", "integer", STATUS["workers"]),
+    _column("PS", ".status.servers", "integer", STATUS["servers"]),
+    _column("Price", ".status.price", "number", STATUS["price"]),
+    _column("Promised finish", ".status.promise", "string", STATUS["promise"]),
+    _column("Age", ".metadata.creationTimestamp", "date", "Time since creation."),
+    _column("Nodes", ".status.nodes", "string", STATUS["nodes"], 1),
+    _column("Reason", ".status.explanation", "string", STATUS["explanation"], 1),
+)
+
+
+# ------------------------------------------------------------------ definition
+
+
+def build_crd(*, rules: bool) -> Document:
+    """Return the definition, with ``rules`` for servers that support validation rules."""
     spec = to_structural_schema(JobSpec.model_json_schema(), FIELDS, "", EXCLUDED_KEYS)
     spec["required"] = list(REQUIRED)
     for key in ("worker", "ps"):

@@ -25,7 +25,6 @@ log = logging.getLogger("shadowprice.kubernetes")
 CachedT = TypeVar("CachedT")
 
 PAGE: Final = 500  # objects per page of a list
-
 WATCH_TIMEOUT_SECONDS: Final = 120
 """Maximum seconds of one watch; the next watch continues from its version."""
 

@@ -26,9 +26,7 @@ from shadowprice.kubernetes.pausing import Backoff
 log = logging.getLogger("shadowprice.kubernetes")
 
 LEASE_DURATION_SECONDS: Final = 15  # seconds after which a lease without renewal expires
-
 RENEW_INTERVAL_SECONDS: Final = 4.0  # seconds between renewals
-
 RENEW_DEADLINE_MARGIN_SECONDS: Final = 5.0
 """Seconds before expiry at which the holder gives up a lease that it couldn't renew."""
 

@@ -25,11 +25,10 @@ from shadowprice.core.owner import Owner
 from shadowprice.core.wording import escape_controls
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.inputs.families import with_family
-from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.connection import MAX_INFLIGHT_REQUESTS, ApiClient
 from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
+from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL, Reason
 from shadowprice.service.execution.modes import (
     container_diagnostic,
     upload_diagnostic,
@@ -42,16 +41,18 @@ from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
 from shadowprice.service.state.submission import MISSING_FAMILY_HINT, read_submissions
 from shadowprice.service.trainingjobs.event_recorder import EventRecorder
-from shadowprice.service.trainingjobs.namespace_shares import NamespaceShares
-from shadowprice.service.trainingjobs.resource import ROUTE, TrainingJobResource, diff_spec
-from shadowprice.service.trainingjobs.status import (
+from shadowprice.service.trainingjobs.resource import (
+    ROUTE,
     ConditionValue,
     SubmissionRejected,
+    TrainingJobResource,
     build_patch,
     build_status,
+    diff_spec,
     needs_patch,
     state_changed,
 )
+from shadowprice.service.trainingjobs.shares import NamespaceShares
 from shadowprice.service.trainingjobs.workqueue import WorkQueue
 from shadowprice.service.usage import added_memory, estimate_memory
 
@@ -410,10 +411,7 @@ class Controller:
     async def _job_for(
         self, resource: TrainingJobResource, tenant: str
     ) -> tuple[JobView | SubmissionRejected, ConditionValue | None]:
-        """Submit or revise the resource's job as needed, and return it.
-
-        The verdict is the result of an edit of the resource; None if there was no edit.
-        """
+        """Submit or revise the resource's job; return it, and the result of an edit, if any."""
         job = resource.owner.key
         view = await find_view(self._service, job)
         if view is not None:

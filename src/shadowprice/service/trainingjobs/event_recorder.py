@@ -16,8 +16,11 @@ from shadowprice.kubernetes.errors import ApiError
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.commit_result import StreamEvent
-from shadowprice.service.trainingjobs.resource import TrainingJobResource, object_reference
-from shadowprice.service.trainingjobs.status import SubmissionRejected
+from shadowprice.service.trainingjobs.resource import (
+    SubmissionRejected,
+    TrainingJobResource,
+    object_reference,
+)
 
 log = logging.getLogger("shadowprice.service")
 
