@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, select
 
@@ -88,6 +88,7 @@ from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 STANDBY_POLL_SECONDS: Final = 2.0  # seconds between two attempts of a standby to become the writer
@@ -494,7 +495,12 @@ class Service:
         )
         return ProblemError(code, detail, headers={"Retry-After": "5"})
 
-    async def read(self, query: Callable[[Connection], Result]) -> Result:
+    async def read(
+        self,
+        query: Callable[Concatenate[Connection, P], Result],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Result:
         """Run a query of the store in a reader thread, on its own connection.
 
         Tenants take turns.
@@ -503,7 +509,7 @@ class Service:
         def run_query() -> Result:
             try:
                 with self.store.reading() as connection:
-                    return query(connection)
+                    return query(connection, *args, **options)
             except StoreError as error:
                 log.error("the store cannot be read: %s", error)
                 raise

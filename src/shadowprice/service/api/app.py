@@ -18,7 +18,6 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.specs.faults import issue_text
 from shadowprice.core.wording import escape_controls
 from shadowprice.service.api import (
-    comparison,
     jobs,
     monitoring,
     openapi,
@@ -48,8 +47,7 @@ _CODES = {
 
 
 _ROUTERS = tuple(
-    module.router
-    for module in (jobs, uploads, monitoring, comparison, servers, tokens, tenants, ops)
+    module.router for module in (jobs, uploads, monitoring, servers, tokens, tenants, ops)
 )
 
 
@@ -80,6 +78,7 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
+    app.state.responses = {}
     for router in (*_ROUTERS, ops.probes, dashboard):
         app.include_router(router)
     app.add_exception_handler(ShadowpriceError, _known_error)
@@ -152,8 +151,6 @@ _HEADERS = [
 
 
 _ENDLESS = "/v1/events"  # the route that has no HEAD, because its response doesn't end
-
-
 _PUBLIC = re.compile(r"/|/assets/.*|/healthz|/readyz|/v1/openapi\.json", re.DOTALL)
 """Paths that need no token: they hold nothing of any tenant."""
 

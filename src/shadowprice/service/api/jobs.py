@@ -16,6 +16,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from sqlalchemy import Connection
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
@@ -25,23 +26,6 @@ from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
 from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.executors.contract import Obstacle
 from shadowprice.executors.progress import decode_report, describe_omitted, read_progress
-from shadowprice.rest.jobs import (
-    BrokenPromise,
-    GenerationList,
-    Job,
-    JobDetail,
-    JobEvent,
-    JobEventPage,
-    JobHistory,
-    JobOutlook,
-    JobPage,
-    LogChunk,
-    ProgressCurve,
-    Quote,
-    RefusedSubmission,
-    StoredEvent,
-    SubmittedJobs,
-)
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.references import find_job, find_reporting_job
 from shadowprice.service.api.requests import (
@@ -53,6 +37,7 @@ from shadowprice.service.api.requests import (
     api_router,
     get_service,
     in_turn,
+    parse_choices,
     parse_json,
     read_body,
     requested_tenant,
@@ -149,7 +134,7 @@ class ProgressReport(BaseModel):
 
 @router.post(
     "/jobs",
-    responses={202: {"model": SubmittedJobs}, **problems(403, 409)},
+    responses={202: {"model": rest.SubmittedJobs}, **problems(403, 409)},
 )
 async def submit(
     request: Request,
@@ -159,7 +144,7 @@ async def submit(
     body: Annotated[Any, Depends(JsonBody(JobSpec | JobBatch, validated=False))],
     wait: Annotated[int, Query(ge=0, le=MAX_WAIT_SECONDS, description="seconds")] = 0,
     idempotency_key: IdempotencyKey = None,
-) -> Job | SubmittedJobs:
+) -> rest.Job | rest.SubmittedJobs:
     """Submit one job, or several as `{"jobs": [...]}`.
 
     One job is decided at once (200). Several are accepted as `pending`, all or none, and decided as
@@ -202,11 +187,11 @@ async def submit(
             raise error
         return (await get_view(service, key)).to_resource()
     response.status_code = 202
-    return SubmittedJobs(
+    return rest.SubmittedJobs(
         jobs=[
             (await get_view(service, key)).to_resource()
             if error is None
-            else RefusedSubmission(name=submission.name, problem=error.to_resource())
+            else rest.RefusedSubmission(name=submission.name, problem=error.to_resource())
             for submission, (key, error) in zip(submissions, results, strict=True)
         ]
     )
@@ -254,7 +239,7 @@ async def _new_submissions(
         with _reserve(service, tenant, new):
             return new
     except ProblemError:
-        return await service.read(lambda connection: without_known_jobs(connection, new))
+        return await service.read(without_known_jobs, new)
 
 
 def _check_runs(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -287,7 +272,7 @@ async def _check_uploads(service: Service, submissions: list[Submission], *, sin
         return
     missing = [item for item in submissions if item.qualified_name in faults]
     # A repeated submission needs no upload.
-    new = await service.read(lambda connection: without_known_jobs(connection, missing))
+    new = await service.read(without_known_jobs, missing)
     if new:
         raise InputError([faults[item.qualified_name] for item in new][:50])
 
@@ -337,24 +322,18 @@ async def list_jobs(
     ] = "",
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> JobPage:
+) -> rest.JobPage:
     """List jobs, newest first; `next` is the cursor of the next page.
 
     A page of a search by name ends after 20,000 jobs, of a tenant if the list is a tenant's. It
     may have fewer than `limit` entries, even none, and still a `next`.
     """
-    states = [text for text in state.split(",") if text]
-    for text in states:
-        if text not in list(State):
-            choices = ", ".join(State)
-            raise InputError(
-                Fault("?state", f"unknown state {quote_for_display(text)}", f"one of: {choices}")
-            )
+    states = parse_choices("?state", state, State)
     tenant = requested_tenant(caller, tenant)
     jobs = service.writing.published.jobs
 
     # In the reader's thread: a thousand jobs would delay other requests.
-    def read(connection: Connection) -> JobPage:
+    def read(connection: Connection) -> rest.JobPage:
         after = store_queries.search_start(connection, cursor, tenant) if search else 0
         views = store_queries.list_jobs(
             connection,
@@ -368,20 +347,20 @@ async def list_jobs(
         )
         page = [view.to_resource() for view in views]
         following = after + 1 if after else None
-        return JobPage(jobs=page, next=page[-1].id if len(page) == limit else following)
+        return rest.JobPage(jobs=page, next=page[-1].id if len(page) == limit else following)
 
     return await service.read(read)
 
 
 @router.get("/jobs/{name:name}", responses=problems(404))
-async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetail:
+async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> rest.JobDetail:
     """Return a job with its submission in `spec`."""
     view = await find_job(service, caller, name)
-    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
+    stored = await service.read(store_queries.job, view.key)
     spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
     obstacles = (item for item in service.obstacles() if item.job == view.key)
-    return JobDetail(
+    return rest.JobDetail(
         **dict(view.to_resource()),
         broken_promise=broken,
         spec=spec,
@@ -407,7 +386,7 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @router.delete("/jobs/{name:name}", responses=problems(404, 409))
-async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
+async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> rest.Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
     view = await find_job(service, caller, name)
     cancelled: JobView = await service.writing.do(CancelJob(view.key))
@@ -422,7 +401,7 @@ async def resubmit(
     body: Annotated[Resubmission, Depends(JsonBody(Resubmission))],
     cancel: bool = False,
     idempotency_key: IdempotencyKey = None,
-) -> Job:
+) -> rest.Job:
     """Submit a closed job again under a new name, from its beginning.
 
     With `cancel`, an open job is cancelled when the new one is submitted, or not at all. The same
@@ -438,7 +417,7 @@ async def resubmit(
         raise InputError(Fault("body.name", message, "use a new name"))
     if view.state.open and not cancel:
         raise ProblemError("conflict", f"job {view.name!r} is {view.state}; requeue it instead")
-    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
+    stored = await service.read(store_queries.job, view.key)
     assert stored is not None  # a job that is visible is stored until it is purged
     labels = {
         key: value
@@ -470,7 +449,7 @@ async def revise(
     caller: CallerDep,
     changes: Annotated[Any, Depends(JsonBody(JobRevision, validated=False))],
     dry_run: bool = False,
-) -> Job:
+) -> rest.Job:
     """Revise an open job: its utility, its work or its `deadline`.
 
     With `dry_run`, nothing changes: the response is the job as it would be, with its price.
@@ -504,7 +483,7 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
 @router.get("/jobs/{name:name}/explain", responses=problems(404))
 async def explain(
     name: str, service: ServiceDep, caller: CallerDep, outlook: bool = False
-) -> JobHistory:
+) -> rest.JobHistory:
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
     A long history has its first and its newest events. `omitted` counts the events between them;
@@ -513,13 +492,9 @@ async def explain(
     which takes up to a second.
     """
     view = await find_job(service, caller, name)
-    events, gap = await service.read(
-        lambda connection: store_queries.job_history(connection, view.key)
-    )
-    runs = await service.read(
-        lambda connection: store_queries.generations(connection, view.key, 100)
-    )
-    return JobHistory(
+    events, gap = await service.read(store_queries.job_history, view.key)
+    runs = await service.read(store_queries.generations, view.key, 100)
+    return rest.JobHistory(
         job=view.to_resource(),
         broken_promise=await _broken_promise(service, view),
         events=events,
@@ -530,12 +505,12 @@ async def explain(
     )
 
 
-async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOutlook | None:
+async def _outlook(service: Service, view: JobView, tenant: str | None) -> rest.JobOutlook | None:
     """Return the outlook of a job that doesn't run yet or was refused; None without quotes."""
     is_promised = view.state is State.ADMITTED and not view.servers
     if view.state not in {State.STANDBY, State.REFUSED} and not is_promised:
         return None
-    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
+    stored = await service.read(store_queries.job, view.key)
     if stored is None:
         return None
     try:
@@ -554,14 +529,12 @@ async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOu
         return None
 
 
-async def _broken_promise(service: Service, view: JobView) -> BrokenPromise | None:
+async def _broken_promise(service: Service, view: JobView) -> rest.BrokenPromise | None:
     servers, now = service.writing.published.servers, service.writing.clock.now()
-    return await service.read(
-        lambda connection: broken_promise(connection, view, servers.cluster, servers.calendar, now)
-    )
+    return await service.read(broken_promise, view, servers.cluster, servers.calendar, now)
 
 
-def _line(service: Service, event: StoredEvent) -> str:
+def _line(service: Service, event: rest.StoredEvent) -> str:
     text = format_event({"kind": event.kind, "data": event.data})
     if event.kind in _DECISIONS:
         text = with_clock_times(text, service.writing.published.servers.calendar)
@@ -575,16 +548,12 @@ async def job_events(
     caller: CallerDep,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> JobEventPage:
+) -> rest.JobEventPage:
     """List a job's events, newest first; `line` is for people."""
     view = await find_job(service, caller, name)
-    events = await service.read(
-        lambda connection: store_queries.list_events(
-            connection, before=cursor, job=view.key, limit=limit
-        )
-    )
-    return JobEventPage(
-        events=[JobEvent(**dict(event), line=_line(service, event)) for event in events],
+    events = await service.read(store_queries.list_events, before=cursor, job=view.key, limit=limit)
+    return rest.JobEventPage(
+        events=[rest.JobEvent(**dict(event), line=_line(service, event)) for event in events],
         next=events[-1].id if len(events) == limit else None,
     )
 
@@ -592,13 +561,11 @@ async def job_events(
 @router.get("/jobs/{name:name}/generations", responses=problems(404))
 async def generations(
     name: str, service: ServiceDep, caller: CallerDep, limit: Limit = 100
-) -> GenerationList:
+) -> rest.GenerationList:
     """List a job's generations, newest first."""
     view = await find_job(service, caller, name)
-    page = await service.read(
-        lambda connection: store_queries.generations(connection, view.key, limit)
-    )
-    return GenerationList(generations=page)
+    page = await service.read(store_queries.generations, view.key, limit)
+    return rest.GenerationList(generations=page)
 
 
 @router.get("/jobs/{name:name}/progress", responses=problems(404))
@@ -607,13 +574,11 @@ async def progress_points(
     service: ServiceDep,
     caller: CallerDep,
     limit: Annotated[int, Query(ge=1, le=5_000, description="maximum number of points")] = 1_000,
-) -> ProgressCurve:
+) -> rest.ProgressCurve:
     """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
     view = await find_job(service, caller, name)
-    points = await service.read(
-        lambda connection: store_queries.progress_points(connection, view.key, limit)
-    )
-    return ProgressCurve(points=points)
+    points = await service.read(store_queries.progress_points, view.key, limit)
+    return rest.ProgressCurve(points=points)
 
 
 _progress_token = HTTPBearer(scheme_name="progress", auto_error=False)
@@ -680,7 +645,7 @@ async def logs(
     max_bytes: Annotated[
         int, Query(ge=1, le=1 << 20, description="maximum number of bytes")
     ] = 65_536,
-) -> LogChunk:
+) -> rest.LogChunk:
     """Return a part of the output of one process; request `end` as `start` to follow it."""
     view = await find_job(service, caller, name)
     if service.runner is None:
@@ -691,7 +656,7 @@ async def logs(
         )
     except KeyError as error:
         raise ProblemError("not-found", "no logs of this job, generation and process") from error
-    return LogChunk(
+    return rest.LogChunk(
         generation=chunk.generation,
         process=chunk.process,
         start=chunk.start,
@@ -708,7 +673,7 @@ async def quote(
     caller: CallerDep,
     body: Annotated[Any, Depends(JsonBody(JobSpec, validated=False))],
     outlook: bool = False,
-) -> Quote:
+) -> rest.Quote:
     """Return what would be decided if a job were submitted now; nothing is reserved.
 
     With `outlook`, also return when the job would start, what one that would wait or be refused

@@ -17,7 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
-from shadowprice.rest.base import Problem
+from shadowprice import rest
 from shadowprice.service.api.requests import (
     REFERENCE,
     JsonBody,
@@ -27,7 +27,6 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.problems import MEDIA_TYPE
 
 _BODY_PROBLEMS: Final = (400, 413, 415)
-
 _TOKEN_PROBLEMS: Final = (401, 429, 500, 503)
 """Problems of every route that needs a token: no valid token, too many requests, an unexpected
 error, and an instance or a store that can't answer now."""
@@ -39,7 +38,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _problem(status: int) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
+    schema = {"$ref": f"#/components/schemas/{rest.Problem.__name__}"}
     return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
 
 
@@ -56,8 +55,8 @@ def document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
     # FastAPI's own error model, which no route answers with.
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    problem = Problem.model_json_schema(ref_template=REFERENCE)
-    schemas |= problem.pop("$defs") | {Problem.__name__: problem}
+    problem = rest.Problem.model_json_schema(ref_template=REFERENCE)
+    schemas |= problem.pop("$defs") | {rest.Problem.__name__: problem}
     for route in (route for router in routers for route in router.routes):
         if isinstance(route, APIRoute):
             for method in route.methods or ():

@@ -60,7 +60,7 @@ async def _jobs_with_id(service: Service, caller: Caller, number: int | None) ->
         return []
     view = service.writing.published.job_with_id(number)
     if view is None:
-        view = await service.read(lambda connection: store_queries.job_by_id(connection, number))
+        view = await service.read(store_queries.job_by_id, number)
     is_visible = view is not None and (caller.is_operator or view.tenant == caller.tenant)
     return [view] if view is not None and is_visible else []
 

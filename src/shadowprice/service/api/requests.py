@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
@@ -39,11 +40,8 @@ from shadowprice.service.turns import requester
 from shadowprice.service.usage import BodyMeter
 
 T = TypeVar("T")
-
 MAX_PAGE_ENTRIES: Final = 1_000
-
 MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length; Python refuses to parse thousands of digits
-
 REFERENCE: Final = "#/components/schemas/{model}"
 """Reference to a model in the OpenAPI document."""
 
@@ -163,6 +161,16 @@ async def check_query(request: Request) -> None:
         seen.add(key)
 
 
+def parse_choices(key: str, text: str, choices: type[StrEnum]) -> list[str]:
+    """Return values separated by commas; raise `InputError` if one isn't among the choices."""
+    values = [value for value in text.split(",") if value]
+    for value in values:
+        if value not in list(choices):
+            message = f"unknown {key.removeprefix('?')} {quote_for_display(value)}"
+            raise InputError(Fault(key, message, f"one of: {', '.join(choices)}"))
+    return values
+
+
 def api_router(prefix: str, tag: str) -> APIRouter:
     """Return a router whose routes refuse unknown query parameters."""
     return APIRouter(prefix=prefix, tags=[tag], dependencies=[Depends(check_query)])
@@ -233,7 +241,6 @@ async def in_turn(request: Request, work: Callable[[], T]) -> T:
 
 
 BODY_IDLE_SECONDS: Final = 60.0  # longest pause within a body of JSON
-
 BODY_SECONDS: Final = 600.0  # longest duration of a body of JSON
 
 

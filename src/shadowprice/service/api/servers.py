@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Depends
 from pydantic import field_validator
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, Amount, Dimension, format_amount
 from shadowprice.core.cluster import Cluster as EngineCluster
@@ -23,7 +24,6 @@ from shadowprice.core.specs.fields import (
     to_integer_amounts,
 )
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.rest.servers import Cluster, Server, ServerJob, ServerList, ServerSlot
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
@@ -68,7 +68,7 @@ def _amounts(cluster: EngineCluster, row: int) -> dict[str, str]:
     }
 
 
-def _servers(service: Service, scope: str | None = None) -> list[Server]:
+def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
     """Return all servers; a scope hides the names of other tenants' jobs."""
     published = service.writing.published
     servers = published.servers
@@ -79,14 +79,14 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
         for name, rows in zip(kinds.names, kinds.rows, strict=True)
         for row in rows.tolist()
     }
-    jobs: dict[str, list[ServerJob]] = {}
+    jobs: dict[str, list[rest.ServerJob]] = {}
     for name, order in published.running.items():
         view = published.jobs.get(name)
         visible = scope is None or (view is not None and view.tenant == scope)
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
         for server, workers, ps in entries:
-            entry = ServerJob(
+            entry = rest.ServerJob(
                 job=name_of_key(name) if visible else None,
                 job_id=view.id if visible and view is not None else None,
                 workers=workers,
@@ -94,7 +94,7 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
             )
             jobs.setdefault(server, []).append(entry)
     return [
-        Server(
+        rest.Server(
             name=name,
             kind=kind_of[row],
             role=cluster.roles[row].value,
@@ -113,13 +113,13 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
 
 
 @router.get("/servers")
-async def list_servers(service: ServiceDep, caller: CallerDep) -> Cluster:
+async def list_servers(service: ServiceDep, caller: CallerDep) -> rest.Cluster:
     """List servers with their jobs; tenants see the names of their own jobs only."""
     servers = service.writing.published.servers
     next_slot = servers.next_slot_at(service.writing.clock.now())
-    return Cluster(
+    return rest.Cluster(
         servers=_servers(service, caller.scope),
-        slot=ServerSlot(
+        slot=rest.ServerSlot(
             seconds=float(servers.cluster.slot_seconds),
             horizon=servers.cluster.horizon,
             running=servers.slot_running,
@@ -132,16 +132,15 @@ async def list_servers(service: ServiceDep, caller: CallerDep) -> Cluster:
 @router.post("/servers", status_code=201, responses=problems(409))
 async def add_servers(
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     spec: Annotated[ServerSpec, Depends(JsonBody(ServerSpec))],
-) -> ServerList:
+) -> rest.ServerList:
     """Add a server, or `count` equal ones, as in a cluster file."""
-    del caller
     amounts = _checked_capacity(spec.capacity, service.writing.published.servers.cluster)
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
     await service.writing.do(AddServers(dict.fromkeys(spec.names(), state)))
     names = set(spec.names())
-    return ServerList(servers=[server for server in _servers(service) if server.name in names])
+    return rest.ServerList(servers=[server for server in _servers(service) if server.name in names])
 
 
 def checked_amounts(
@@ -177,15 +176,14 @@ def _checked_capacity(capacity: dict[str, Amount], cluster: EngineCluster) -> di
 async def change_server(
     name: str,
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     change: Annotated[ServerChange, Depends(JsonBody(ServerChange))],
-) -> Server:
+) -> rest.Server:
     """Drain a server (`{"drain": true}`), cordon it, return it to service, or change what it has.
 
     Jobs leave a drained server at the end of their slot, and stay on a cordoned one until they end.
     Neither takes new work. `{"drain": false}` and `{"cordon": false}` return it to service.
     """
-    del caller
     if not change.model_fields_set:
         raise InputError(Fault("body", "contains no change", 'write {"drain": true}'))
     if change.drain and change.cordon:
@@ -206,7 +204,6 @@ async def change_server(
 
 
 @router.delete("/servers/{name:name}", status_code=204, responses=problems(404, 409))
-async def remove_server(name: str, service: ServiceDep, caller: OperatorDep) -> None:
+async def remove_server(name: str, service: ServiceDep, _: OperatorDep) -> None:
     """Remove a server; jobs there are stopped and replanned."""
-    del caller
     await service.writing.do(RemoveServer(name))

@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Final
 
+from shadowprice import rest
 from shadowprice.advice.candidate_changes import JobChange, Key, candidate_changes
 from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
 from shadowprice.advice.variants import JobVariants
@@ -29,7 +30,6 @@ from shadowprice.core.quote import QuoteAnswer
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
-from shadowprice.rest.jobs import JobOutlook, SuggestedChange
 from shadowprice.results.advice import (
     Advice,
     IneffectiveChange,
@@ -51,7 +51,6 @@ LIMIT_SECONDS: Final = 0.9
 """Processor time after which an outlook starts no further quote or slot, which may take longer."""
 
 MAX_REQUESTS: Final = 4  # maximum number of requests of one tenant that wait
-
 START_SHARE: Final = 0.4
 """Share of `LIMIT_SECONDS` for planning the slots up to the start of a waiting job."""
 
@@ -84,7 +83,7 @@ class OutlookQueue:
         waits: bool,
         promised: bool = False,
         quoted: bool = False,
-    ) -> JobOutlook:
+    ) -> rest.JobOutlook:
         """Return the outlook of a job; see `build_outlook` for the other parameters.
 
         ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
@@ -130,7 +129,7 @@ def build_outlook(
     waits: bool,
     promised: bool = False,
     quoted: bool = False,
-) -> JobOutlook:
+) -> rest.JobOutlook:
     """Return the outlook of a job that waits or was refused; ``record`` is its submission.
 
     Changes of a waiting job get it a promise, or let it start at once. A ``promised`` job needs
@@ -150,39 +149,23 @@ def build_outlook(
             future.handle(JobsArrived(future.slot, (arriving,)))
         wait = _plan_wait(future, name, started + LIMIT_SECONDS * START_SHARE)
     if promised:
-        outlook = _empty_outlook(calendar, wait, seconds=time.thread_time() - started)
+        outlook = _outlook(calendar, wait, started)
         return outlook.model_copy(update={"lines": _start_lines(outlook)})
     fits = waits and fork.job.bag is None and has_free_capacity(engine, fork.job)
     scarce = None if fits else find_scarcest(engine, fork.job)
     job_advice, admitted_now, untried = _search(
         fork, record, started + LIMIT_SECONDS, promised=waits
     )
-    changes = [
-        SuggestedChange(
-            key=advice.key,
-            before=advice.before,
-            after=advice.after,
-            change=advice.change,
-            option=advice.option,
-            option_before=advice.option_before,
-            option_after=advice.option_after,
-            completion=None
-            if advice.completion is None
-            else to_datetime(calendar.ends(advice.completion)),
-            utility=advice.utility,
-            price=advice.price,
-        )
-        for advice in job_advice.advice
-    ]
-    outlook = _empty_outlook(calendar, wait, seconds=time.thread_time() - started).model_copy(
-        update={
-            "resource": None if scarce is None else scarce.resource,
-            "servers": None if scarce is None else scarce.servers,
-            "admitted_now": admitted_now,
-            "changes": changes,
-            "ineffective": [change.key for change in job_advice.ineffective],
-            "untried": [change.label for change in untried],
-        }
+    outlook = _outlook(
+        calendar,
+        wait,
+        started,
+        resource=None if scarce is None else scarce.resource,
+        servers=None if scarce is None else scarce.servers,
+        admitted_now=admitted_now,
+        changes=[_suggested_change(advice, calendar) for advice in job_advice.advice],
+        ineffective=[change.key for change in job_advice.ineffective],
+        untried=[change.label for change in untried],
     )
     is_open = waits and not quoted
     change_text = partial(_describe_revision, str(record["name"])) if is_open else describe_change
@@ -190,26 +173,34 @@ def build_outlook(
     return outlook.model_copy(update={"lines": lines})
 
 
-def _empty_outlook(calendar: SlotCalendar, wait: _Wait, *, seconds: float) -> JobOutlook:
-    """Return an outlook that only has when the job starts and completes."""
-    completes = None if wait.completes is None else to_datetime(calendar.ends(wait.completes))
-    return JobOutlook(
-        resource=None,
-        servers=None,
-        admitted_now=False,
-        starts=_begin(calendar, wait.starts),
-        completes=completes,
-        abandoned=_begin(calendar, wait.abandoned),
-        waits_beyond=_begin(calendar, wait.beyond),
-        changes=[],
-        ineffective=[],
-        untried=[],
-        seconds=round(seconds, 4),
-        lines=[],
+def _outlook(calendar: SlotCalendar, wait: _Wait, started: float, **found: Any) -> rest.JobOutlook:
+    """Return an outlook without lines; by default it only has the start and the completion."""
+
+    def begin(slot: int | None) -> datetime | None:
+        return None if slot is None else to_datetime(calendar.begins(slot))
+
+    absent: dict[str, Any] = {"resource": None, "servers": None, "admitted_now": False}
+    absent |= {"changes": [], "ineffective": [], "untried": [], "lines": []}
+    return rest.JobOutlook(
+        **(absent | found),
+        starts=begin(wait.starts),
+        completes=None if wait.completes is None else to_datetime(calendar.ends(wait.completes)),
+        abandoned=begin(wait.abandoned),
+        waits_beyond=begin(wait.beyond),
+        seconds=round(time.thread_time() - started, 4),
     )
 
 
-def _start_lines(outlook: JobOutlook) -> list[str]:
+def _suggested_change(advice: Advice, calendar: SlotCalendar) -> rest.SuggestedChange:
+    slot = advice.completion
+    equal = rest.SuggestedChange.model_fields.keys() - {"completion"}
+    return rest.SuggestedChange(
+        **{name: getattr(advice, name) for name in equal},
+        completion=None if slot is None else to_datetime(calendar.ends(slot)),
+    )
+
+
+def _start_lines(outlook: rest.JobOutlook) -> list[str]:
     """Return when a promised job starts and completes, for people."""
     if outlook.starts is None:
         if outlook.waits_beyond is None:
@@ -220,19 +211,15 @@ def _start_lines(outlook: JobOutlook) -> list[str]:
     return [f"{text}{_completes(outlook)} if plans hold and no job arrives"]
 
 
-def _completes(outlook: JobOutlook) -> str:
+def _completes(outlook: rest.JobOutlook) -> str:
     """Return when a job completes that starts as planned; empty if that isn't known."""
     if outlook.completes is None:
         return ""
     return f", and is expected to complete by {_rfc3339(outlook.completes)}"
 
 
-def _begin(calendar: SlotCalendar, slot: int | None) -> datetime | None:
-    return None if slot is None else to_datetime(calendar.begins(slot))
-
-
 def _lines(
-    outlook: JobOutlook,
+    outlook: rest.JobOutlook,
     job_advice: JobAdvice,
     calendar: SlotCalendar,
     change_text: Callable[[Advice], str],
@@ -254,9 +241,7 @@ def _lines(
             lines.append(f"{subject}, for longer than until {end}, the last time that was planned")
     if outlook.admitted_now:
         answer = "promised" if waits else "admitted"
-        lines.append(f"would be {answer} if it were submitted again now")
-    if outlook.admitted_now:
-        return lines
+        return [*lines, f"would be {answer} if it were submitted again now"]
     texts = advice_lines(
         job_advice,
         lambda slot: f"by {format_rfc3339(calendar.ends(slot))}",
@@ -282,13 +267,10 @@ def _rfc3339(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Slots in which a waiting job starts or is abandoned, or until which it certainly waits.
-
-    A job that ``starts`` is expected to complete in the slot ``completes``.
-    """
+    """Slots in which a waiting job starts or is abandoned, or until which it certainly waits."""
 
     starts: int | None = None
-    completes: int | None = None
+    completes: int | None = None  # expected, if it starts
     abandoned: int | None = None
     beyond: int | None = None
 

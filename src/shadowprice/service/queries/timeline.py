@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, or_, select
 
+from shadowprice import rest
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import without_total
@@ -25,16 +26,14 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.rest.jobs import JobState
-from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
 from shadowprice.service.clock import SlotCalendar, to_datetime
+from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks
 
 MAX_SLOTS: Final = 1_000  # maximum number of past slots, and of future slots
-
 MAX_BARS: Final = 4_000
 """Maximum number of bars and promises; if there are more, only levels are returned."""
 
@@ -43,7 +42,6 @@ MAX_GENERATION_ROWS: Final = 20_000
 
 
 BAR_PAST: Final = 0  # kind of a bar: the job ran
-
 BAR_PLANNED: Final = 1
 """Kind of a bar: reserved by the plan in force, or for the rest of the running slot."""
 
@@ -53,19 +51,15 @@ BAR_EXPECTED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TimelineBar:
-    """A job on a server for some time.
-
-    ``begins`` and ``ends`` are in slots since the start of slot 0. ``what`` is `BAR_PAST`,
-    `BAR_PLANNED` or `BAR_EXPECTED`.
-    """
+    """A job on a server for some time."""
 
     job: str
     server: str
-    begins: float
+    begins: float  # in slots since the start of slot 0, as ``ends``
     ends: float
     workers: int
     ps: int
-    what: int
+    what: int  # `BAR_PAST`, `BAR_PLANNED` or `BAR_EXPECTED`
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +70,23 @@ class JobDemand:
     ps: NDArray[np.int64]
 
 
-Past = Callable[[Connection, SlotCalendar, int, int, str | None], tuple[list[TimelineBar], bool]]
-"""A function with the signature of `past_bars`."""
-
-
 @dataclass(slots=True)
 class JobInfo:
-    """Ids, tenants, states and demands of the jobs of bars, by key.
-
-    A job without a known demand is missing from ``demands``, and counts as 0.
-    """
+    """Ids, tenants, states and known demands of the jobs of bars, by key."""
 
     ids: dict[str, int] = field(default_factory=dict)
     tenants: dict[str, str | None] = field(default_factory=dict)
-    states: dict[str, JobState] = field(default_factory=dict)
+    states: dict[str, rest.JobState] = field(default_factory=dict)
     demands: dict[str, JobDemand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBars:
-    """Planned and expected bars.
-
-    ``promises`` holds the promised slots of jobs without a placement, and ``demands`` the demands
-    of all open jobs.
-    """
+    """Planned and expected bars."""
 
     bars: tuple[TimelineBar, ...]
-    promises: Mapping[str, int]
-    demands: Mapping[str, JobDemand]
+    promises: Mapping[str, int]  # promised slots of jobs without a placement
+    demands: Mapping[str, JobDemand]  # of all open jobs
 
 
 def planned_bars(state: DurableState, slots: int) -> PlannedBars:
@@ -176,43 +159,43 @@ def _runs(
 
 
 def past_bars(
-    connection: Connection, calendar: SlotCalendar, first: int, now: int, job: str | None = None
+    connection: Connection,
+    calendar: SlotCalendar,
+    first: int,
+    now: int,
+    job: str | None = None,
+    *,
+    observed: bool = False,
 ) -> tuple[list[TimelineBar], bool]:
     """Return the bars that ran from slot ``first`` on, and whether some were omitted.
 
-    Running generations end at ``now``, in nanoseconds since 1970. ``job`` limits the bars to one
-    job.
+    ``now`` is in nanoseconds since 1970. Bars of running jobs end then; ``observed`` ones end at
+    the last poll if that was earlier. ``job`` limits the bars to one job.
     """
-    table = tables.generations
-    since = calendar.begins(first)
-    query = select(table).where(
-        table.c.started.is_not(None), or_(table.c.ended.is_(None), table.c.ended > since)
+    if observed:
+        columns = tables.observed.c
+        started, order = columns.since, columns.id
+        polled = last_observation_time(connection)
+        now = now if polled is None else min(now, polled)
+    else:
+        columns = tables.generations.c
+        started, order = columns.started, columns.ordered
+    query = select(columns.job, started, columns.ended, columns.placement).where(
+        started.is_not(None), or_(columns.ended.is_(None), columns.ended > calendar.begins(first))
     )
     if job is not None:
-        query = query.where(table.c.job == job)
-    query = query.order_by(table.c.ordered.desc()).limit(MAX_GENERATION_ROWS + 1)
-    rows = connection.execute(query).all()
-    runs = [(row.job, row.started, row.ended, row.placement) for row in rows[:MAX_GENERATION_ROWS]]
-    return bars_of_runs(runs, calendar, first, now), len(rows) > MAX_GENERATION_ROWS
-
-
-def bars_of_runs(
-    runs: Iterable[tuple[str, int, int | None, str]], calendar: SlotCalendar, first: int, now: int
-) -> list[TimelineBar]:
-    """Return the past bars of runs: job, start, end and JSON of the placement.
-
-    Bars are clipped to the time from slot ``first`` until ``now``, in nanoseconds since 1970.
-    """
+        query = query.where(columns.job == job)
+    rows = connection.execute(query.order_by(order.desc()).limit(MAX_GENERATION_ROWS + 1)).all()
     bars = []
-    for job, started, ended, placement in runs:
-        start = max(float(calendar.in_slots(started)), float(first))
+    for name, begins, ended, placement in rows[:MAX_GENERATION_ROWS]:
+        start = max(float(calendar.in_slots(begins)), float(first))
         end = float(calendar.in_slots(now if ended is None else min(ended, now)))
         if end > start:
             bars += [
-                TimelineBar(job, server, start, end, workers, ps, BAR_PAST)
+                TimelineBar(name, server, start, end, workers, ps, BAR_PAST)
                 for server, workers, ps in json.loads(placement)
             ]
-    return bars
+    return bars, len(rows) > MAX_GENERATION_ROWS
 
 
 def load_job_info(
@@ -324,21 +307,20 @@ def timeline(
     server: str | None = None,
     job: str | None = None,
     scope: str | None = None,
-    past: Past = past_bars,
-    real: bool = False,
-) -> Timeline:
+    observed: bool = False,
+) -> rest.Timeline:
     """Return past, running and planned placements as a REST resource.
 
     ``back`` and ``slots`` are the numbers of past and of future slots, and ``now`` is in
     nanoseconds since 1970. ``server`` and ``job`` limit the result. Jobs of other tenants than
-    ``scope`` stay anonymous. ``past`` reads the past bars, and ``real`` omits planned placements.
+    ``scope`` stay anonymous. ``observed`` ones are what really ran, without planned placements.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     current = calendar.slot_at(now)
     first, last = max(0, current - back), max(current + 1, servers.next_slot) + slots
-    bars, incomplete = past(connection, calendar, first, now, job)
-    if not real:
+    bars, incomplete = past_bars(connection, calendar, first, now, job, observed=observed)
+    if not observed:
         # The answer may cover more slots, and slots that began since it was computed.
         planned = _clip(plans.bars, servers.next_slot, last)
         bars = [*bars, *_running_bars(published, calendar, now), *planned]
@@ -349,7 +331,7 @@ def timeline(
     ]
     promises = {
         name: slot
-        for name, slot in ({} if real else plans.promises).items()
+        for name, slot in ({} if observed else plans.promises).items()
         if server is None and (job is None or name == job)
     }
     job_data = load_job_info(
@@ -370,7 +352,7 @@ def timeline(
         order = dict.fromkeys([*(bar.job for bar in bars), *promises])
         numbers = {name: index for index, name in enumerate(order)}
         jobs = [_timeline_job(name, job_data, scope) for name in order]
-        columns = TimelineBars(
+        columns = rest.TimelineBars(
             job=[numbers[bar.job] for bar in bars],
             server=[bar.server for bar in bars],
             start=[round(bar.begins, 4) for bar in bars],
@@ -381,7 +363,7 @@ def timeline(
             share=bar_shares(bars, job_data, cluster),
         )
         open_promises = [(numbers[name], slot) for name, slot in promises.items()]
-    return Timeline(
+    return rest.Timeline(
         slot_seconds=float(cluster.slot_seconds),
         origin=to_datetime(calendar.origin),
         now=round(float(calendar.in_slots(now)), 4),
@@ -398,10 +380,10 @@ def timeline(
     )
 
 
-def _timeline_job(key: str, known: JobInfo, scope: str | None) -> TimelineJob:
+def _timeline_job(key: str, known: JobInfo, scope: str | None) -> rest.TimelineJob:
     if scope is not None and known.tenants.get(key) != scope:
-        return TimelineJob(job=None, job_id=None, tenant=None, state=None)
-    return TimelineJob(
+        return rest.TimelineJob(job=None, job_id=None, tenant=None, state=None)
+    return rest.TimelineJob(
         job=name_of_key(key),
         job_id=known.ids.get(key),
         tenant=known.tenants.get(key),
@@ -434,7 +416,6 @@ __all__ = [
     "JobInfo",
     "PlannedBars",
     "TimelineBar",
-    "bars_of_runs",
     "load_job_info",
     "past_bars",
     "planned_bars",

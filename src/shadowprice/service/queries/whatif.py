@@ -27,6 +27,7 @@ import yaml
 from pydantic import BeforeValidator, Field
 from sqlalchemy import Connection, select
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, format_amount, parse_duration
 from shadowprice.core.budget import parse_timestamp
@@ -38,13 +39,6 @@ from shadowprice.core.specs.fields import Name, Positive, StrictSpec, as_validat
 from shadowprice.core.submit_options import states_no_length
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.rest.monitoring import (
-    WhatIf,
-    WhatIfProgress,
-    WhatIfQuestion,
-    WhatIfState,
-    WhatIfTimes,
-)
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import JobView
@@ -54,11 +48,8 @@ from shadowprice.service.store import tables
 log = logging.getLogger("shadowprice.service")
 
 MAX_JOBS: Final = 20_000  # maximum number of simulated jobs, newest first
-
 MAX_DAYS: Final = 366  # maximum number of days to look back
-
 MAX_SERVERS: Final = 10_000  # maximum number of servers of a kind to add or remove
-
 NICENESS: Final = 5
 """Niceness of simulations: beside one busy process they get a quarter of a core, not a tenth."""
 
@@ -77,7 +68,6 @@ REPORTED_METRICS: Final = (
 """Summary values that are reported of each simulation, if it has them."""
 
 RUN: Final = "run"  # name of the run directory of a simulation
-
 _START: Final = "from shadowprice.cli.main import run; run()"
 
 
@@ -99,27 +89,27 @@ class WhatIfRun:
     id: int  # counts from 1 at each start of the service
     request: WhatIfRequest
     requested_at: int  # nanoseconds since 1970
-    state: WhatIfState = "waiting"
+    state: rest.WhatIfState = "waiting"
     done: int = 0  # completed simulations, of two
     jobs: int = 0  # number of simulated jobs
     results: dict[str, Any] = field(default_factory=dict)  # summaries ``as_is`` and ``changed``
-    times: WhatIfTimes | None = None
+    times: rest.WhatIfTimes | None = None
     reason: str = ""  # why it failed
     task: asyncio.Task[None] | None = None
 
-    def to_resource(self) -> WhatIf:
+    def to_resource(self) -> rest.WhatIf:
         """Return the run as a REST resource."""
         gain = None
         if self.state == "done":
             before, after = (self.results[key]["total_utility"] for key in ("as_is", "changed"))
             gain = after - before
-        return WhatIf(
+        return rest.WhatIf(
             id=self.id,
             requested_at=to_datetime(self.requested_at),
             state=self.state,
-            progress=WhatIfProgress(done=self.done, of=2),
+            progress=rest.WhatIfProgress(done=self.done, of=2),
             jobs=self.jobs,
-            question=WhatIfQuestion(
+            question=rest.WhatIfQuestion(
                 days=self.request.days,
                 at=to_datetime(self.request.at),
                 servers=dict(self.request.servers),
@@ -179,10 +169,7 @@ class WhatIfParameters(StrictSpec):
 def parse_request(
     parameters: WhatIfParameters, cluster: Cluster, current: PolicyChoice, now: int
 ) -> WhatIfRequest:
-    """Validate the parameters of a request; ``current`` is the service's policy.
-
-    Raise `InputError` if a kind of server, a count, the policy or a parameter is invalid.
-    """
+    """Validate the parameters of a request; ``current`` is the service's policy."""
     faults = []
     servers = parameters.servers
     kinds = build_server_classes(cluster)
@@ -353,10 +340,7 @@ class WhatIfRunner:
         current: PolicyChoice,
         now: int,
     ) -> WhatIfRun:
-        """Start a run in a background task.
-
-        Raise `ProblemError` if too many runs wait, or no job was submitted in that time.
-        """
+        """Start a run in a background task; raise `ProblemError` without jobs or a free place."""
         if not jobs:
             span = "day" if request.days == 1 else f"{request.days:g} days"
             raise ProblemError("conflict", f"no job was submitted in the last {span}")
@@ -408,8 +392,8 @@ class WhatIfRunner:
                         "diff", str(as_is.run), str(changed / RUN), "-o", "json"
                     )
                 run.results["changed"], run.done = summary, 2
-                run.times = WhatIfTimes(
-                    **{key: difference["times"][key] for key in WhatIfTimes.model_fields}
+                run.times = rest.WhatIfTimes(
+                    **{key: difference["times"][key] for key in rest.WhatIfTimes.model_fields}
                 )
                 run.state = "done"
             except Exception as error:  # any error becomes the result of the run
