@@ -20,7 +20,6 @@ from shadowprice.core.errors import Fault, InputError
 
 SERVER_VARIABLE, TOKEN_VARIABLE = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
 DEFAULT_URL: Final = "http://127.0.0.1:8642"  # default URL of a service
-
 _MAX_FILE_BYTES: Final = 1 << 20
 
 

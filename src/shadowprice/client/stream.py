@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from shadowprice.rest.jobs import Event
+from shadowprice import rest
 
 MAX_EVENT_CHARS: Final = 8 << 20  # maximum characters of one event
 
@@ -22,7 +22,7 @@ class SseDecoder:
     _data: list[str] = field(default_factory=list)
     _size: int = 0
 
-    def feed(self, line: str) -> Iterator[Event]:
+    def feed(self, line: str) -> Iterator[rest.Event]:
         """Yield an event if the line completes it; raise `ValueError` if the stream is foreign."""
         if not line:
             if self._data:
@@ -33,11 +33,10 @@ class SseDecoder:
                     record = {"kind": self._kind, "data": record}
                 else:
                     self.last = self._number
-                yield Event.model_validate({"kind": self._kind, **record, "id": self._number})
+                yield rest.Event.model_validate({"kind": self._kind, **record, "id": self._number})
             elif self._number is not None:  # where the stream starts
                 self.last = self._number
-            self._number, self._kind, self._size = None, "", 0
-            self._data.clear()
+            self.discard()
             return
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
@@ -52,8 +51,8 @@ class SseDecoder:
             case "id" if value.isascii() and value.isdigit():
                 self._number = int(value)
 
-    def broken(self) -> None:
-        """Discard an incomplete event after the stream broke."""
+    def discard(self) -> None:
+        """Discard an incomplete event, after the stream broke."""
         self._number, self._kind, self._size = None, "", 0
         self._data.clear()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shadowprice.core.job_keys import name_of_key
-from shadowprice.rest.jobs import StoredEvent
+from shadowprice.rest import StoredEvent
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError, tenant_limit_problem
 from shadowprice.service.state.commit_result import StreamEvent

@@ -8,7 +8,7 @@ from typing import Any
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Resize, Start, Stop
-from shadowprice.rest.ops import Timespan
+from shadowprice.rest import Timespan
 from shadowprice.service.budgets.accounts import Account
 from shadowprice.service.clock import SlotCalendar, to_datetime_or_none
 from shadowprice.service.state.job_views import JobView

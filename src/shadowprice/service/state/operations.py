@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
+from shadowprice import rest
 from shadowprice.core.budget import POINT, in_points
 from shadowprice.core.cluster import Cluster, Role, Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -37,7 +38,6 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
-from shadowprice.rest import jobs as rest
 from shadowprice.service.budgets.billing import (
     Billing,
     InsufficientPointsError,
