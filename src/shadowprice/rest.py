@@ -27,10 +27,7 @@ class ApiRecord(BaseModel):
         return self.model_dump(mode="json")
 
     def _repr_html_(self) -> str:
-        """Return the fields that have a value as a table, without secrets.
-
-        `repr` is one line, because lists of records show it too.
-        """
+        """Return the fields that have a value as a table, without secrets."""
         rows = [
             (str(name), format_value(value))
             for name, value in self.__repr_args__()

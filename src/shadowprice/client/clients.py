@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import math
 import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
@@ -17,7 +19,6 @@ from shadowprice.client import calls
 from shadowprice.client.calls import ApiCall
 from shadowprice.client.endpoints import Endpoint, normalize_token, resolve_endpoint
 from shadowprice.client.errors import MissingClientError, ServiceError, ServiceUnreachableError
-from shadowprice.client.stream import SseDecoder, reconnect_delays
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import find_unsendable
 from shadowprice.uploads.packing import Archive
@@ -36,30 +37,19 @@ T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0  # timeout of a response in seconds; a call can extend it
 _ERROR_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")  # means nothing to users
 PIECE_BYTES: Final = 256 << 10  # bytes of an archive that are read and sent together
-STREAM_READ_TIMEOUT_SECONDS: Final = 45.0
-"""Timeout of a silent stream in seconds; the service sends a keep-alive every 15 s."""
-
-
-# A proxy answers 502 and 504 for a service that restarts.
-_RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})
+STREAM_READ_TIMEOUT_SECONDS: Final = 45.0  # the service sends a keep-alive every 15 s
+_RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})  # of a proxy, too, during a restart
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-
-
-def headers(address: Endpoint) -> dict[str, str]:
-    """Return the headers of every request."""
-    fields = {"User-Agent": "shadowprice-client", "Accept": "application/json"}
-    if address.token is not None:
-        fields["Authorization"] = f"Bearer {address.token}"
-    return fields
 
 
 def httpx_options(address: Endpoint) -> dict[str, Any]:
     """Return the arguments of an `httpx` client, synchronous or asynchronous."""
     url = urlsplit(address.url)
     is_local = url.scheme == "http" and url.hostname in _LOCAL_HOSTS
+    token = {} if address.token is None else {"Authorization": f"Bearer {address.token}"}
     return {
         "base_url": address.url,
-        "headers": headers(address),
+        "headers": {"User-Agent": "shadowprice-client", "Accept": "application/json", **token},
         "timeout": DEFAULT_TIMEOUT_SECONDS,
         "follow_redirects": False,  # a redirect could leak the token
         "trust_env": not is_local,  # no proxy to this machine
@@ -236,6 +226,64 @@ def is_retryable(error: Exception) -> bool:
     return isinstance(error, ServiceUnreachableError) or (
         isinstance(error, ServiceError) and error.status in _RETRYABLE_STATUSES
     )
+
+
+# ------------------------------------------------------------------ events
+
+MAX_EVENT_CHARS: Final = 8 << 20  # maximum characters of one event
+
+
+@dataclass(slots=True)
+class SseDecoder:
+    """Parses lines into events; ``last`` is the number to resume after."""
+
+    last: int | None = None
+    _number: int | None = None
+    _kind: str = ""
+    _data: list[str] = field(default_factory=list)
+    _size: int = 0
+
+    def feed(self, line: str) -> Iterator[rest.Event]:
+        """Yield an event if the line completes it; raise `ValueError` if the stream is foreign."""
+        if not line:
+            if self._data:
+                record = json.loads("\n".join(self._data))
+                if not isinstance(record, dict):
+                    raise ValueError("an event's data is not an object")
+                if self._number is None:  # the event isn't stored, so the record is its data
+                    record = {"kind": self._kind, "data": record}
+                else:
+                    self.last = self._number
+                yield rest.Event.model_validate({"kind": self._kind, **record, "id": self._number})
+            elif self._number is not None:  # where the stream starts
+                self.last = self._number
+            self.discard()
+            return
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "data":
+                self._size += len(value)
+                if self._size > MAX_EVENT_CHARS:
+                    raise ValueError("an event is longer than any should be")
+                self._data.append(value)
+            case "event":
+                self._kind = value
+            case "id" if value.isascii() and value.isdigit():
+                self._number = int(value)
+
+    def discard(self) -> None:
+        """Discard an incomplete event, after the stream broke."""
+        self._number, self._kind, self._size = None, "", 0
+        self._data.clear()
+
+
+def reconnect_delays() -> Iterator[float]:
+    """Yield the backoff before each retry: 0.5 s, doubled up to 30 s."""
+    delay = 0.5
+    while True:
+        yield delay
+        delay = min(2 * delay, 30.0)
 
 
 # ------------------------------------------------------------------ methods

@@ -173,14 +173,11 @@ def resolve_endpoint(
         url = normalize_url(target, location)
         tokens = (entry.token for entry in stored.known.values() if entry.url == url)
         address = Endpoint(url, next(tokens, None))
-    # The environment's token belongs to the environment's server; don't send it to another one.
-    token_applies = named is None or (
-        env_server is not None and address.url == _parse_url(env_server, stored)
-    )
-    return Endpoint(address.url, (token if token_applies else None) or address.token)
-
-
-def _parse_url(stated: str, kept: SavedEndpoints) -> str:
-    return (
-        kept.known[stated].url if stated in kept.known else normalize_url(stated, SERVER_VARIABLE)
-    )
+    if named is not None and env_server is not None:
+        known = stored.known.get(env_server)
+        env_url = normalize_url(env_server, SERVER_VARIABLE) if known is None else known.url
+        # The environment's token belongs to the environment's server; don't send it elsewhere.
+        token = token if address.url == env_url else None
+    elif named is not None:
+        token = None
+    return Endpoint(address.url, token or address.token)

@@ -215,8 +215,6 @@ class ApiClient:
         await self._client.close()
         await asyncio.sleep(0)  # the loop closes transports in its next turn
 
-    # ------------------------------------------------------------------ requests
-
     async def get(self, path: str, **query: object) -> dict[str, Any]:
         """Return an object or a list.
 
@@ -258,7 +256,9 @@ class ApiClient:
         as `get` does, also if it is throttled for more than `RETRY_TIMEOUT_SECONDS` seconds, and
         `LeadershipLostError` if the connection must not write now.
         """
-        text = await self._send(method, path, query or {}, body, content, urgent=urgent)
+        text = await self._send(
+            method, path, urgent=urgent, query=query or {}, body=body, content=content
+        )
         try:
             document: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -267,18 +267,9 @@ class ApiClient:
 
     async def text(self, path: str, **query: object) -> bytes:
         """Return a response that isn't JSON, such as a log. See `get`."""
-        return await self._send("GET", path, query, None, "application/json")
+        return await self._send("GET", path, query=query)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object],
-        body: Any,
-        content: str,
-        *,
-        urgent: bool = False,
-    ) -> bytes:
+    async def _send(self, method: str, path: str, *, urgent: bool = False, **request: Any) -> bytes:
         until = time.monotonic() + RETRY_TIMEOUT_SECONDS
         pauses = Backoff(1.0, MAX_RETRY_DELAY_SECONDS)
         while True:
@@ -287,13 +278,9 @@ class ApiClient:
                     nullcontext() if urgent else self._slots,
                     asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
                 ):
+                    is_restricted = not (method == "GET" or urgent)
                     response = await self._start_request(
-                        method,
-                        path,
-                        query,
-                        body,
-                        content,
-                        is_restricted=not (method == "GET" or urgent),
+                        method, path, is_restricted=is_restricted, **request
                     )
                     try:
                         text: bytes = await response.read()
@@ -323,7 +310,7 @@ class ApiClient:
         """
         try:
             async with asyncio.timeout(answer):
-                response = await self._start_request("GET", path, query, None, "application/json")
+                response = await self._start_request("GET", path, query=query)
             try:
                 if response.status >= 400:
                     raise _error_from_response(response.status, await response.read())
@@ -353,10 +340,10 @@ class ApiClient:
         self,
         method: str,
         path: str,
-        query: Mapping[str, object],
-        body: Any,
-        content: str,
         *,
+        query: Mapping[str, object],
+        body: Any = None,
+        content: str = "application/json",
         is_restricted: bool = False,
     ) -> Any:
         headers = {"Accept": "application/json, */*", "Content-Type": content}

@@ -13,16 +13,7 @@ import yaml
 
 from shadowprice.core import bounds
 from shadowprice.core.specs import JobSpec
-from shadowprice.kubernetes.names import (
-    CRD_NAME,
-    GROUP,
-    KIND,
-    MAX_NAME_CHARS,
-    PLURAL,
-    VERSION,
-    Condition,
-    Reason,
-)
+from shadowprice.kubernetes import names
 from shadowprice.kubernetes.structural import Document, to_structural_schema
 
 EXCLUDED_KEYS: Final = frozenset(
@@ -245,14 +236,14 @@ def build_crd(*, rules: bool) -> Document:
             "kind": {"type": "string"},
             "metadata": {
                 "type": "object",
-                "properties": {"name": {"type": "string", "maxLength": MAX_NAME_CHARS}},
+                "properties": {"name": {"type": "string", "maxLength": names.MAX_NAME_CHARS}},
             },
             "spec": spec,
             "status": _status(),
         },
     }
     version: Document = {
-        "name": VERSION,
+        "name": names.VERSION,
         "served": True,
         "storage": True,
         "subresources": {"status": {}},
@@ -262,15 +253,15 @@ def build_crd(*, rules: bool) -> Document:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": CRD_NAME},
+        "metadata": {"name": names.CRD_NAME},
         "spec": {
-            "group": GROUP,
+            "group": names.GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
+                "kind": names.KIND,
+                "listKind": f"{names.KIND}List",
+                "plural": names.PLURAL,
+                "singular": names.KIND.lower(),
                 "shortNames": ["tj"],
             },
             "versions": [version],
@@ -299,9 +290,9 @@ def _status() -> Document:
                 "type": "object",
                 "required": ["type", "status", "reason", "lastTransitionTime"],
                 "properties": {
-                    "type": {"type": "string", "enum": [item.value for item in Condition]},
+                    "type": {"type": "string", "enum": [item.value for item in names.Condition]},
                     "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                    "reason": {"type": "string", "enum": [item.value for item in Reason]},
+                    "reason": {"type": "string", "enum": [item.value for item in names.Reason]},
                     "message": {"type": "string", "maxLength": 32_768},
                     "lastTransitionTime": {"type": "string", "format": "date-time"},
                     "observedGeneration": count,

@@ -77,8 +77,6 @@ class Informer(Generic[CachedT]):
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    # ------------------------------------------------------------------ listing
-
     async def _list(self) -> None:
         items: dict[str, CachedT] = {}
         more: dict[str, object] = {}
@@ -111,8 +109,6 @@ class Informer(Generic[CachedT]):
                 self._changed(key, old, kept)
             except Exception:
                 log.exception("failed to process an event of %s on %s", self._path, key)
-
-    # ------------------------------------------------------------------ following
 
     async def _follow(self) -> None:
         pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.client.stream import SseDecoder, reconnect_delays
+from shadowprice.client.clients import SseDecoder, reconnect_delays
 
 EVENTS = st.lists(
     st.tuples(

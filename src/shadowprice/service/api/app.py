@@ -46,8 +46,10 @@ _CODES = {
 }
 
 
-_ROUTERS = tuple(
-    module.router for module in (jobs, uploads, monitoring, servers, tokens, tenants, ops)
+_ROUTERS = (
+    *(module.router for module in (jobs, uploads, monitoring)),
+    monitoring.comparison_router,
+    *(module.router for module in (servers, tokens, tenants, ops)),
 )
 
 
@@ -82,7 +84,7 @@ def create_app(service: Service) -> FastAPI:
     for router in (*_ROUTERS, ops.probes, dashboard):
         app.include_router(router)
     app.add_exception_handler(ShadowpriceError, _known_error)
-    app.add_exception_handler(MemoryError, _out_of_memory)
+    app.add_exception_handler(MemoryError, _known_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(Exception, _known_error)
@@ -90,12 +92,9 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
-async def _known_error(_request: Request, error: Exception) -> Response:
-    return problem_response(problem_from_error(error))
-
-
-async def _out_of_memory(request: Request, error: Exception) -> Response:
-    log.error("out of memory in %s %s", request.method, escape_controls(request.url.path[:200]))
+async def _known_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, MemoryError):
+        log.error("out of memory in %s %s", request.method, escape_controls(request.url.path[:200]))
     return problem_response(problem_from_error(error))
 
 

@@ -27,7 +27,7 @@ from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.executors.contract import Obstacle
 from shadowprice.executors.progress import decode_report, describe_omitted, read_progress
 from shadowprice.service.api.openapi import problems
-from shadowprice.service.api.references import find_job, find_reporting_job
+from shadowprice.service.api.references import JobDep, find_job, find_reporting_job
 from shadowprice.service.api.requests import (
     CallerDep,
     Cursor,
@@ -44,29 +44,16 @@ from shadowprice.service.api.requests import (
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
-from shadowprice.service.execution.modes import (
-    container_diagnostic,
-    upload_diagnostic,
-    user_diagnostic,
-)
+from shadowprice.service.execution import modes
 from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
-from shadowprice.service.state import store_queries
+from shadowprice.service.state import operations, store_queries
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.operations import (
-    CancelJob,
-    QuoteJob,
-    QuoteResult,
-    ResubmitJob,
-    ReviseJob,
-    SubmitJobs,
-    without_known_jobs,
-)
 from shadowprice.service.state.submission import (
     REVISABLE_KEYS,
     Submission,
@@ -132,10 +119,7 @@ class ProgressReport(BaseModel):
     checkpoints: bool = Field(False, description="whether the job continues from checkpoints")
 
 
-@router.post(
-    "/jobs",
-    responses={202: {"model": rest.SubmittedJobs}, **problems(403, 409)},
-)
+@router.post("/jobs", responses={202: {"model": rest.SubmittedJobs}, **problems(403, 409)})
 async def submit(
     request: Request,
     response: Response,
@@ -172,7 +156,7 @@ async def submit(
         await _check_uploads(service, submissions, single=not several)
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        results = await writer.do(SubmitJobs(submissions, at_once=not several))
+        results = await writer.do(operations.SubmitJobs(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
             writer,
@@ -239,7 +223,7 @@ async def _new_submissions(
         with _reserve(service, tenant, new):
             return new
     except ProblemError:
-        return await service.read(without_known_jobs, new)
+        return await service.read(operations.without_known_jobs, new)
 
 
 def _check_runs(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -249,8 +233,8 @@ def _check_runs(service: Service, submissions: list[Submission], *, single: bool
     faults: list[Fault | None] = []
     for index, submission in enumerate(submissions):
         place = "job" if single else f"jobs[{index}]"
-        faults.append(user_diagnostic(service.settings, submission.spec, place))
-        faults.append(container_diagnostic(runner.executor, submission.spec, place))
+        faults.append(modes.user_diagnostic(service.settings, submission.spec, place))
+        faults.append(modes.container_diagnostic(runner.executor, submission.spec, place))
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
 
@@ -265,14 +249,14 @@ async def _check_uploads(service: Service, submissions: list[Submission], *, sin
             continue
         if uploads is not None:
             uploads.use(submission.tenant, run.upload, now)
-        fault = upload_diagnostic(uploads, submission.spec, place)
+        fault = modes.upload_diagnostic(uploads, submission.spec, place)
         if fault is not None:
             faults[submission.qualified_name] = fault
     if not faults:
         return
     missing = [item for item in submissions if item.qualified_name in faults]
     # A repeated submission needs no upload.
-    new = await service.read(without_known_jobs, missing)
+    new = await service.read(operations.without_known_jobs, missing)
     if new:
         raise InputError([faults[item.qualified_name] for item in new][:50])
 
@@ -353,9 +337,8 @@ async def list_jobs(
 
 
 @router.get("/jobs/{name:name}", responses=problems(404))
-async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> rest.JobDetail:
+async def get_job(view: JobDep, service: ServiceDep) -> rest.JobDetail:
     """Return a job with its submission in `spec`."""
-    view = await find_job(service, caller, name)
     stored = await service.read(store_queries.job, view.key)
     spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
@@ -386,10 +369,9 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @router.delete("/jobs/{name:name}", responses=problems(404, 409))
-async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> rest.Job:
+async def cancel(view: JobDep, service: ServiceDep) -> rest.Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
-    view = await find_job(service, caller, name)
-    cancelled: JobView = await service.writing.do(CancelJob(view.key))
+    cancelled: JobView = await service.writing.do(operations.CancelJob(view.key))
     return cancelled.to_resource()
 
 
@@ -437,17 +419,17 @@ async def resubmit(
     submissions = [replace(item, request=request) for item in submissions]
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        key = await writer.do(ResubmitJob(view.key, submissions[0]))
+        key = await writer.do(operations.ResubmitJob(view.key, submissions[0]))
     return (await get_view(service, key)).to_resource()
 
 
 @router.patch("/jobs/{name:name}", responses=problems(404, 409))
 async def revise(
-    name: str,
     request: Request,
     service: ServiceDep,
     caller: CallerDep,
     changes: Annotated[Any, Depends(JsonBody(JobRevision, validated=False))],
+    view: JobDep,
     dry_run: bool = False,
 ) -> rest.Job:
     """Revise an open job: its utility, its work or its `deadline`.
@@ -456,11 +438,10 @@ async def revise(
     """
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
-    view = await find_job(service, caller, name)
     writer = service.writing
     memory = await in_turn(request, partial(_check_revision, service, view, changes))
     with service.reserve(caller.scope, 0, memory):
-        revised: JobView = await writer.do(ReviseJob(view.key, changes, dry_run))
+        revised: JobView = await writer.do(operations.ReviseJob(view.key, changes, dry_run))
     return revised.to_resource()
 
 
@@ -482,7 +463,7 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
 
 @router.get("/jobs/{name:name}/explain", responses=problems(404))
 async def explain(
-    name: str, service: ServiceDep, caller: CallerDep, outlook: bool = False
+    view: JobDep, service: ServiceDep, caller: CallerDep, outlook: bool = False
 ) -> rest.JobHistory:
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
@@ -491,7 +472,6 @@ async def explain(
     one that waits or was refused lacks now, and the smallest changes that would get it admitted,
     which takes up to a second.
     """
-    view = await find_job(service, caller, name)
     events, gap = await service.read(store_queries.job_history, view.key)
     runs = await service.read(store_queries.generations, view.key, 100)
     return rest.JobHistory(
@@ -543,14 +523,9 @@ def _line(service: Service, event: rest.StoredEvent) -> str:
 
 @router.get("/jobs/{name:name}/events", responses=problems(404))
 async def job_events(
-    name: str,
-    service: ServiceDep,
-    caller: CallerDep,
-    cursor: Cursor = None,
-    limit: Limit = 100,
+    view: JobDep, service: ServiceDep, cursor: Cursor = None, limit: Limit = 100
 ) -> rest.JobEventPage:
     """List a job's events, newest first; `line` is for people."""
-    view = await find_job(service, caller, name)
     events = await service.read(store_queries.list_events, before=cursor, job=view.key, limit=limit)
     return rest.JobEventPage(
         events=[rest.JobEvent(**dict(event), line=_line(service, event)) for event in events],
@@ -559,24 +534,19 @@ async def job_events(
 
 
 @router.get("/jobs/{name:name}/generations", responses=problems(404))
-async def generations(
-    name: str, service: ServiceDep, caller: CallerDep, limit: Limit = 100
-) -> rest.GenerationList:
+async def generations(view: JobDep, service: ServiceDep, limit: Limit = 100) -> rest.GenerationList:
     """List a job's generations, newest first."""
-    view = await find_job(service, caller, name)
     page = await service.read(store_queries.generations, view.key, limit)
     return rest.GenerationList(generations=page)
 
 
 @router.get("/jobs/{name:name}/progress", responses=problems(404))
 async def progress_points(
-    name: str,
+    view: JobDep,
     service: ServiceDep,
-    caller: CallerDep,
     limit: Annotated[int, Query(ge=1, le=5_000, description="maximum number of points")] = 1_000,
 ) -> rest.ProgressCurve:
     """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
-    view = await find_job(service, caller, name)
     points = await service.read(store_queries.progress_points, view.key, limit)
     return rest.ProgressCurve(points=points)
 
@@ -597,9 +567,7 @@ _progress_token = HTTPBearer(scheme_name="progress", auto_error=False)
     },
 )
 async def report_progress(
-    name: str,
-    request: Request,
-    _header: Annotated[Any, Security(_progress_token)],
+    name: str, request: Request, _header: Annotated[Any, Security(_progress_token)]
 ) -> None:
     """Record a progress report: cumulative mini-batches, and metrics.
 
@@ -634,9 +602,8 @@ async def report_progress(
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))
 async def logs(
-    name: str,
+    view: JobDep,
     service: ServiceDep,
-    caller: CallerDep,
     generation: Annotated[
         int | None, Query(ge=1, le=2**31, description="default: the newest")
     ] = None,
@@ -647,7 +614,6 @@ async def logs(
     ] = 65_536,
 ) -> rest.LogChunk:
     """Return a part of the output of one process; request `end` as `start` to follow it."""
-    view = await find_job(service, caller, name)
     if service.runner is None:
         raise ProblemError("unsupported", "the service only observes and runs no processes")
     try:
@@ -686,7 +652,7 @@ async def quote(
     calendar = writer.published.servers.calendar
     read = partial(_submissions, service, caller, [body], quoted=True)
     [submission] = await in_turn(request, read)
-    quoted: QuoteResult = await writer.do(QuoteJob(submission))
+    quoted: operations.QuoteResult = await writer.do(operations.QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook:

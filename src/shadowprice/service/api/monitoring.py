@@ -39,6 +39,7 @@ from shadowprice.service.state.prices import MAX_SLOTS
 from shadowprice.service.state.prices import prices as prices_of
 
 router = api_router("/v1", "monitoring")
+comparison_router = api_router("/v1/comparison", "comparison")
 
 # ------------------------------------------------------------------ prices
 
@@ -168,7 +169,7 @@ async def timeline(
 MAX_LOOKBACK_DAYS: Final = 3_660.0
 
 
-@router.get("/comparison", response_model=rest.Comparison, responses=problems(409))
+@comparison_router.get("", response_model=rest.Comparison, responses=problems(409))
 async def comparison(
     request: Request,
     service: ServiceDep,
@@ -195,7 +196,7 @@ async def comparison(
     return await _respond(request, ("comparison", days, caller.scope), compute)
 
 
-@router.get("/comparison/jobs", responses=problems(409))
+@comparison_router.get("/jobs", responses=problems(409))
 async def compared_jobs(
     service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
 ) -> rest.ComparedJobPage:
@@ -249,7 +250,7 @@ async def decisions(
         200: {
             "description": "a stream of server-sent events: the data are those of StoredEvent",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        },
+        }
     },
 )
 async def events(
@@ -301,19 +302,19 @@ async def start_whatif(
     request = parse_request(parameters, cluster, service.choice, now)
     since = request.at - int(request.days * 86_400 * SECOND)
     jobs = await service.read(workload, since, request.at)
-    return service.whatifs.start(request, cluster, jobs, service.choice, now).to_resource()
+    return service.whatifs.start(request, cluster, jobs, service.choice, now).resource
 
 
 @router.get("/whatif")
 async def list_whatif(service: ServiceDep, _: OperatorDep) -> rest.WhatIfList:
     """List what-if runs since the service started, newest first."""
-    return rest.WhatIfList(runs=[run.to_resource() for run in service.whatifs.all()])
+    return rest.WhatIfList(runs=[run.resource for run in service.whatifs.all()])
 
 
 @router.get("/whatif/{run}", responses=problems(404))
 async def get_whatif(run: int, service: ServiceDep, _: OperatorDep) -> rest.WhatIf:
     """Return the progress and the result of a what-if run."""
-    return service.whatifs.get(run).to_resource()
+    return service.whatifs.get(run).resource
 
 
 @router.delete("/whatif/{run}", responses=problems(404))
@@ -321,4 +322,4 @@ async def cancel_whatif(run: int, service: ServiceDep, _: OperatorDep) -> rest.W
     """Cancel a what-if run."""
     whatif = service.whatifs.get(run)
     await service.whatifs.cancel(whatif)
-    return whatif.to_resource()
+    return whatif.resource

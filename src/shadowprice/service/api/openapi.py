@@ -18,12 +18,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
 from shadowprice import rest
-from shadowprice.service.api.requests import (
-    REFERENCE,
-    JsonBody,
-    authenticate_operator,
-    check_query,
-)
+from shadowprice.service.api.requests import REFERENCE, JsonBody, authenticate_operator, check_query
 from shadowprice.service.problems import MEDIA_TYPE
 
 _BODY_PROBLEMS: Final = (400, 413, 415)

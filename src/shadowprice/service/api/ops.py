@@ -70,13 +70,9 @@ async def readyz(
         degraded = service.trainingjobs_error is not None or service.obstacles()
         return rest.Health(status="degraded" if degraded else "ready")
     # Probes have no token, so the reason is not for them.
-    if service.writer is None:
-        if standby == "ready":
-            return rest.Health(status="standby")
+    if service.writer is not None or standby != "ready":
         response.status_code = 503
-        return rest.Health(status="standby")
-    response.status_code = 503
-    return rest.Health(status="not ready")
+    return rest.Health(status="standby" if service.writer is None else "not ready")
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -91,10 +87,7 @@ async def metrics(service: ServiceDep, _: OperatorDep) -> Response:
     service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     service.metrics.warnings.labels(OBSTRUCTED).set(bool(service.obstacles()))
     service.metrics.warnings.labels(NOT_FOLLOWED).set(service.trainingjobs_error is not None)
-    text = service.metrics.scrape(
-        writer.published.accounts.values(),
-        writer.published.prices,
-    )
+    text = service.metrics.scrape(writer.published.accounts.values(), writer.published.prices)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

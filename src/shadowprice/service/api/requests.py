@@ -98,10 +98,7 @@ _bearer = HTTPBearer(scheme_name="token", auto_error=False)
 async def authenticate_caller(
     request: Request, _header: Annotated[Any, Security(_bearer)]
 ) -> Caller:
-    """Authenticate the caller.
-
-    Raise `ProblemError` if the request has no valid token, or this instance is a standby.
-    """
+    """Authenticate the caller; raise `ProblemError` without a valid token, or on a standby."""
     service = get_service(request)
     now = service.writing.clock.now()
     return service.tokens.caller(request.headers.get("authorization"), now)
@@ -119,10 +116,7 @@ OperatorDep = Annotated[Caller, Depends(authenticate_operator)]
 
 
 def requested_tenant(caller: Caller, tenant: str | None) -> str | None:
-    """Return the tenant whose entries a request means; None for all, or for none.
-
-    Raise `ProblemError` if a tenant requests another tenant's.
-    """
+    """Return the tenant whose entries a request means, None for all; check the caller's right."""
     if tenant is not None and caller.scope not in (None, tenant):
         raise ProblemError("forbidden", "a tenant's token reaches its own entries only")
     return caller.scope or tenant

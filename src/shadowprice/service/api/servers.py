@@ -35,12 +35,7 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.state.operations import (
-    AddServers,
-    Availability,
-    ChangeServer,
-    RemoveServer,
-)
+from shadowprice.service.state import operations
 from shadowprice.service.state.prices import build_server_classes
 
 router = api_router("/v1", "servers")
@@ -131,14 +126,12 @@ async def list_servers(service: ServiceDep, caller: CallerDep) -> rest.Cluster:
 
 @router.post("/servers", status_code=201, responses=problems(409))
 async def add_servers(
-    service: ServiceDep,
-    _: OperatorDep,
-    spec: Annotated[ServerSpec, Depends(JsonBody(ServerSpec))],
+    service: ServiceDep, _: OperatorDep, spec: Annotated[ServerSpec, Depends(JsonBody(ServerSpec))]
 ) -> rest.ServerList:
     """Add a server, or `count` equal ones, as in a cluster file."""
     amounts = _checked_capacity(spec.capacity, service.writing.published.servers.cluster)
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
-    await service.writing.do(AddServers(dict.fromkeys(spec.names(), state)))
+    await service.writing.do(operations.AddServers(dict.fromkeys(spec.names(), state)))
     names = set(spec.names())
     return rest.ServerList(servers=[server for server in _servers(service) if server.name in names])
 
@@ -146,10 +139,7 @@ async def add_servers(
 def checked_amounts(
     capacity: dict[str, Amount], cluster: EngineCluster, location: str
 ) -> dict[str, int]:
-    """Return amounts in the cluster's units.
-
-    Raise `InputError` if the cluster lacks a resource, or counts it in another unit.
-    """
+    """Return amounts in the cluster's units; raise `InputError` for other ones."""
     faults = []
     for name, amount in capacity.items():
         if name not in cluster.column:
@@ -188,7 +178,7 @@ async def change_server(
         raise InputError(Fault("body", "contains no change", 'write {"drain": true}'))
     if change.drain and change.cordon:
         raise InputError(Fault("body", "drain and cordon exclude each other", "give one of them"))
-    availability: Availability | None = None
+    availability: operations.Availability | None = None
     if change.drain is not None or change.cordon is not None:
         availability = "drained" if change.drain else "cordoned" if change.cordon else "up"
     capacity = None
@@ -196,7 +186,9 @@ async def change_server(
         cluster = service.writing.published.servers.cluster
         capacity = _checked_capacity(change.capacity, cluster)
     role = None if change.role is None else Role(change.role)
-    await service.writing.do(ChangeServer(name, availability, capacity, role, change.cost))
+    await service.writing.do(
+        operations.ChangeServer(name, availability, capacity, role, change.cost)
+    )
     for server in _servers(service):
         if server.name == name:
             return server
@@ -206,4 +198,4 @@ async def change_server(
 @router.delete("/servers/{name:name}", status_code=204, responses=problems(404, 409))
 async def remove_server(name: str, service: ServiceDep, _: OperatorDep) -> None:
     """Remove a server; jobs there are stopped and replanned."""
-    await service.writing.do(RemoveServer(name))
+    await service.writing.do(operations.RemoveServer(name))

@@ -30,7 +30,12 @@ from shadowprice.service.api.requests import (
     parse_choices,
 )
 from shadowprice.service.api.servers import checked_amounts
-from shadowprice.service.budgets import account_table as statements
+from shadowprice.service.budgets.account_table import (
+    EntryFilter,
+    account_resources,
+    tenant_exists,
+)
+from shadowprice.service.budgets.account_table import statement as build_statement
 from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, EntryKind
 from shadowprice.service.budgets.operations import Grant, PutTenant, RemoveTenant
 from shadowprice.service.clock import SECOND
@@ -67,18 +72,12 @@ def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
     names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
     tenants = []
     for name in names if only is None else (key for key in (only,) if key in names):
-        account = accounts.get(name)
-        budget = resource = None
-        if account is not None:
-            budget = statements.budget_resource(account.budget)
-            resource = statements.account_resource(account)
         share = {
-            resource_name: format_amount(amount, cluster.dimensions[cluster.column[resource_name]])
-            for resource_name, amount in shares.get(name, {}).items()
+            resource: format_amount(amount, cluster.dimensions[cluster.column[resource]])
+            for resource, amount in shares.get(name, {}).items()
         }
-        tenants.append(
-            rest.Tenant(name=name, share=share, jobs=states[name], budget=budget, account=resource)
-        )
+        about = account_resources(accounts.get(name))
+        tenants.append(rest.Tenant(name=name, share=share, jobs=states[name], **about))
     return tenants
 
 
@@ -167,15 +166,13 @@ async def statement(
         account is not None
         or caller.scope is not None
         or name in published.servers.cluster.tenant_index
-        or await service.read(statements.tenant_exists, name)
+        or await service.read(tenant_exists, name)
     ):
         raise _unknown(name)
     first, last = _span(service, name, since, until, back)
     kinds = parse_choices("?kind", kind, EntryKind)
-    query = statements.EntryFilter(
-        name, first, last, kinds, cursor, limit, names_all=caller.is_operator
-    )
-    return await service.read(statements.statement, query, account)
+    query = EntryFilter(name, first, last, kinds, cursor, limit, names_all=caller.is_operator)
+    return await service.read(build_statement, query, account)
 
 
 def _span(

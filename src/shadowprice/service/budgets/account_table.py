@@ -100,27 +100,28 @@ _INSERT_BUDGETS: Final = PreparedStatement(tables.budgets.insert())
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def budget_resource(budget: Budget) -> rest.Budget:
-    """Return a budget as a REST resource."""
+def account_resources(account: Account | None) -> dict[str, Any]:
+    """Return the ``budget`` and the ``account`` of a tenant as REST resources, None without."""
+    if account is None:
+        return {"budget": None, "account": None}
+    budget = account.budget
     unit, length = next(entry for entry in _UNITS if budget.period % entry[1] == 0)
-    return rest.Budget(
-        points=in_points(budget.points),
-        period=f"{budget.period // length}{unit}",
-        since=to_datetime(budget.since * SECOND),
-        carry="all" if budget.carry is None else in_points(budget.carry),
-    )
-
-
-def account_resource(account: Account) -> rest.Account:
-    """Return an account as a REST resource."""
-    return rest.Account(
-        held=in_points(account.balance),
-        reserved_points=in_points(account.reserved),
-        spent=in_points(account.spent),
-        begins=to_datetime(account.begins),
-        ends=to_datetime(account.ends),
-        sums={kind.value: in_points(account.sums.get(kind, 0)) for kind in EntryKind},
-    )
+    return {
+        "budget": rest.Budget(
+            points=in_points(budget.points),
+            period=f"{budget.period // length}{unit}",
+            since=to_datetime(budget.since * SECOND),
+            carry="all" if budget.carry is None else in_points(budget.carry),
+        ),
+        "account": rest.Account(
+            held=in_points(account.balance),
+            reserved_points=in_points(account.reserved),
+            spent=in_points(account.spent),
+            begins=to_datetime(account.begins),
+            ends=to_datetime(account.ends),
+            sums={kind.value: in_points(account.sums.get(kind, 0)) for kind in EntryKind},
+        ),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,7 @@ def statement(
     page = entries(connection, entry_filter)
     return rest.Statement(
         tenant=entry_filter.tenant,
-        budget=None if account is None else budget_resource(account.budget),
-        account=None if account is None else account_resource(account),
+        **account_resources(account),
         **totals(connection, entry_filter),
         entries=page,
         next=page[-1].id if len(page) == entry_filter.limit else None,

@@ -135,6 +135,3 @@ def _send_file(request: Request, file: StaticFile) -> Response:
     if file.packed and "gzip" in request.headers.get("accept-encoding", ""):
         body, headers["Content-Encoding"] = file.packed, "gzip"
     return Response(body, headers=headers, media_type=file.kind)
-
-
-__all__ = ["router"]

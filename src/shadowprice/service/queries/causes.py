@@ -161,9 +161,6 @@ def _is_broken(view: JobView) -> bool:
     return not view.state.open or view.promise is None or view.promise > view.first_promise
 
 
-# ---------------------------------------------------------------- seconds by cause
-
-
 def causes(
     runs: Sequence[Run],
     events: Sequence[Mapping[str, Any]],
@@ -312,9 +309,6 @@ def _find_end_cause(
             case _:
                 pass
     return "move", ""
-
-
-# ---------------------------------------------------------------- reading
 
 
 def _runs(

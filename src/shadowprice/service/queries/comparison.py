@@ -19,14 +19,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.service.clock import to_datetime, to_datetime_or_none
 from shadowprice.service.execution.observer import last_observation_time
-from shadowprice.service.queries.timeline import (
-    JobInfo,
-    PlannedBars,
-    TimelineBar,
-    load_job_info,
-    past_bars,
-    utilization_levels,
-)
+from shadowprice.service.queries import timeline
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
@@ -147,9 +140,6 @@ def _pair(view: JobView, row: Any) -> JobComparison:
     return JobComparison(view, row.started, row.ended, row.runs, done, row.utility)
 
 
-# ------------------------------------------------------------------ totals
-
-
 def totals(found: Sequence[JobComparison]) -> rest.ComparisonTotals:
     """Return both totals as of now, without withdrawn jobs; an open job has no utility yet."""
     counted = [pair for pair in found if pair.view.state is not State.CANCELLED]
@@ -239,11 +229,8 @@ def unsubmitted_jobs(
     return rest.UnmanagedJobs(count=int(count), newest=newest)
 
 
-# ------------------------------------------------------------------ utilization
-
-
 def utilization(
-    connection: Connection, published: ReadModel, plans: PlannedBars, first: int, now: int
+    connection: Connection, published: ReadModel, plans: timeline.PlannedBars, first: int, now: int
 ) -> rest.ComparedUtilization:
     """Return the used share of the cluster per slot, as simulated and as observed.
 
@@ -253,9 +240,9 @@ def utilization(
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     last = calendar.slot_at(now)
-    simulated, simulated_cut = past_bars(connection, calendar, first, now)
-    observed, observed_cut = past_bars(connection, calendar, first, now, observed=True)
-    job_data = load_job_info(
+    simulated, simulated_cut = timeline.past_bars(connection, calendar, first, now)
+    observed, observed_cut = timeline.past_bars(connection, calendar, first, now, observed=True)
+    job_data = timeline.load_job_info(
         connection, {bar.job for bar in (*simulated, *observed)}, cluster, published, plans.demands
     )
     unknown = {bar.job for bar in observed if bar.job not in job_data.demands}
@@ -271,18 +258,24 @@ def utilization(
 
 
 def _shares(
-    bars: list[TimelineBar], known: JobInfo, cluster: Cluster, first: int, last: int
+    bars: list[timeline.TimelineBar],
+    known: timeline.JobInfo,
+    cluster: Cluster,
+    first: int,
+    last: int,
 ) -> list[float]:
     if last <= first or not cluster.names:
         return []
-    levels_by_slot = utilization_levels(bars, known, cluster, first, last).mean(axis=0) / 255
+    levels_by_slot = (
+        timeline.utilization_levels(bars, known, cluster, first, last).mean(axis=0) / 255
+    )
     return [round(share, 4) for share in levels_by_slot.tolist()]
 
 
 def comparison(
     connection: Connection,
     published: ReadModel,
-    plans: PlannedBars,
+    plans: timeline.PlannedBars,
     *,
     now: int,
     days: float,

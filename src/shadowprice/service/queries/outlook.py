@@ -80,11 +80,9 @@ class OutlookQueue:
         record: Mapping[str, Any],
         *,
         tenant: str | None,
-        waits: bool,
-        promised: bool = False,
-        quoted: bool = False,
+        **options: bool,
     ) -> rest.JobOutlook:
-        """Return the outlook of a job; see `build_outlook` for the other parameters.
+        """Return the outlook of a job; ``options`` are those of `build_outlook`.
 
         ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
         of its requests wait, and `ShadowpriceError` if the policy gives no quotes, or the cluster
@@ -92,9 +90,7 @@ class OutlookQueue:
         """
         async with self._turns.turn(tenant):
             fork = await writer.do(ForkEngine(key, JobSpec.model_validate(record)))
-            return await asyncio.to_thread(
-                build_outlook, fork, record, waits=waits, promised=promised, quoted=quoted
-            )
+            return await asyncio.to_thread(build_outlook, fork, record, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,11 +313,7 @@ def _search(
     job = _rename(fork.job, engine)
     changes = [
         *candidate_changes(
-            record,
-            job,
-            engine.cluster,
-            engine.view.end,
-            _ClockDeadlines(fork.calendar, job),
+            record, job, engine.cluster, engine.view.end, _ClockDeadlines(fork.calendar, job)
         )
     ]
 

@@ -72,11 +72,9 @@ class JobDemand:
 
 @dataclass(slots=True)
 class JobInfo:
-    """Ids, tenants, states and known demands of the jobs of bars, by key."""
+    """Id, tenant, state and known demand of the jobs of bars, by key."""
 
-    ids: dict[str, int] = field(default_factory=dict)
-    tenants: dict[str, str | None] = field(default_factory=dict)
-    states: dict[str, rest.JobState] = field(default_factory=dict)
+    jobs: dict[str, tuple[int, str | None, rest.JobState]] = field(default_factory=dict)
     demands: dict[str, JobDemand] = field(default_factory=dict)
 
 
@@ -111,12 +109,6 @@ def planned_bars(state: DurableState, slots: int) -> PlannedBars:
         elif record.promise is not None:
             promises[name] = record.promise
     return PlannedBars(tuple(bars), promises, demands)
-
-
-def _clip(bars: Iterable[TimelineBar], first: int, last: int) -> Iterable[TimelineBar]:
-    for bar in bars:
-        if bar.begins < last and bar.ends > first:
-            yield replace(bar, begins=max(bar.begins, first), ends=min(bar.ends, last))
 
 
 def _bars_in_place(
@@ -211,9 +203,7 @@ def load_job_info(
     for name in names:
         view = published.jobs.get(name)
         if view is not None and name in demands:
-            result.ids[name] = view.id
-            result.tenants[name] = view.tenant
-            result.states[name] = view.state.value
+            result.jobs[name] = (view.id, view.tenant, view.state.value)
             result.demands[name] = demands[name]
         else:
             missing.append(name)
@@ -221,9 +211,7 @@ def load_job_info(
     query = select(table.c.id, table.c.key, table.c.tenant, table.c.state, table.c.spec)
     for chunk in in_chunks(missing):
         for row in connection.execute(query.where(table.c.key.in_(chunk))):
-            result.ids[row.key] = row.id
-            result.tenants[row.key] = row.tenant
-            result.states[row.key] = row.state
+            result.jobs[row.key] = (row.id, row.tenant, row.state)
             spec = json.loads(row.spec)
             result.demands[row.key] = JobDemand(
                 _demand(cluster, json.dumps(spec.get("worker") or {})),
@@ -322,7 +310,12 @@ def timeline(
     bars, incomplete = past_bars(connection, calendar, first, now, job, observed=observed)
     if not observed:
         # The answer may cover more slots, and slots that began since it was computed.
-        planned = _clip(plans.bars, servers.next_slot, last)
+        start = servers.next_slot
+        planned = [
+            replace(bar, begins=max(bar.begins, start), ends=min(bar.ends, last))
+            for bar in plans.bars
+            if bar.begins < last and bar.ends > start
+        ]
         bars = [*bars, *_running_bars(published, calendar, now), *planned]
     bars = [
         bar
@@ -335,11 +328,7 @@ def timeline(
         if server is None and (job is None or name == job)
     }
     job_data = load_job_info(
-        connection,
-        {*(bar.job for bar in bars), *promises},
-        cluster,
-        published,
-        plans.demands,
+        connection, {*(bar.job for bar in bars), *promises}, cluster, published, plans.demands
     )
     encoded_levels = None
     if job is None:
@@ -381,14 +370,10 @@ def timeline(
 
 
 def _timeline_job(key: str, known: JobInfo, scope: str | None) -> rest.TimelineJob:
-    if scope is not None and known.tenants.get(key) != scope:
+    number, tenant, state = known.jobs.get(key, (None, None, None))
+    if scope is not None and tenant != scope:
         return rest.TimelineJob(job=None, job_id=None, tenant=None, state=None)
-    return rest.TimelineJob(
-        job=name_of_key(key),
-        job_id=known.ids.get(key),
-        tenant=known.tenants.get(key),
-        state=known.states.get(key),
-    )
+    return rest.TimelineJob(job=name_of_key(key), job_id=number, tenant=tenant, state=state)
 
 
 def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> list[TimelineBar]:
@@ -409,16 +394,3 @@ def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> lis
             )
         ]
     return bars
-
-
-__all__ = [
-    "MAX_SLOTS",
-    "JobInfo",
-    "PlannedBars",
-    "TimelineBar",
-    "load_job_info",
-    "past_bars",
-    "planned_bars",
-    "timeline",
-    "utilization_levels",
-]

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -67,6 +67,7 @@ REPORTED_METRICS: Final = (
 )
 """Summary values that are reported of each simulation, if it has them."""
 
+JOBS: Final = "jobs.jsonl"  # name of the job file of simulations
 RUN: Final = "run"  # name of the run directory of a simulation
 _START: Final = "from shadowprice.cli.main import run; run()"
 
@@ -84,44 +85,15 @@ class WhatIfRequest:
 
 @dataclass(slots=True)
 class WhatIfRun:
-    """A what-if run: its request and its results so far."""
+    """A what-if run: its request, its REST resource with the results so far, and its task."""
 
-    id: int  # counts from 1 at each start of the service
     request: WhatIfRequest
-    requested_at: int  # nanoseconds since 1970
-    state: rest.WhatIfState = "waiting"
-    done: int = 0  # completed simulations, of two
-    jobs: int = 0  # number of simulated jobs
-    results: dict[str, Any] = field(default_factory=dict)  # summaries ``as_is`` and ``changed``
-    times: rest.WhatIfTimes | None = None
-    reason: str = ""  # why it failed
+    resource: rest.WhatIf
     task: asyncio.Task[None] | None = None
 
-    def to_resource(self) -> rest.WhatIf:
-        """Return the run as a REST resource."""
-        gain = None
-        if self.state == "done":
-            before, after = (self.results[key]["total_utility"] for key in ("as_is", "changed"))
-            gain = after - before
-        return rest.WhatIf(
-            id=self.id,
-            requested_at=to_datetime(self.requested_at),
-            state=self.state,
-            progress=rest.WhatIfProgress(done=self.done, of=2),
-            jobs=self.jobs,
-            question=rest.WhatIfQuestion(
-                days=self.request.days,
-                at=to_datetime(self.request.at),
-                servers=dict(self.request.servers),
-                policy=self.request.choice.name,
-                set=dict(self.request.settings),
-            ),
-            as_is=self.results.get("as_is"),
-            changed=self.results.get("changed"),
-            gain=gain,
-            times=self.times,
-            reason=self.reason or None,
-        )
+    def update(self, **changes: Any) -> None:
+        """Change fields of the resource."""
+        self.resource = self.resource.model_copy(update=changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +102,13 @@ class AsIsRun:
 
     digest: bytes  # of the jobs and the cluster
     summary: dict[str, Any]
-    kept: tempfile.TemporaryDirectory[str]
-    files: frozenset[Path]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether its files are there: others may delete what no process has open."""
-        return all(file.is_file() for file in self.files)
+    directory: tempfile.TemporaryDirectory[str]
+    files: frozenset[Path]  # others may delete what no process has open
 
     @property
     def folder(self) -> Path:
         """Directory of its files."""
-        return Path(self.kept.name)
-
-    @property
-    def jobs(self) -> Path:
-        """Job file."""
-        return self.folder / "jobs.jsonl"
-
-    @property
-    def run(self) -> Path:
-        """Run directory."""
-        return self.folder / RUN
+        return Path(self.directory.name)
 
 
 class WhatIfParameters(StrictSpec):
@@ -344,13 +301,29 @@ class WhatIfRunner:
         if not jobs:
             span = "day" if request.days == 1 else f"{request.days:g} days"
             raise ProblemError("conflict", f"no job was submitted in the last {span}")
-        if (
-            sum(run.state in {"waiting", "running"} for run in self._runs.values())
-            >= MAX_QUEUED_RUNS
-        ):
+        states = [run.resource.state for run in self._runs.values()]
+        if states.count("waiting") + states.count("running") >= MAX_QUEUED_RUNS:
             raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-if runs are already waiting")
-        run = WhatIfRun(max(self._runs, default=0) + 1, request, now, jobs=len(jobs))
-        self._runs[run.id] = run
+        resource = rest.WhatIf(
+            id=max(self._runs, default=0) + 1,  # counts from 1 at each start of the service
+            requested_at=to_datetime(now),
+            state="waiting",
+            progress=rest.WhatIfProgress(done=0, of=2),
+            jobs=len(jobs),
+            question=rest.WhatIfQuestion(
+                days=request.days,
+                at=to_datetime(request.at),
+                servers=dict(request.servers),
+                policy=request.choice.name,
+                set=dict(request.settings),
+            ),
+            as_is=None,
+            changed=None,
+            gain=None,
+            times=None,
+            reason=None,
+        )
+        run = self._runs[resource.id] = WhatIfRun(request, resource)
         while len(self._runs) > MAX_KEPT_RUNS:
             del self._runs[next(iter(self._runs))]
         run.task = asyncio.create_task(self._run(run, cluster, jobs, current))
@@ -362,7 +335,7 @@ class WhatIfRunner:
             run.task.cancel()
             with suppress(asyncio.CancelledError):
                 await run.task
-            run.state = "cancelled"
+            run.update(state="cancelled")
 
     async def close(self) -> None:
         """Cancel all runs, and delete their files; those of another instance stay."""
@@ -380,26 +353,31 @@ class WhatIfRunner:
         current: PolicyChoice,
     ) -> None:
         async with self._run_lock:
-            run.state = "running"
+            run.update(state="running")
             try:
                 as_is = await self._simulate_as_is(cluster, jobs, current)
-                run.results["as_is"], run.done = as_is.summary, 1
+                run.update(as_is=as_is.summary, progress=rest.WhatIfProgress(done=1, of=2))
                 with tempfile.TemporaryDirectory(prefix="changed-", dir=as_is.folder) as name:
                     changed, choice = Path(name), run.request.choice
                     document = modified_cluster_document(cluster, run.request.servers)
-                    summary = await _simulate(as_is.jobs, document, choice, changed)
+                    summary = await _simulate(as_is.folder / JOBS, document, choice, changed)
                     difference = await _shadowprice(
-                        "diff", str(as_is.run), str(changed / RUN), "-o", "json"
+                        "diff", str(as_is.folder / RUN), str(changed / RUN), "-o", "json"
                     )
-                run.results["changed"], run.done = summary, 2
-                run.times = rest.WhatIfTimes(
-                    **{key: difference["times"][key] for key in rest.WhatIfTimes.model_fields}
+                times = {key: difference["times"][key] for key in rest.WhatIfTimes.model_fields}
+                run.update(
+                    state="done",
+                    progress=rest.WhatIfProgress(done=2, of=2),
+                    changed=summary,
+                    gain=summary["total_utility"] - as_is.summary["total_utility"],
+                    times=rest.WhatIfTimes(**times),
                 )
-                run.state = "done"
             except Exception as error:  # any error becomes the result of the run
                 is_expected = isinstance(error, OSError | ValueError | KeyError | ProblemError)
-                log.warning("what-if %d failed: %s", run.id, error, exc_info=not is_expected)
-                run.state, run.reason = "failed", str(error)
+                log.warning(
+                    "what-if %d failed: %s", run.resource.id, error, exc_info=not is_expected
+                )
+                run.update(state="failed", reason=str(error) or None)
 
     async def _simulate_as_is(
         self, cluster: Cluster, jobs: Sequence[Mapping[str, Any]], current: PolicyChoice
@@ -408,26 +386,27 @@ class WhatIfRunner:
         lines = "".join(json.dumps(record) + "\n" for record in jobs)
         document = modified_cluster_document(cluster, {})
         digest = hashlib.sha256(json.dumps([lines, document]).encode()).digest()
-        if self._as_is is not None and self._as_is.digest == digest and self._as_is.is_complete:
-            return self._as_is
+        as_is = self._as_is
+        if as_is is not None and as_is.digest == digest and all(map(Path.is_file, as_is.files)):
+            return as_is
         self._forget()
         # Not in the system's temporary directory, where old files are deleted.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = tempfile.TemporaryDirectory(prefix="as-is-", dir=self._folder)
+        directory = tempfile.TemporaryDirectory(prefix="as-is-", dir=self._folder)
+        folder = Path(directory.name)
         try:
-            path = Path(kept.name) / "jobs.jsonl"
-            path.write_text(lines)
-            summary = await _simulate(path, document, current, Path(kept.name))
+            (folder / JOBS).write_text(lines)
+            summary = await _simulate(folder / JOBS, document, current, folder)
         except BaseException:
-            kept.cleanup()
+            directory.cleanup()
             raise
-        files = frozenset(file for file in Path(kept.name).rglob("*") if file.is_file())
-        self._as_is = AsIsRun(digest, summary, kept, files)
+        files = frozenset(file for file in folder.rglob("*") if file.is_file())
+        self._as_is = AsIsRun(digest, summary, directory, files)
         return self._as_is
 
     def _forget(self) -> None:
         if self._as_is is not None:
-            self._as_is.kept.cleanup()
+            self._as_is.directory.cleanup()
             self._as_is = None
 
 

@@ -29,11 +29,7 @@ from shadowprice.kubernetes.connection import MAX_INFLIGHT_REQUESTS, ApiClient
 from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL, Reason
-from shadowprice.service.execution.modes import (
-    container_diagnostic,
-    upload_diagnostic,
-    user_diagnostic,
-)
+from shadowprice.service.execution import modes
 from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.commit_result import CommitResult
@@ -112,7 +108,8 @@ class Controller:
         epoch: int = 0,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.fault: Callable[[str, str], None] = _no_fault  # tests fail a step for a resource's key
+        # Tests fail a step for a resource's key.
+        self.fault: Callable[[str, str], None] = lambda *_: None
         self.health_error: str | None = None  # why it doesn't watch resources
         self._service = service
         self._writer = service.writing
@@ -191,10 +188,7 @@ class Controller:
         """Stop all tasks and close the connection."""
         self._writer.unsubscribe(self._on_published)
         await run_all(
-            self._background.end,
-            self._resources.close,
-            self._tenancy.close,
-            self._connection.close,
+            self._background.end, self._resources.close, self._tenancy.close, self._connection.close
         )
 
     # ---------------------------------------------------------------- changes
@@ -223,12 +217,9 @@ class Controller:
         self._requeue_invalid()
         if self._ending:
             commanded = self._commanded_jobs()
-            for job in [
-                candidate
-                for candidate in self._ending
-                if self._has_no_processes(candidate, commanded)
-            ]:
-                self._queue.add(self._ending.pop(job))
+            for job in list(self._ending):
+                if self._has_no_processes(job, commanded):
+                    self._queue.add(self._ending.pop(job))
 
     def _requeue_invalid(self) -> None:
         """Queue resources that the cluster's tenants or resources made invalid, if these change."""
@@ -299,7 +290,8 @@ class Controller:
         if resource.is_settled and resource.has_finalizer:
             return
         if not (resource.has_finalizer and resource.claim):
-            resource = await self._add_finalizer(key, resource)
+            finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
+            resource = await self._claim(key, resource, finalizers=list(finalizers))
         tenant = self._tenancy.of(resource.owner.namespace)
         result, edited = await self._job_for(resource, tenant)
         await self._write_status(key, resource, result, tenant, edited)
@@ -323,11 +315,6 @@ class Controller:
             self._status_written.pop(owner.uid, None)
         if not self._jobs.get(key, True):
             del self._jobs[key]
-
-    async def _add_finalizer(self, key: str, resource: TrainingJobResource) -> TrainingJobResource:
-        """Claim the resource, and add the finalizer, which keeps it until its job has ended."""
-        finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
-        return await self._claim(key, resource, finalizers=list(finalizers))
 
     async def _claim(
         self, key: str, resource: TrainingJobResource, **more: Any
@@ -434,11 +421,15 @@ class Controller:
                 families=self._service.families,
                 now=self._writer.clock.now(),
             )
-            fault = user_diagnostic(self._service.settings, submission.spec, "spec")
+            fault = modes.user_diagnostic(self._service.settings, submission.spec, "spec")
             runner = self._service.runner
             if runner is not None:
-                fault = fault or container_diagnostic(runner.executor, submission.spec, "spec")
-            fault = fault or upload_diagnostic(self._service.upload_store, submission.spec, "spec")
+                fault = fault or modes.container_diagnostic(
+                    runner.executor, submission.spec, "spec"
+                )
+            fault = fault or modes.upload_diagnostic(
+                self._service.upload_store, submission.spec, "spec"
+            )
             if fault is not None:
                 raise InputError(fault)
         except InputError as error:
@@ -604,7 +595,3 @@ def _limit_text(error: ProblemError) -> str:
     """
     hints = "; ".join(fault.hint for fault in error.faults)
     return f"the tenant has reached a limit: {hints}"
-
-
-def _no_fault(step: str, key: str) -> None:
-    del step, key

@@ -229,28 +229,25 @@ def build_conditions(view: JobView) -> dict[Condition, ConditionValue]:
     state = view.state
     message = "" if view.reason is None else str(view.reason.get("message", ""))
     code = "" if view.reason is None else str(view.reason.get("code", ""))
-    over = not state.open
-    rejected = state is State.REFUSED
     refusal = CONDITION_REASONS.get(code, Reason.REFUSED)
-    verdicts: dict[Condition, ConditionValue] = {
+    absent = (False, Reason.OPEN if state.open else Reason.OVER, "")
+    conditions: dict[Condition, ConditionValue] = {
         Condition.ADMITTED: _admitted_condition(view, message, refusal),
         Condition.RUNNING: _running_condition(view),
-        Condition.RESIZING: (
-            (True, Reason.CHANGING, f"generation {view.generation} follows {view.started}")
-            if state is State.RESIZING
-            else (False, Reason.OVER if over else Reason.STEADY, "")
-        ),
-        Condition.FINISHED: (
-            (True, Reason.COMPLETED, "every worker ended with success")
-            if state is State.FINISHED
-            else (False, Reason.OVER if over else Reason.OPEN, "")
-        ),
-        Condition.REJECTED: (True, refusal, message)
-        if rejected
-        else (False, Reason.OVER if over else Reason.OPEN, ""),
+        Condition.RESIZING: (False, Reason.STEADY if state.open else Reason.OVER, ""),
+        Condition.FINISHED: absent,
+        Condition.REJECTED: absent,
         Condition.FAILED: _failed_condition(view, code, message),
     }
-    return verdicts
+    if state is State.RESIZING:
+        text = f"generation {view.generation} follows {view.started}"
+        conditions[Condition.RESIZING] = True, Reason.CHANGING, text
+    if state is State.FINISHED:
+        text = "every worker ended with success"
+        conditions[Condition.FINISHED] = True, Reason.COMPLETED, text
+    if state is State.REFUSED:
+        conditions[Condition.REJECTED] = True, refusal, message
+    return conditions
 
 
 def _admitted_condition(view: JobView, message: str, refusal: Reason) -> ConditionValue:
@@ -324,7 +321,7 @@ def needs_patch(resource: TrainingJobResource, status: Mapping[str, Any]) -> boo
     A new leader writes its epoch into the status of every open job, which fences an older leader
     that doesn't know yet. The status of a closed job is final and doesn't need the epoch.
     """
-    ignored = set() if status.get("state") not in CLOSED else {"epoch"}
+    ignored = {"epoch"} if status.get("state") in CLOSED else set()
     current = {key: value for key, value in resource.status.items() if key not in ignored}
     return current != {key: value for key, value in status.items() if key not in ignored}
 

@@ -56,7 +56,6 @@ class ShareStatement:
     namespace: str
     name: str
     uid: str
-    version: str = ""  # ``resourceVersion``
     text: str | None = None  # share annotation of a namespace
     hard: tuple[tuple[str, str], ...] = ()  # ``spec.hard`` of a quota, sorted
     tenant: str = ""  # of a namespace's jobs; empty for a quota
@@ -69,7 +68,6 @@ class ShareStatement:
             "namespace": self.namespace,
             "name": self.name,
             "uid": self.uid,
-            "resourceVersion": self.version,
         }
 
 
@@ -83,7 +81,6 @@ def share_from_namespace(item: Mapping[str, Any]) -> ShareStatement:
         name,
         name,
         str(metadata.get("uid", "")),
-        # Without the version: other annotations must not make the namespace look changed.
         text=None if text is None else str(text),
         tenant=str((metadata.get("labels") or {}).get(TENANT_LABEL) or name),
     )
@@ -133,7 +130,10 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
         raise InvalidShareError(message)
     share = {}
     for name, amount in spec.share.items():
-        resource = _counted_resource(name, cluster)
+        resource = cluster.find_resource(name)
+        if resource is None:
+            unknown, known = quote_for_display(name), ", ".join(cluster.resources)
+            raise InvalidShareError(f"{SHARE}: no server has {unknown}; counted here: {known}")
         kind = cluster.dimensions[cluster.column[resource]]
         if amount.value and amount.dimension is not kind:
             example = format_amount(8 * 10**9, kind)
@@ -162,16 +162,6 @@ def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]
             "add requests.cpu, requests.memory or requests.nvidia.com/gpu to its spec.hard"
         )
     return share
-
-
-def _counted_resource(name: str, cluster: Cluster) -> str:
-    resource = cluster.find_resource(name)
-    if resource is None:
-        known = ", ".join(cluster.resources)
-        raise InvalidShareError(
-            f"{SHARE}: no server has {quote_for_display(name)}; counted here: {known}"
-        )
-    return resource
 
 
 @dataclass(frozen=True, slots=True)

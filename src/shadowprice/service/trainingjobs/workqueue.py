@@ -92,14 +92,12 @@ class WorkQueue:
                 self.mark_done(key)
 
     async def _pause(self) -> None:
-        wait = 1.0
-        now = self._clock()
         if self._heap and self._heap[0][1] in self._busy:
             # Other keys may become due while the first one is busy.
             due = min((due for due, key in self._heap if key not in self._busy), default=math.inf)
         else:
             due = self._heap[0][0] if self._heap else math.inf
-        wait = min(wait, max(0.0, due - now))
+        wait = min(1.0, due - self._clock())
         self._wake.clear()
         try:
             async with asyncio.timeout(max(0.001, wait)):
