@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shadowprice
+from shadowprice.client import ServiceError
 from shadowprice.client.calls import Page, RecordTuple, SubmitProblem, SubmitResult
-from shadowprice.client.errors import ServiceError
 from shadowprice.rest import ApiRecord, NewToken, Server
 from shadowprice.results.report.number_format import format_number
 from shadowprice.short_table import (

@@ -7,10 +7,15 @@
 'finished'
 """
 
-from shadowprice.client.calls import Page, SubmitProblem, SubmitResult
+from shadowprice.client.calls import (
+    Page,
+    ServiceError,
+    ServiceUnreachableError,
+    SubmitProblem,
+    SubmitResult,
+)
 from shadowprice.client.clients import AsyncClient, Client
 from shadowprice.client.endpoints import Endpoint
-from shadowprice.client.errors import ServiceError, ServiceUnreachableError
 from shadowprice.rest import (
     AccountEntry,
     Event,

@@ -1,4 +1,4 @@
-"""The calls of the REST API: the request of each, and the model of its response. No I/O.
+"""The calls of the REST API: each one's request and the model of its response; errors. No I/O.
 
 Most are methods of both clients, which send them: a docstring here is that of the method.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote as quoted
 
 from shadowprice import rest
-from shadowprice.client.errors import ServiceError
+from shadowprice.core.errors import Fault, MissingExtraError, ShadowpriceError
 from shadowprice.short_table import ShortTable, ShownAsTable, table_of_records
 from shadowprice.uploads.archive import MEDIA_TYPE
 from shadowprice.uploads.packing import Archive
@@ -27,6 +27,43 @@ T_co = TypeVar("T_co", covariant=True)
 MAX_BATCH_JOBS: Final = 1_000  # maximum number of jobs in one submission
 PAGE: Final = 1_000  # maximum number of entries in one page
 _KEY_HEADER: Final = "Idempotency-Key"
+
+
+class ServiceError(ShadowpriceError):
+    """The service refused a request.
+
+    ``record`` holds the problem details (RFC 9457). ``code`` is the machine-readable kind:
+    ``not-found``, ``name-conflict``, ``forbidden``, ... ``faults`` are diagnostics with locations
+    in the request, and may be empty.
+    """
+
+    def __init__(self, status: int, record: Mapping[str, Any]) -> None:
+        super().__init__(str(record.get("detail") or record.get("title") or f"status {status}"))
+        self.status = status
+        self.code = str(record.get("code") or "error")
+        self.exit_code = 2 if 400 <= status < 500 else 1
+        errors = record.get("errors")
+        self.faults = tuple(
+            Fault(*(str(item.get(key) or "") for key in ("location", "message", "hint")))
+            for item in (errors if isinstance(errors, list) else ())
+            if isinstance(item, Mapping)
+        )
+
+
+class ServiceUnreachableError(ShadowpriceError):
+    """The service is unreachable, or the connection broke; the request may have taken effect.
+
+    Look for the job before you repeat a submission: the content of a failed, cancelled or refused
+    job is a new job.
+    """
+
+    code = "unreachable"
+
+
+class MissingClientError(MissingExtraError):
+    """The HTTP library isn't installed; a usage error, not a failed run."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,13 @@ from urllib.parse import urlsplit
 
 from shadowprice import rest
 from shadowprice.client import calls
-from shadowprice.client.calls import ApiCall
+from shadowprice.client.calls import (
+    ApiCall,
+    MissingClientError,
+    ServiceError,
+    ServiceUnreachableError,
+)
 from shadowprice.client.endpoints import Endpoint, normalize_token, resolve_endpoint
-from shadowprice.client.errors import MissingClientError, ServiceError, ServiceUnreachableError
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import find_unsendable
 from shadowprice.uploads.packing import Archive
@@ -59,10 +63,7 @@ def httpx_options(address: Endpoint) -> dict[str, Any]:
 
 
 def request(call: ApiCall[Any], maximum: float | None = None) -> dict[str, Any]:
-    """Return the arguments of an `httpx` request; ``maximum`` replaces the timeout in seconds.
-
-    Raises `InputError` if JSON can't hold the body.
-    """
+    """Return the arguments of an `httpx` request; raise `InputError` if it can't be JSON."""
     arguments: dict[str, Any] = {
         "method": call.method,
         "url": call.path,
@@ -97,10 +98,7 @@ async def aread_pieces(call: ApiCall[Any]) -> AsyncIterator[bytes]:
 
 
 def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
-    """Parse a response; raise `ServiceError` if the service refused the request.
-
-    A response of another program raises `ServiceUnreachableError`.
-    """
+    """Parse a response; raise an error for a refusal, or a response of another program."""
     if not response.is_success:
         raise to_service_error(response)
     try:

@@ -78,10 +78,7 @@ class SavedEndpoints:
 
     @classmethod
     def load(cls) -> SavedEndpoints:
-        """Load the stored servers; without a file, there are none.
-
-        Raises `InputError` also if other users can read the file: it holds tokens.
-        """
+        """Load the stored servers, if any; raise `InputError` if others can read the tokens."""
         path = config_file()
         if path is None:
             return cls()

@@ -307,10 +307,7 @@ def _status() -> Document:
 
 
 def supports_cel_rules(schema: Mapping[str, Any]) -> bool:
-    """Return whether an API server supports validation rules.
-
-    ``schema`` is its OpenAPI document, version 2 or the part of version 3 about definitions.
-    """
+    """Return whether a server with this OpenAPI document, version 2 or 3, supports rules."""
     definitions = schema.get("definitions")
     if definitions is None:
         definitions = schema.get("components", {}).get("schemas", {})

@@ -1,33 +1,43 @@
-"""The FastAPI application: routers, problem details, and rules for every request."""
+"""The FastAPI application: routers, OpenAPI document, problem details, rules for every request.
+
+FastAPI describes parameters and responses from the handlers' signatures. Bodies come from
+`JsonBody`, and the problems of a route follow from its dependencies; a route declares only the
+problems of its own, as ``responses=problems(404)``.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import shadowprice
+from shadowprice import rest
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.specs.faults import issue_text
 from shadowprice.core.wording import escape_controls
-from shadowprice.service.api import (
-    jobs,
-    monitoring,
-    openapi,
-    ops,
-    servers,
-    tenants,
-    tokens,
-    uploads,
+from shadowprice.service.api import jobs, monitoring, ops, servers, tenants, tokens, uploads
+from shadowprice.service.api.requests import (
+    REFERENCE,
+    JsonBody,
+    authenticate_operator,
+    check_query,
+    problem_response,
+    problems,
+    split_path,
 )
-from shadowprice.service.api.requests import problem_response, split_path
 from shadowprice.service.auth import verify_progress_token
 from shadowprice.service.connections import max_connections
 from shadowprice.service.dashboard import router as dashboard
@@ -59,7 +69,7 @@ class Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, generated at the first call."""
         if self.openapi_schema is None:
-            self.openapi_schema = openapi.document(self, (*_ROUTERS, ops.probes))
+            self.openapi_schema = _document(self, (*_ROUTERS, ops.probes))
         return self.openapi_schema
 
 
@@ -90,6 +100,67 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(Exception, _known_error)
     app.add_middleware(RequestGuard, connections=max_connections())
     return app
+
+
+# ------------------------------------------------------------------ OpenAPI document
+
+_BODY_PROBLEMS: Final = (400, 413, 415)
+_TOKEN_PROBLEMS: Final = (401, 429, 500, 503)
+"""Problems of every route that needs a token: no valid token, too many requests, an unexpected
+error, and an instance or a store that can't answer now."""
+
+
+def _document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
+    """Return the OpenAPI document of an application with these routers."""
+    result = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+    )
+    schemas = result["components"]["schemas"]
+    # FastAPI's own error model, which no route answers with.
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    problem = rest.Problem.model_json_schema(ref_template=REFERENCE)
+    schemas |= problem.pop("$defs") | {rest.Problem.__name__: problem}
+    for route in (route for router in routers for route in router.routes):
+        if isinstance(route, APIRoute):
+            for method in route.methods or ():
+                _complete(result["paths"][route.path_format][method.lower()], route, schemas)
+    return result
+
+
+def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any]) -> None:
+    statuses: set[int] = set()
+    for call in _calls(route.dependant):
+        if call is check_query:
+            statuses.add(422)
+        elif isinstance(call, HTTPBearer):
+            statuses.update(_TOKEN_PROBLEMS)
+        elif call is authenticate_operator:
+            statuses.add(403)
+        elif isinstance(call, JsonBody):
+            statuses |= {*_BODY_PROBLEMS, 422}
+            schema = call.schema()
+            for name, definition in schema.pop("$defs", {}).items():
+                schemas.setdefault(name, definition)
+            content = {"application/json": {"schema": schema}}
+            operation["requestBody"] = {"required": True, "content": content}
+    responses = operation["responses"]
+    responses.pop("422", None)  # FastAPI's, in another form
+    for status in sorted(statuses):
+        responses.setdefault(str(status), problems(status)[status])
+
+
+def _calls(dependant: Dependant) -> Iterator[Any]:
+    for dependency in dependant.dependencies:
+        yield dependency.call
+        yield from _calls(dependency)
+
+
+# ------------------------------------------------------------------ problems
 
 
 async def _known_error(request: Request, error: Exception) -> Response:

@@ -26,7 +26,6 @@ from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
 from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.executors.contract import Obstacle
 from shadowprice.executors.progress import decode_report, describe_omitted, read_progress
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.references import JobDep, find_job, find_reporting_job
 from shadowprice.service.api.requests import (
     CallerDep,
@@ -39,6 +38,7 @@ from shadowprice.service.api.requests import (
     in_turn,
     parse_choices,
     parse_json,
+    problems,
     read_body,
     requested_tenant,
 )

@@ -13,7 +13,6 @@ from starlette.responses import StreamingResponse
 from shadowprice import rest
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.references import find_job
 from shadowprice.service.api.requests import (
     CallerDep,
@@ -24,6 +23,7 @@ from shadowprice.service.api.requests import (
     ServiceDep,
     api_router,
     get_service,
+    problems,
     requested_tenant,
     require_observe_mode,
 )

@@ -19,7 +19,6 @@ from shadowprice.core.specs.fields import StrictSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.policies.registry import policy_names
 from shadowprice.service.api.jobs import describe_obstacle
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     JsonBody,
@@ -27,6 +26,7 @@ from shadowprice.service.api.requests import (
     ServiceDep,
     api_router,
     get_service,
+    problems,
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND, to_datetime

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
@@ -23,6 +24,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
@@ -163,6 +165,16 @@ def parse_choices(key: str, text: str, choices: type[StrEnum]) -> list[str]:
             message = f"unknown {key.removeprefix('?')} {quote_for_display(value)}"
             raise InputError(Fault(key, message, f"one of: {', '.join(choices)}"))
     return values
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return ``responses`` of a route that answers with these problems."""
+    return {status: _problem(status) for status in statuses}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{rest.Problem.__name__}"}
+    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
 
 
 def api_router(prefix: str, tag: str) -> APIRouter:

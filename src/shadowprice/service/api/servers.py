@@ -24,13 +24,13 @@ from shadowprice.core.specs.fields import (
     to_integer_amounts,
 )
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     JsonBody,
     OperatorDep,
     ServiceDep,
     api_router,
+    problems,
 )
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError

@@ -18,7 +18,6 @@ from shadowprice.core.specs import validate
 from shadowprice.core.specs.cluster import BudgetSpec, TenantSpec
 from shadowprice.core.specs.fields import AmountsField, Positive, StrictSpec, max_value
 from shadowprice.core.wording import quote_for_display
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     Cursor,
@@ -28,13 +27,10 @@ from shadowprice.service.api.requests import (
     ServiceDep,
     api_router,
     parse_choices,
+    problems,
 )
 from shadowprice.service.api.servers import checked_amounts
-from shadowprice.service.budgets.account_table import (
-    EntryFilter,
-    account_resources,
-    tenant_exists,
-)
+from shadowprice.service.budgets.account_table import EntryFilter, account_resources, tenant_exists
 from shadowprice.service.budgets.account_table import statement as build_statement
 from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, EntryKind
 from shadowprice.service.budgets.operations import Grant, PutTenant, RemoveTenant

@@ -12,8 +12,7 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import DurationField, PathSegmentName, StrictSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.service.api.openapi import problems
-from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router
+from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router, problems
 from shadowprice.service.auth import AccessRole, CreateToken, RevokeToken, new_token, tokens_query
 from shadowprice.service.clock import SECOND, to_datetime, to_datetime_or_none
 from shadowprice.service.problems import ProblemError

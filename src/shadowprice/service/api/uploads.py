@@ -11,11 +11,11 @@ from fastapi import Path, Request, Response
 
 from shadowprice import rest
 from shadowprice.core.wording import quote_for_display
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     ServiceDep,
     api_router,
+    problems,
     read_chunk,
     requested_tenant,
 )

@@ -43,10 +43,7 @@ REFUSAL_CODE: Final = "budget"  # code of refusals because the tenant can't pay
 
 
 class InsufficientPointsError(ShadowpriceError):
-    """Decisions cost more than the tenants' balances. The event has no effect.
-
-    ``reasons`` holds the reason for each job's view, by job.
-    """
+    """Decisions cost more than balances; ``reasons`` are by job. The event has no effect."""
 
     code = REFUSAL_CODE
 
@@ -113,10 +110,7 @@ def cost_of_revision(commands: Iterable[events.Command], job: str) -> float | No
 
 
 def overrunning_jobs(batch: Batch) -> list[str]:
-    """Return the jobs that run beyond their stated work, and whose tenants have accounts.
-
-    A job whose budget was removed runs on for free.
-    """
+    """Return the jobs that run beyond their stated work, and whose tenants have accounts."""
     state, engine = batch.state, batch.engine
     has_prices = engine.capabilities.prices or engine.capabilities.charges
     if state.virtual or not state.accounts or not has_prices:
@@ -132,10 +126,7 @@ def overrunning_jobs(batch: Batch) -> list[str]:
 
 
 def slot_costs(batch: Batch, commands: Iterable[events.Command]) -> Mapping[str, float]:
-    """Return the cost of a slot that begins, in points, for each job beyond its stated work.
-
-    ``commands`` are those of its `SlotBegan`, which has been decided.
-    """
+    """Return the cost of a decided slot, in points, for each job beyond its stated work."""
     engine, names = batch.engine, overrunning_jobs(batch)
     if not names:
         return {}
@@ -229,10 +220,7 @@ class Billing:
         all_accounts.refresh_next_renewal()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
-        """Set or change a tenant's budget, or remove it if None.
-
-        A removed budget takes the unused points of open jobs with it. They run on for free.
-        """
+        """Set, change or (None) remove a tenant's budget; its open jobs then run on for free."""
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
@@ -486,13 +474,10 @@ class Billing:
             self._batch.emit("debited", job, points=in_points(points), held=held)
 
     def transfer_payment(self, charge: events.Charge) -> None:
-        """Pay a lender for the job's use of its share in a slot, out of the job's price.
-
-        After a refund of the unused part of the price, the job runs on for free.
-        """
+        """Pay a lender for the job's use of its share in a slot, out of the job's price."""
         view = self._batch.state.views[charge.job]
         if view.refund is not None:
-            return
+            return  # the job runs on for free
         amount = sum(charge.amounts.values())
         if view.price and _has_unsettled_price(view):  # a job never pays more than its price
             amount = min(amount, view.price - view.used)
@@ -525,10 +510,7 @@ class Billing:
         return usage.SlotUsage(engine.slot_running, jobs)
 
     def _job_usage(self, view: JobView, slot: int) -> usage.JobUsage:
-        """Return the use of a running slot by a job.
-
-        A slot beyond the stated work in which no process ran costs nothing.
-        """
+        """Return the use of a running slot, which costs nothing beyond work if no process ran."""
         batch = self._batch
         record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
         covered, is_overrun, processes = 0, False, 0

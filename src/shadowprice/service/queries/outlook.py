@@ -65,10 +65,7 @@ class _TimeUpError(Exception):
 
 
 class OutlookQueue:
-    """Builds outlooks in a thread, one at a time, because two would share one interpreter.
-
-    Tenants take turns, so that one tenant's requests delay those of another by one outlook.
-    """
+    """Builds outlooks in a thread, one at a time, because two would share one interpreter."""
 
     def __init__(self) -> None:
         self._turns = TenantTurns(max_waiting=MAX_REQUESTS, what="requests for advice")
@@ -134,7 +131,7 @@ def build_outlook(
     """
     started = time.thread_time()
     engine, calendar = fork.engine, fork.calendar
-    wait = _Wait()
+    times: dict[str, datetime | None] = {}
     if waits:
         future, name = clone(engine), fork.job.name
         if name in engine.open_jobs and not quoted:
@@ -143,9 +140,9 @@ def build_outlook(
             arriving = _rename(fork.job, engine)
             name = arriving.name
             future.handle(JobsArrived(future.slot, (arriving,)))
-        wait = _plan_wait(future, name, started + LIMIT_SECONDS * START_SHARE)
+        times = _plan_wait(future, calendar, name, started + LIMIT_SECONDS * START_SHARE)
     if promised:
-        outlook = _outlook(calendar, wait, started)
+        outlook = _outlook(started, **times)
         return outlook.model_copy(update={"lines": _start_lines(outlook)})
     fits = waits and fork.job.bag is None and has_free_capacity(engine, fork.job)
     scarce = None if fits else find_scarcest(engine, fork.job)
@@ -153,9 +150,8 @@ def build_outlook(
         fork, record, started + LIMIT_SECONDS, promised=waits
     )
     outlook = _outlook(
-        calendar,
-        wait,
         started,
+        **times,
         resource=None if scarce is None else scarce.resource,
         servers=None if scarce is None else scarce.servers,
         admitted_now=admitted_now,
@@ -169,22 +165,13 @@ def build_outlook(
     return outlook.model_copy(update={"lines": lines})
 
 
-def _outlook(calendar: SlotCalendar, wait: _Wait, started: float, **found: Any) -> rest.JobOutlook:
-    """Return an outlook without lines; by default it only has the start and the completion."""
-
-    def begin(slot: int | None) -> datetime | None:
-        return None if slot is None else to_datetime(calendar.begins(slot))
-
-    absent: dict[str, Any] = {"resource": None, "servers": None, "admitted_now": False}
+def _outlook(started: float, **found: Any) -> rest.JobOutlook:
+    """Return an outlook without lines, of which only a part is found."""
+    unknown = ("resource", "servers", "starts", "completes", "abandoned", "waits_beyond")
+    absent: dict[str, Any] = {"admitted_now": False, **dict.fromkeys(unknown)}
     absent |= {"changes": [], "ineffective": [], "untried": [], "lines": []}
-    return rest.JobOutlook(
-        **(absent | found),
-        starts=begin(wait.starts),
-        completes=None if wait.completes is None else to_datetime(calendar.ends(wait.completes)),
-        abandoned=begin(wait.abandoned),
-        waits_beyond=begin(wait.beyond),
-        seconds=round(time.thread_time() - started, 4),
-    )
+    seconds = round(time.thread_time() - started, 4)
+    return rest.JobOutlook(**(absent | found), seconds=seconds)
 
 
 def _suggested_change(advice: Advice, calendar: SlotCalendar) -> rest.SuggestedChange:
@@ -261,18 +248,10 @@ def _rfc3339(moment: datetime) -> str:
     return format_rfc3339(round(moment.timestamp() * 1_000_000) * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """Slots in which a waiting job starts or is abandoned, or until which it certainly waits."""
-
-    starts: int | None = None
-    completes: int | None = None  # expected, if it starts
-    abandoned: int | None = None
-    beyond: int | None = None
-
-
-def _plan_wait(engine: Engine, name: str, deadline: float) -> _Wait:
-    """Plan slots, with every job progressing as stated, until a waiting job starts.
+def _plan_wait(
+    engine: Engine, calendar: SlotCalendar, name: str, deadline: float
+) -> dict[str, datetime | None]:
+    """Plan slots, with progress as stated, until a job starts; return the times of its outlook.
 
     The processor time ``deadline`` and the planning horizon limit the slots.
     """
@@ -286,13 +265,14 @@ def _plan_wait(engine: Engine, name: str, deadline: float) -> _Wait:
             engine.handle(SlotBegan(slot))
             if name in engine.running:
                 completes = expected_slot(engine, engine.open_jobs[name], None)
-                return _Wait(starts=slot, completes=completes)
+                end = None if completes is None else to_datetime(calendar.ends(completes))
+                return {"starts": to_datetime(calendar.begins(slot)), "completes": end}
             if name not in engine.open_jobs:
-                return _Wait(abandoned=slot)
+                return {"abandoned": to_datetime(calendar.begins(slot))}
             _end_slot(engine, slot)
     except ShadowpriceError as error:
         log.info("failed to plan the wait of job %s: %s", name, error)
-    return _Wait(beyond=slot)
+    return {"waits_beyond": to_datetime(calendar.begins(slot))}
 
 
 def _end_slot(engine: Engine, slot: int) -> None:

@@ -88,10 +88,7 @@ class PlannedBars:
 
 
 def planned_bars(state: DurableState, slots: int) -> PlannedBars:
-    """Return the reservations of the first ``slots`` slots that can still be decided.
-
-    Call it between two batches, in the thread of the durable state.
-    """
+    """Return the reservations of the first ``slots`` slots that can still be decided."""
     engine = state.engine
     names, next_slot = engine.cluster.names, state.next_slot
     last = next_slot + slots
