@@ -339,6 +339,9 @@ def _sending(call: Callable[P, Any], send: Callable[[Any], Any]) -> Callable[P, 
 class _Methods:
     """The methods that send one call, or one call for each page."""
 
+    _http: Any
+    _http_class: Any
+
     submit = _Method(calls.submit)
     submit_many = _Method(calls.submit_many)
     job = _Method(calls.job)
@@ -394,6 +397,7 @@ class _Methods:
         self.address = address
         self.retry = retry
         self._timeout: float | None = None
+        self._http = self._http_class(**httpx_options(address))
 
     def hurry(self, seconds: float = 0.5) -> None:
         """Set a short timeout for all further calls, in seconds."""
@@ -417,11 +421,8 @@ class Client(_Methods):
     `ServiceUnreachableError` if it doesn't respond. An unknown server is an `InputError`.
     """
 
-    def __init__(
-        self, server: str | Endpoint | None = None, token: str | None = None, *, retry: float = 0.0
-    ) -> None:
-        super().__init__(server, token, retry=retry)
-        self._http = httpx.Client(**httpx_options(self.address))
+    _http: httpx.Client
+    _http_class = httpx.Client
 
     def __enter__(self) -> Self:
         return self
@@ -566,11 +567,8 @@ class AsyncClient(_Methods):
     Lists and streams are asynchronous iterators.
     """
 
-    def __init__(
-        self, server: str | Endpoint | None = None, token: str | None = None, *, retry: float = 0.0
-    ) -> None:
-        super().__init__(server, token, retry=retry)
-        self._http = httpx.AsyncClient(**httpx_options(self.address))
+    _http: httpx.AsyncClient
+    _http_class = httpx.AsyncClient
 
     async def __aenter__(self) -> Self:
         return self

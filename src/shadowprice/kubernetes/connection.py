@@ -39,9 +39,7 @@ IN_CLUSTER: Final = "in-cluster"  # address that selects the service account of 
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # timeout of a request, in seconds
 RETRY_TIMEOUT_SECONDS: Final = 60.0  # seconds for which a throttled request (429) is retried
-MAX_RETRY_DELAY_SECONDS: Final = 5.0
-"""Maximum backoff in seconds of these retries, unless the server demands a longer one."""
-
+MAX_RETRY_DELAY_SECONDS: Final = 5.0  # of these retries, unless the server demands more
 MAX_INFLIGHT_REQUESTS: Final = 8
 """Maximum number of concurrent requests of a connection, without streams.
 
@@ -50,8 +48,7 @@ leases. With this limit, an idle server still answers hundreds of requests per s
 """
 
 TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # seconds before its expiry that a token is renewed
-MIN_TOKEN_REFRESH_SECONDS: Final = 10.0
-"""Minimum seconds between two renewals, because a plugin may be slow or return expired tokens."""
+MIN_TOKEN_REFRESH_SECONDS: Final = 10.0  # a plugin may be slow, or return expired tokens
 
 _PATCH_TYPES: Final = {
     "json": "application/json-patch+json",

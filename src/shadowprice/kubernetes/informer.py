@@ -25,9 +25,7 @@ log = logging.getLogger("shadowprice.kubernetes")
 CachedT = TypeVar("CachedT")
 
 PAGE: Final = 500  # objects per page of a list
-WATCH_TIMEOUT_SECONDS: Final = 120
-"""Maximum seconds of one watch; the next watch continues from its version."""
-
+WATCH_TIMEOUT_SECONDS: Final = 120  # of one watch; the next one continues from its version
 INITIAL_BACKOFF_SECONDS: Final = 0.2
 MAX_BACKOFF_SECONDS: Final = 5.0
 """Initial and maximum backoff in seconds, also of watches that end at once."""

@@ -27,9 +27,7 @@ log = logging.getLogger("shadowprice.kubernetes")
 
 LEASE_DURATION_SECONDS: Final = 15  # seconds after which a lease without renewal expires
 RENEW_INTERVAL_SECONDS: Final = 4.0  # seconds between renewals
-RENEW_DEADLINE_MARGIN_SECONDS: Final = 5.0
-"""Seconds before expiry at which the holder gives up a lease that it couldn't renew."""
-
+RENEW_DEADLINE_MARGIN_SECONDS: Final = 5.0  # before expiry, the holder gives up a lease
 INITIAL_POLL_SECONDS: Final = 0.5
 MAX_POLL_SECONDS: Final = 2.0
 """Initial and maximum backoff in seconds between polls of a lease that another holds."""

@@ -77,11 +77,8 @@ async def price_history(
 
 CACHE_SECONDS: Final = 1.0
 MAX_CACHED_RESPONSES: Final = 64
-MAX_CACHED_BYTES: Final = 64 << 20
-"""Maximum bytes of the cached responses; a timeline of 10,000 servers may have 27 MB."""
-
-REFRESH_FACTOR: Final = 4.0
-"""After an event, a response is computed again no sooner than this multiple of its duration."""
+MAX_CACHED_BYTES: Final = 64 << 20  # a timeline of 10,000 servers may have 27 MB
+REFRESH_FACTOR: Final = 4.0  # after an event, a response is kept for this multiple of its duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +297,7 @@ async def start_whatif(
     writer = service.writing
     cluster, now = writer.published.servers.cluster, writer.clock.now()
     request = parse_request(parameters, cluster, service.choice, now)
-    since = request.at - int(request.days * 86_400 * SECOND)
+    since = request.at - int(request.question.days * 86_400 * SECOND)
     jobs = await service.read(workload, since, request.at)
     return service.whatifs.start(request, cluster, jobs, service.choice, now).resource
 

@@ -44,8 +44,7 @@ from shadowprice.service.usage import BodyMeter
 T = TypeVar("T")
 MAX_PAGE_ENTRIES: Final = 1_000
 MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length; Python refuses to parse thousands of digits
-REFERENCE: Final = "#/components/schemas/{model}"
-"""Reference to a model in the OpenAPI document."""
+REFERENCE: Final = "#/components/schemas/{model}"  # to a model in the OpenAPI document
 
 # ------------------------------------------------------------------ paths
 
@@ -230,8 +229,7 @@ class JsonBody:
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
 
 
-MAX_INLINE_BODY_BYTES: Final = 4 << 10
-"""Largest body that the event loop parses and validates: it handles no other request meanwhile."""
+MAX_INLINE_BODY_BYTES: Final = 4 << 10  # the event loop handles no other request meanwhile
 
 
 async def in_turn(request: Request, work: Callable[[], T]) -> T:

@@ -27,14 +27,9 @@ from shadowprice.uploads.archive import MEDIA_TYPE
 router = api_router("/v1", "uploads")
 
 WRITE_BYTES: Final = 1 << 20  # bytes that are written together, in a thread
-IDLE_TIMEOUT_SECONDS: Final = 60.0
-"""Longest pause within a body, so that no partial file stays for a client that hangs."""
-
-MAX_SECONDS: Final = 3_600.0
-"""Longest duration of a body, so that no client keeps a partial file by sending it slowly."""
-
-TOKEN_CHECK_SECONDS: Final = 2.0
-"""Seconds between two checks of the caller's token while a body arrives."""
+IDLE_TIMEOUT_SECONDS: Final = 60.0  # longest pause within a body: a client may hang
+MAX_SECONDS: Final = 3_600.0  # longest duration of a body: a client may send it slowly
+TOKEN_CHECK_SECONDS: Final = 2.0  # between two checks of the caller's token while a body arrives
 
 Digest = Annotated[
     str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive, in hexadecimal")

@@ -148,8 +148,7 @@ class Accounts:
 
 
 FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds since 1970
-MAX_BALANCE: Final = 10**12 * POINT
-"""Maximum balance of an account: grants are reduced to it, and other credits above it expire."""
+MAX_BALANCE: Final = 10**12 * POINT  # grants are reduced to it, and other credits above it expire
 
 AccountUpdate = tuple[Account, Sequence[AccountEntry]]
 """A changed account, and the entries of the change."""

@@ -31,9 +31,9 @@ from shadowprice.service.store import tables
 
 MIN_CAUSE_SECONDS: Final = 0.001  # causes with fewer seconds are ignored
 MAX_GENERATIONS: Final = 1_000  # maximum number of generations to read, newest first
-_PLANNED: Final = frozenset({"move", "revision"})
-"""Causes after which a pause is part of the policy's plan."""
-
+_PLANNED: Final = frozenset(
+    {"move", "revision"}
+)  # a pause after these is part of the policy's plan
 _ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby", "resized")
 """Kinds of events that explain the end of a generation."""
 

@@ -47,12 +47,9 @@ from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
-LIMIT_SECONDS: Final = 0.9
-"""Processor time after which an outlook starts no further quote or slot, which may take longer."""
-
+LIMIT_SECONDS: Final = 0.9  # processor time after which no further quote or slot is started
 MAX_REQUESTS: Final = 4  # maximum number of requests of one tenant that wait
-START_SHARE: Final = 0.4
-"""Share of `LIMIT_SECONDS` for planning the slots up to the start of a waiting job."""
+START_SHARE: Final = 0.4  # of the limit, for planning the slots up to the start of a job
 
 _HELD: Final = (
     "the rest of the submission and all running and promised jobs don't change; each changed job "

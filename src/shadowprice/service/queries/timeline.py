@@ -34,19 +34,11 @@ from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks
 
 MAX_SLOTS: Final = 1_000  # maximum number of past slots, and of future slots
-MAX_BARS: Final = 4_000
-"""Maximum number of bars and promises; if there are more, only levels are returned."""
-
-MAX_GENERATION_ROWS: Final = 20_000
-"""Maximum number of generations read from the store, newest first."""
-
-
+MAX_BARS: Final = 4_000  # maximum number of bars and promises; above it, only levels are returned
+MAX_GENERATION_ROWS: Final = 20_000  # maximum number that is read, newest first
 BAR_PAST: Final = 0  # kind of a bar: the job ran
-BAR_PLANNED: Final = 1
-"""Kind of a bar: reserved by the plan in force, or for the rest of the running slot."""
-
-BAR_EXPECTED: Final = 2
-"""Kind of a bar: remaining time at the present rate, if the policy decides slot by slot."""
+BAR_PLANNED: Final = 1  # reserved by the plan in force, or for the rest of the running slot
+BAR_EXPECTED: Final = 2  # at the present rate, if the policy decides slot by slot
 
 
 @dataclass(frozen=True, slots=True)

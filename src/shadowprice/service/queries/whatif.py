@@ -50,9 +50,7 @@ log = logging.getLogger("shadowprice.service")
 MAX_JOBS: Final = 20_000  # maximum number of simulated jobs, newest first
 MAX_DAYS: Final = 366  # maximum number of days to look back
 MAX_SERVERS: Final = 10_000  # maximum number of servers of a kind to add or remove
-NICENESS: Final = 5
-"""Niceness of simulations: beside one busy process they get a quarter of a core, not a tenth."""
-
+NICENESS: Final = 5  # beside a busy process, a quarter of a core; 10 would be a tenth
 MAX_KEPT_RUNS: Final = 50
 MAX_QUEUED_RUNS: Final = 10
 
@@ -76,11 +74,9 @@ _START: Final = "from shadowprice.cli.main import run; run()"
 class WhatIfRequest:
     """Request of a what-if run."""
 
-    days: float  # to look back
-    at: int  # end of these days, in nanoseconds since 1970
-    servers: Mapping[str, int]  # number to add, or to remove if negative, by kind
+    question: rest.WhatIfQuestion
     choice: PolicyChoice  # policy on the changed cluster
-    settings: Mapping[str, Any]  # its parameters that differ from the service's
+    at: int  # end of the simulated days, in nanoseconds since 1970
 
 
 @dataclass(slots=True)
@@ -155,7 +151,10 @@ def parse_request(
     at = max(0, (end - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000)
     own = current.settings if choice.name == current.name else {}
     changed = {key: value for key, value in settings.items() if own.get(key) != value}
-    return WhatIfRequest(parameters.days, at, servers, choice, changed)
+    question = rest.WhatIfQuestion(
+        days=parameters.days, at=to_datetime(at), servers=servers, policy=choice.name, set=changed
+    )
+    return WhatIfRequest(question, choice, at)
 
 
 def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
@@ -299,7 +298,8 @@ class WhatIfRunner:
     ) -> WhatIfRun:
         """Start a run in a background task; raise `ProblemError` without jobs or a free place."""
         if not jobs:
-            span = "day" if request.days == 1 else f"{request.days:g} days"
+            days = request.question.days
+            span = "day" if days == 1 else f"{days:g} days"
             raise ProblemError("conflict", f"no job was submitted in the last {span}")
         states = [run.resource.state for run in self._runs.values()]
         if states.count("waiting") + states.count("running") >= MAX_QUEUED_RUNS:
@@ -310,13 +310,7 @@ class WhatIfRunner:
             state="waiting",
             progress=rest.WhatIfProgress(done=0, of=2),
             jobs=len(jobs),
-            question=rest.WhatIfQuestion(
-                days=request.days,
-                at=to_datetime(request.at),
-                servers=dict(request.servers),
-                policy=request.choice.name,
-                set=dict(request.settings),
-            ),
+            question=request.question,
             as_is=None,
             changed=None,
             gain=None,
@@ -359,7 +353,7 @@ class WhatIfRunner:
                 run.update(as_is=as_is.summary, progress=rest.WhatIfProgress(done=1, of=2))
                 with tempfile.TemporaryDirectory(prefix="changed-", dir=as_is.folder) as name:
                     changed, choice = Path(name), run.request.choice
-                    document = modified_cluster_document(cluster, run.request.servers)
+                    document = modified_cluster_document(cluster, run.request.question.servers)
                     summary = await _simulate(as_is.folder / JOBS, document, choice, changed)
                     difference = await _shadowprice(
                         "diff", str(as_is.folder / RUN), str(changed / RUN), "-o", "json"

@@ -54,40 +54,21 @@ from shadowprice.service.usage import added_memory, estimate_memory
 
 log = logging.getLogger("shadowprice.service")
 
-WORKERS: Final = MAX_INFLIGHT_REQUESTS
-"""Resources reconciled concurrently; more would only wait for free API requests."""
-
-CONFLICT_RETRY_SECONDS: Final = 1.0
-"""Seconds before a resource that a newer leader wrote is reconciled again."""
-
+WORKERS: Final = MAX_INFLIGHT_REQUESTS  # resources reconciled concurrently
+CONFLICT_RETRY_SECONDS: Final = 1.0  # until a resource that a newer leader wrote is tried again
 DELETION_POLL_SECONDS: Final = 5.0
 """Minimum seconds before a deleted resource is reconciled again while its job still runs.
 
-This is a fallback: `_on_published` requeues the resource once its job has no processes. With many
-deleted resources the delay grows, so that the rate of passes stays below
-`DELETION_POLLS_PER_SECOND`.
+A fallback: `_on_published` requeues the resource once its job has no processes. With many deleted
+resources the delay grows.
 """
 
-DELETION_POLLS_PER_SECOND: Final = 10.0
-"""Maximum passes a second, over all resources, so that they don't delay cancellations."""
-
-STATUS_WRITE_SECONDS: Final = 10.0
-"""Minimum seconds between two writes of a status in which only figures changed."""
-
-STATUS_WRITES_PER_SECOND: Final = 10.0
-"""Maximum writes a second, over all resources: a slot may change thousands of statuses."""
-
-NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0
-"""Head start in the queue, in seconds, of a resource without a status.
-
-Otherwise a new resource would wait behind the many status writes that a slot boundary causes.
-"""
-
-LIMIT_RETRY_SECONDS: Final = 60.0
-"""Seconds before an edit is retried that exceeds a limit of its tenant."""
-
-RETRY_SECONDS: Final = 5.0
-"""Seconds before the controller starts again, for example if the definition is missing."""
+DELETION_POLLS_PER_SECOND: Final = 10.0  # maximum over all resources: cancellations come first
+STATUS_WRITE_SECONDS: Final = 10.0  # minimum between two writes of figures only
+STATUS_WRITES_PER_SECOND: Final = 10.0  # maximum: a slot may change thousands of statuses
+NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0  # head start before status writes of a slot
+LIMIT_RETRY_SECONDS: Final = 60.0  # until an edit beyond a limit of its tenant is tried again
+RETRY_SECONDS: Final = 5.0  # until the controller starts again, if the definition is missing
 
 
 class Controller:
