@@ -62,7 +62,9 @@ def httpx_options(address: Endpoint) -> dict[str, Any]:
     }
 
 
-def request(call: ApiCall[Any], maximum: float | None = None) -> dict[str, Any]:
+def request(
+    call: ApiCall[Any], maximum: float | None, read_archive: Callable[[ApiCall[Any]], Any]
+) -> dict[str, Any]:
     """Return the arguments of an `httpx` request; raise `InputError` if it can't be JSON."""
     arguments: dict[str, Any] = {
         "method": call.method,
@@ -71,6 +73,8 @@ def request(call: ApiCall[Any], maximum: float | None = None) -> dict[str, Any]:
         "headers": dict(call.headers),
         "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if maximum is None else maximum,
     }
+    if call.archive is not None:
+        arguments["content"] = read_archive(call)
     if call.body is None:
         return arguments
     if problem := find_unsendable(call.body):
@@ -79,9 +83,8 @@ def request(call: ApiCall[Any], maximum: float | None = None) -> dict[str, Any]:
 
 
 def read_pieces(call: ApiCall[Any]) -> Iterator[bytes]:
-    """Yield the archive of a call; an empty body without one."""
-    if call.archive is None:
-        return
+    """Yield the archive of a call in pieces."""
+    assert call.archive is not None
     call.archive.file.seek(0)
     position = 0
     while piece := call.archive.file.read(PIECE_BYTES):
@@ -440,10 +443,8 @@ class Client(_Methods):
         for pause in retry_delays(call, self.retry):
             time.sleep(pause)
             try:
-                arguments = request(call, self._timeout)
-                if call.archive is not None:
-                    arguments["content"] = read_pieces(call)
-                return parse_response(self._http.request(**arguments), call)
+                response = self._http.request(**request(call, self._timeout, read_pieces))
+                return parse_response(response, call)
             except Exception as error:
                 attempts.record_failure(error)
         raise attempts.error
@@ -586,9 +587,7 @@ class AsyncClient(_Methods):
         for pause in retry_delays(call, self.retry):
             await asyncio.sleep(pause)
             try:
-                arguments = request(call, self._timeout)
-                if call.archive is not None:
-                    arguments["content"] = aread_pieces(call)
+                arguments = request(call, self._timeout, aread_pieces)
                 return parse_response(await self._http.request(**arguments), call)
             except Exception as error:
                 attempts.record_failure(error)

@@ -80,17 +80,14 @@ class Lease:
             current = await self._read()
             spec = current.get("spec", {})
             holder, renewed = spec.get("holderIdentity") or "", str(spec.get("renewTime", ""))
+            is_free = holder in {"", self._identity} or over(holder)
             if renewed != self._last_renewal:
                 was_seen = bool(self._last_renewal)
                 self._last_renewal, self._seen_since = renewed, _now()
-                if was_seen and holder not in {"", self._identity} and not over(holder):
+                if was_seen and not is_free:
                     return False  # the holder is alive
             duration = float(spec.get("leaseDurationSeconds") or LEASE_DURATION_SECONDS)
-            if (
-                holder in {"", self._identity}
-                or over(holder)
-                or (_now() - self._seen_since > duration)
-            ):
+            if is_free or _now() - self._seen_since > duration:
                 if await self._write(current, taking=True):
                     self.epoch = int(self._held["spec"]["leaseTransitions"])
                     self._renewing = asyncio.create_task(self._renew())

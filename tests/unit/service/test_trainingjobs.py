@@ -32,6 +32,7 @@ from shadowprice.service.trainingjobs.controller import (
     STATUS_WRITE_SECONDS,
     STATUS_WRITES_PER_SECOND,
     Controller,
+    WorkQueue,
     status_write_interval,
 )
 from shadowprice.service.trainingjobs.resource import (
@@ -42,7 +43,6 @@ from shadowprice.service.trainingjobs.resource import (
     diff_spec,
     needs_patch,
 )
-from shadowprice.service.trainingjobs.workqueue import WorkQueue
 from shadowprice.service.writer import Writer
 from tests.support.services import CLUSTER, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS

@@ -336,8 +336,6 @@ def parse_json(text: bytes, *, strict: bool = True) -> Any:
         raise ProblemError("malformed", f"not JSON: {error.msg} ({where})") from error
     except RecursionError as error:
         raise ProblemError("malformed", "not JSON: nested too deeply") from error
-    except _RepeatedKeyError as error:
-        raise _malformed_body(str(error), "give it once") from error
     except ValueError as error:
         raise _malformed_body(parse_error_text(error)) from error
     invalid = _invalid_part(value, 0) if strict else None
@@ -364,12 +362,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise _RepeatedKeyError(f"the key {quote_for_display(repeated)} is repeated")
+        raise _malformed_body(f"the key {quote_for_display(repeated)} is repeated", "give it once")
     return unique
-
-
-class _RepeatedKeyError(ValueError):
-    """An object of a body has a key twice."""
 
 
 _InvalidPart = tuple[list[str], str, str]  # steps to a value (last one first), message and hint

@@ -30,9 +30,8 @@ from shadowprice.service.api.requests import (
     problems,
 )
 from shadowprice.service.api.servers import checked_amounts
-from shadowprice.service.budgets.account_table import EntryFilter, account_resources, tenant_exists
-from shadowprice.service.budgets.account_table import statement as build_statement
-from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, EntryKind
+from shadowprice.service.budgets import account_table
+from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, Account, EntryKind
 from shadowprice.service.budgets.operations import Grant, PutTenant, RemoveTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
@@ -72,7 +71,7 @@ def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
             resource: format_amount(amount, cluster.dimensions[cluster.column[resource]])
             for resource, amount in shares.get(name, {}).items()
         }
-        about = account_resources(accounts.get(name))
+        about = account_table.account_resources(accounts.get(name))
         tenants.append(rest.Tenant(name=name, share=share, jobs=states[name], **about))
     return tenants
 
@@ -162,24 +161,25 @@ async def statement(
         account is not None
         or caller.scope is not None
         or name in published.servers.cluster.tenant_index
-        or await service.read(tenant_exists, name)
+        or await service.read(account_table.tenant_exists, name)
     ):
         raise _unknown(name)
-    first, last = _span(service, name, since, until, back)
+    first, last = _span(account, name, since, until, back)
     kinds = parse_choices("?kind", kind, EntryKind)
-    query = EntryFilter(name, first, last, kinds, cursor, limit, names_all=caller.is_operator)
-    return await service.read(build_statement, query, account)
+    query = account_table.EntryFilter(
+        name, first, last, kinds, cursor, limit, names_all=caller.is_operator
+    )
+    return await service.read(account_table.statement, query, account)
 
 
 def _span(
-    service: Service, name: str, since: str | None, until: str | None, back: int | None
+    account: Account | None, name: str, since: str | None, until: str | None, back: int | None
 ) -> tuple[int | None, int | None]:
     """Return the start and the end of the statement's time span, in nanoseconds."""
     if back is None:
         return _moment(since, "since"), _moment(until, "until")
     if since is not None or until is not None:
         raise InputError(Fault("?back", "selects a span itself", "remove since and until"))
-    account = service.writing.published.accounts.get(name)
     if account is None:
         raise ProblemError(
             "conflict", f"tenant {quote_for_display(name)} has no budget, so it has no periods"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, delete, func, select
@@ -27,22 +27,11 @@ def write_entries(
     now: int,
 ) -> None:
     """Write new entries, with the next numbers of the accounts."""
-    rows = []
-    for entry in entries:
-        rows.append(
-            {
-                "id": accounts.next_entry,
-                "at": now,
-                "tenant": entry.tenant,
-                "kind": entry.kind.value,
-                "points": entry.points,
-                "balance": entry.balance,
-                "job": entry.job,
-                "other": entry.other,
-                "note": entry.note,
-            }
-        )
-        accounts.next_entry += 1
+    rows = [
+        {"id": number, "at": now, **asdict(entry), "kind": entry.kind.value}
+        for number, entry in enumerate(entries, accounts.next_entry)
+    ]
+    accounts.next_entry += len(rows)
     store.write(connection, _INSERT_ENTRIES, rows)
 
 
@@ -60,16 +49,8 @@ def write_accounts(
 
 
 def _row(account: Account) -> dict[str, Any]:
-    return {
-        "tenant": account.tenant,
-        "budget": json.dumps(account.budget.record()),
-        "balance": account.balance,
-        "reserved": account.reserved,
-        "spent": account.spent,
-        "period": account.period,
-        "room": account.room,
-        "sums": json.dumps(account.sums),
-    }
+    texts = {"budget": account.budget.record(), "sums": account.sums}
+    return asdict(account) | {name: json.dumps(value) for name, value in texts.items()}
 
 
 def read_accounts(connection: Connection) -> Accounts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, and_, func, or_, select
 
@@ -128,16 +128,14 @@ def compare_jobs(
     result = []
     for row in connection.execute(query):
         view = published.jobs.get(row.key) or JobView.from_json(row.view)
-        result.append(_pair(view, row))
+        # An execution that ended before the submission is that of another job with the same name.
+        if row.started is None or (row.ended is not None and row.ended < view.submitted):
+            result.append(JobComparison(view))
+        else:
+            done = None if row.done is None else bool(row.done)
+            pair = JobComparison(view, row.started, row.ended, row.runs, done, row.utility)
+            result.append(pair)
     return result
-
-
-def _pair(view: JobView, row: Any) -> JobComparison:
-    # An execution that ended before the submission is that of another job with the same name.
-    if row.started is None or (row.ended is not None and row.ended < view.submitted):
-        return JobComparison(view)
-    done = None if row.done is None else bool(row.done)
-    return JobComparison(view, row.started, row.ended, row.runs, done, row.utility)
 
 
 def totals(found: Sequence[JobComparison]) -> rest.ComparisonTotals:

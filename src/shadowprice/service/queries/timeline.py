@@ -371,15 +371,11 @@ def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> lis
     if running is None:
         return []
     start, end = float(calendar.in_slots(now)), float(running + 1)
-    bars = []
-    for name, order in published.running.items():
-        if order.slot > running or end <= start:
-            continue
-        placement = order.placement
-        bars += [
-            TimelineBar(name, server, max(start, float(running)), end, workers, ps, BAR_PLANNED)
-            for server, workers, ps in zip(
-                order.servers, placement.workers, placement.ps, strict=True
-            )
-        ]
-    return bars
+    return [
+        TimelineBar(name, server, max(start, float(running)), end, workers, ps, BAR_PLANNED)
+        for name, order in published.running.items()
+        if order.slot <= running and start < end
+        for server, workers, ps in zip(
+            order.servers, order.placement.workers, order.placement.ps, strict=True
+        )
+    ]
