@@ -21,7 +21,7 @@ from shadowprice.client import (
     ServiceError,
     ServiceUnreachableError,
     calls,
-    synchronous,
+    clients,
 )
 from shadowprice.client.endpoints import SavedEndpoints
 from shadowprice.core.errors import InputError
@@ -166,7 +166,7 @@ def test_async_client_makes_every_call(address: Endpoint) -> None:
 
 def test_client_resumes_the_event_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service is stopped and started again on its port while a client follows."""
-    monkeypatch.setattr("shadowprice.client.synchronous.reconnect_delays", lambda: repeat(0.2))
+    monkeypatch.setattr("shadowprice.client.clients.reconnect_delays", lambda: repeat(0.2))
     with run_service(tmp_path) as first:
         token = first.service.token_file.read_text().strip()
         follower = Client(Endpoint(first.address, token))
@@ -239,7 +239,7 @@ def test_a_submission_whose_response_is_lost_is_not_done_twice(
         assert main(words) == 0
         words = ["resubmit", client.cancel("lost-response-resubmit").name]
     before = len(list(client.jobs(search=f"lost-response-{command}")))
-    parse, lost = synchronous.parse_response, []
+    parse, lost = clients.parse_response, []
 
     def lose(response: httpx.Response, call: calls.ApiCall[Any]) -> Any:
         if call.is_submission and not lost:
@@ -247,7 +247,7 @@ def test_a_submission_whose_response_is_lost_is_not_done_twice(
             raise httpx.ReadError("Connection reset by peer")
         return parse(response, call)
 
-    monkeypatch.setattr(synchronous, "parse_response", lose)
+    monkeypatch.setattr(clients, "parse_response", lose)
     assert main(words) == 0
     assert lost == [200]
     jobs = list(client.jobs(search=f"lost-response-{command}"))

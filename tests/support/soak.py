@@ -42,9 +42,8 @@ import yaml
 from scipy.stats import mannwhitneyu
 
 from shadowprice.cli.stopping import TERMINATED
-from shadowprice.client.asynchronous import AsyncClient
+from shadowprice.client import AsyncClient, ServiceError, ServiceUnreachableError
 from shadowprice.client.endpoints import Endpoint
-from shadowprice.client.errors import ServiceError, ServiceUnreachableError
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import Ending
 from shadowprice.executors.virtual import VirtualExecutor, VirtualJob

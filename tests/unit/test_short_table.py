@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shadowprice
+from shadowprice.client import ServiceError
 from shadowprice.client.calls import Page, RecordTuple, SubmitProblem, SubmitResult
-from shadowprice.client.errors import ServiceError
-from shadowprice.rest.base import ApiRecord
-from shadowprice.rest.servers import Server
-from shadowprice.rest.tokens import NewToken
+from shadowprice.rest import ApiRecord, NewToken, Server
 from shadowprice.results.report.number_format import format_number
 from shadowprice.short_table import (
     MAX_CELL_CHARS,

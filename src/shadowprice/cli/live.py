@@ -21,7 +21,7 @@ from shadowprice.core.wording import escape_controls, format_number
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
-    from shadowprice.rest.jobs import PredictedLength
+    from shadowprice.rest import PredictedLength
 
 Changed = TypeVar("Changed")
 

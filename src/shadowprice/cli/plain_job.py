@@ -26,8 +26,7 @@ from shadowprice.uploads.host import host_identity
 
 if TYPE_CHECKING:
     from shadowprice.client import Client
-    from shadowprice.rest.ops import ServiceStatus
-    from shadowprice.rest.uploads import UploadLimits
+    from shadowprice.rest import ServiceStatus, UploadLimits
 
 PASSED_VARIABLES: Final = (
     "PATH",

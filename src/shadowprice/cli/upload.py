@@ -11,7 +11,7 @@ from shadowprice.cli.console import periodic_note, print_note, stderr
 
 if TYPE_CHECKING:
     from shadowprice.client import Client
-    from shadowprice.rest.uploads import UploadLimits
+    from shadowprice.rest import UploadLimits
     from shadowprice.uploads.packing import Selection
 
 _MAX_NAMED: Final = 5

@@ -7,25 +7,33 @@
 'finished'
 """
 
-from shadowprice.client.asynchronous import AsyncClient
-from shadowprice.client.calls import Page, SubmitProblem, SubmitResult
+from shadowprice.client.calls import (
+    Page,
+    ServiceError,
+    ServiceUnreachableError,
+    SubmitProblem,
+    SubmitResult,
+)
+from shadowprice.client.clients import AsyncClient, Client
 from shadowprice.client.endpoints import Endpoint
-from shadowprice.client.errors import ServiceError, ServiceUnreachableError
-from shadowprice.client.synchronous import Client
-from shadowprice.rest.jobs import (
+from shadowprice.rest import (
+    AccountEntry,
     Event,
     Generation,
     Job,
     JobHistory,
     LogChunk,
+    NewToken,
+    PriceSlot,
     ProgressPoint,
     Quote,
+    Server,
+    ServiceStatus,
+    Statement,
+    Tenant,
+    Token,
+    WhatIf,
 )
-from shadowprice.rest.monitoring import PriceSlot, WhatIf
-from shadowprice.rest.ops import ServiceStatus
-from shadowprice.rest.servers import Server
-from shadowprice.rest.tenants import AccountEntry, Statement, Tenant
-from shadowprice.rest.tokens import NewToken, Token
 
 __all__ = [
     "AccountEntry",

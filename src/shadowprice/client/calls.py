@@ -1,71 +1,79 @@
-"""The calls of the REST API: the request of each, and the model of its response. No I/O."""
+"""The calls of the REST API: each one's request and the model of its response; errors. No I/O.
+
+Most are methods of both clients, which send them: a docstring here is that of the method.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote as quoted
 
-from shadowprice.client.errors import ServiceError
-from shadowprice.rest.base import ApiPage, ApiRecord, Problem
-from shadowprice.rest.comparison import ComparedJob, ComparedJobPage, Comparison
-from shadowprice.rest.jobs import (
-    Generation,
-    GenerationList,
-    Job,
-    JobDetail,
-    JobEvent,
-    JobEventPage,
-    JobHistory,
-    JobPage,
-    LogChunk,
-    ProgressCurve,
-    ProgressPoint,
-    Quote,
-    RefusedSubmission,
-    StoredEvent,
-    SubmittedJobs,
-)
-from shadowprice.rest.monitoring import (
-    DecisionPage,
-    Prices,
-    PriceSlot,
-    WhatIf,
-    WhatIfList,
-)
-from shadowprice.rest.ops import ServiceStatus, Timespan
-from shadowprice.rest.servers import Server, ServerList
-from shadowprice.rest.tenants import Statement, Tenant, TenantList
-from shadowprice.rest.tokens import NewToken, Token, TokenList
-from shadowprice.rest.uploads import Upload
+from shadowprice import rest
+from shadowprice.core.errors import Fault, MissingExtraError, ShadowpriceError
 from shadowprice.short_table import ShortTable, ShownAsTable, table_of_records
 from shadowprice.uploads.archive import MEDIA_TYPE
 from shadowprice.uploads.packing import Archive
 
 Json = Mapping[str, Any]
-Model = TypeVar("Model", bound=ApiRecord)
-Paged = TypeVar("Paged", bound=ApiPage)
+Model = TypeVar("Model", bound=rest.ApiRecord)
+Paged = TypeVar("Paged", bound=rest.ApiPage)
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 MAX_BATCH_JOBS: Final = 1_000  # maximum number of jobs in one submission
-
 PAGE: Final = 1_000  # maximum number of entries in one page
-
-
 _KEY_HEADER: Final = "Idempotency-Key"
 
 
+class ServiceError(ShadowpriceError):
+    """The service refused a request.
+
+    ``record`` holds the problem details (RFC 9457). ``code`` is the machine-readable kind:
+    ``not-found``, ``name-conflict``, ``forbidden``, ... ``faults`` are diagnostics with locations
+    in the request, and may be empty.
+    """
+
+    def __init__(self, status: int, record: Mapping[str, Any]) -> None:
+        super().__init__(str(record.get("detail") or record.get("title") or f"status {status}"))
+        self.status = status
+        self.code = str(record.get("code") or "error")
+        self.exit_code = 2 if 400 <= status < 500 else 1
+        errors = record.get("errors")
+        self.faults = tuple(
+            Fault(*(str(item.get(key) or "") for key in ("location", "message", "hint")))
+            for item in (errors if isinstance(errors, list) else ())
+            if isinstance(item, Mapping)
+        )
+
+
+class ServiceUnreachableError(ShadowpriceError):
+    """The service is unreachable, or the connection broke; the request may have taken effect.
+
+    Look for the job before you repeat a submission: the content of a failed, cancelled or refused
+    job is a new job.
+    """
+
+    code = "unreachable"
+
+
+class MissingClientError(MissingExtraError):
+    """The HTTP library isn't installed; a usage error, not a failed run."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True, slots=True)
-class ApiCall(Generic[T]):
+class ApiCall(Generic[T_co]):
     """One request."""
 
     method: str
     path: str
-    read: Callable[[bytes], T]  # parses the content of the response
-    query: Mapping[str, str | int | None] | None = None  # parameters; None leaves one out
+    read: Callable[[bytes], T_co]  # parses the content of the response
+    query: Mapping[str, str | int | None] | None = None  # None, False and "" leave one out
     body: Any = None  # JSON; None for no body
     patience: float = 0.0  # seconds added to the usual timeout
     repeatable: bool = True  # idempotent, so that it may be retried
@@ -78,10 +86,18 @@ class ApiCall(Generic[T]):
         """Whether it has a key, by which only its own retries are recognized."""
         return _KEY_HEADER in self.headers
 
+    def next_page(self, cursor: int) -> ApiCall[T_co]:
+        """Return the call for the page of a cursor."""
+        return replace(self, query={**(self.query or {}), "cursor": cursor})
+
     @property
     def parameters(self) -> dict[str, str | int]:
-        """Query parameters without those that are None."""
-        return {key: value for key, value in (self.query or {}).items() if value is not None}
+        """Query parameters that are sent."""
+        return {
+            key: "true" if value is True else value
+            for key, value in (self.query or {}).items()
+            if not (value is None or value is False or value == "")
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +113,7 @@ class SubmitProblem:
 class SubmitResult(ShownAsTable):
     """The result of submitting several jobs: accepted jobs, and the problems of the others."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[rest.Job]
     problems: Sequence[SubmitProblem]
 
     def short_table(self) -> ShortTable:
@@ -141,9 +157,9 @@ def _entry_count(entries: Sequence[object]) -> str:
 
 def _short(record: object) -> Iterable[tuple[str | None, object]]:
     """Return the fields of a record for a table: those of a job that `queue` prints."""
-    if isinstance(record, Job):
+    if isinstance(record, rest.Job):
         return [(name, getattr(record, name)) for name in _JOB_COLUMNS]
-    if isinstance(record, ApiRecord):
+    if isinstance(record, rest.ApiRecord):
         return record.__repr_args__()
     return record.items() if isinstance(record, Mapping) else [("entry", record)]
 
@@ -192,234 +208,284 @@ def _page_parser(
     return read
 
 
-def submit(job: Json, wait: int = 0) -> ApiCall[Job]:
-    """Submit one job, as in a job file."""
-    query = {"wait": wait or None}
-    return ApiCall(
-        "POST", _path("jobs"), _read(Job), query, dict(job), wait, headers=_idempotency_key()
-    )
-
-
-def submit_many(jobs: Sequence[Json], wait: int = 0) -> ApiCall[SubmitResult]:
-    """Submit several jobs, all or none; a name that is taken is returned with its problem."""
-
-    def read(content: bytes) -> SubmitResult:
-        results = SubmittedJobs.model_validate_json(content).jobs
-        accepted = tuple(result for result in results if isinstance(result, Job))
-        problems = tuple(
-            SubmitProblem(index, result.name, _error(result.problem))
-            for index, result in enumerate(results)
-            if isinstance(result, RefusedSubmission)
-        )
-        return SubmitResult(accepted, problems)
-
-    body = {"jobs": [dict(job) for job in jobs]}
-    patience = wait + len(jobs) / 100
-    query = {"wait": wait or None}
-    return ApiCall("POST", _path("jobs"), read, query, body, patience, headers=_idempotency_key())
-
-
 def _idempotency_key() -> dict[str, str]:
     """Return a header by which the service recognizes a retry, also after the job has ended."""
     return {_KEY_HEADER: secrets.token_urlsafe(24)}
 
 
-def _error(problem: Problem) -> ServiceError:
-    return ServiceError(problem.status, problem.record)
+# ------------------------------------------------------------------ jobs
 
 
-def upload(digest: str, tenant: str | None = None) -> ApiCall[Upload]:
+def submit(job: Json, *, wait: int = 0) -> ApiCall[rest.Job]:
+    """Submit one job, as in a job file.
+
+    The name and content of an open or finished job return that job.
+    """
+    read, headers = _read(rest.Job), _idempotency_key()
+    return ApiCall(
+        "POST", _path("jobs"), read, {"wait": wait or None}, dict(job), wait, headers=headers
+    )
+
+
+def submit_many(jobs: Sequence[Json], *, wait: int = 0) -> ApiCall[SubmitResult]:
+    """Submit at most 1,000 jobs, all or none; a name that is taken is returned with its problem."""
+
+    def read(content: bytes) -> SubmitResult:
+        results = rest.SubmittedJobs.model_validate_json(content).jobs
+        problems = tuple(
+            SubmitProblem(
+                index, result.name, ServiceError(result.problem.status, result.problem.record)
+            )
+            for index, result in enumerate(results)
+            if isinstance(result, rest.RefusedSubmission)
+        )
+        return SubmitResult(tuple(job for job in results if isinstance(job, rest.Job)), problems)
+
+    body = {"jobs": [dict(job) for job in jobs]}
+    patience, headers = wait + len(jobs) / 100, _idempotency_key()
+    return ApiCall(
+        "POST", _path("jobs"), read, {"wait": wait or None}, body, patience, headers=headers
+    )
+
+
+def upload(digest: str, tenant: str | None = None) -> ApiCall[rest.Upload]:
     """Get an upload."""
-    return ApiCall("GET", _path("uploads", digest), _read(Upload), {"tenant": tenant})
+    return ApiCall("GET", _path("uploads", digest), _read(rest.Upload), {"tenant": tenant})
 
 
 def send_upload(
     archive: Archive, tenant: str | None = None, sent: Callable[[int], None] | None = None
-) -> ApiCall[Upload]:
+) -> ApiCall[rest.Upload]:
     """Store an archive of files for jobs."""
-    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(archive.size)}
     return ApiCall(
         "PUT",
         _path("uploads", archive.digest),
-        _read(Upload),
+        _read(rest.Upload),
         {"tenant": tenant},
         patience=60,  # the service writes it to its disk
-        headers=headers,
+        headers={"Content-Type": MEDIA_TYPE, "Content-Length": str(archive.size)},
         archive=archive,
         sent=sent,
     )
 
 
-def jobs(
-    states: Sequence[str] = (),
+def jobs(*states: str, tenant: str | None = None, search: str = "") -> ApiCall[Page[rest.Job]]:
+    """Yield jobs, newest first; ``search`` is a part of their names."""
+    return page_of_jobs(*states, tenant=tenant, search=search)
+
+
+def page_of_jobs(
+    *states: str,
     tenant: str | None = None,
     cursor: int | None = None,
     limit: int | None = None,
     search: str = "",
-) -> ApiCall[Page[Job]]:
-    """List jobs, newest first; ``search`` is a part of their names."""
-    query = {
-        "state": ",".join(states) or None,
-        "tenant": tenant,
-        "search": search or None,
-        "cursor": cursor,
-        "limit": limit,
-    }
-    read = _page_parser(JobPage, lambda page: page.jobs)
-    return ApiCall("GET", _path("jobs"), read, query)
+) -> ApiCall[Page[rest.Job]]:
+    """Return one page of jobs. A page of a search may be empty and not the last one."""
+    query = {"state": ",".join(states), "tenant": tenant, "search": search}
+    read = _page_parser(rest.JobPage, lambda page: page.jobs)
+    return ApiCall("GET", _path("jobs"), read, {**query, "cursor": cursor, "limit": limit})
 
 
-def job(name: str) -> ApiCall[JobDetail]:
-    """Get a job with its submission."""
-    return ApiCall("GET", _path("jobs", name), _read(JobDetail))
+def job(name: str) -> ApiCall[rest.JobDetail]:
+    """Return a job with its submission."""
+    return ApiCall("GET", _path("jobs", name), _read(rest.JobDetail))
 
 
-def cancel(name: str) -> ApiCall[Job]:
-    """Cancel a job."""
-    return ApiCall("DELETE", _path("jobs", name), _read(Job))
+def cancel(name: str) -> ApiCall[rest.Job]:
+    """Cancel a job and stop its processes."""
+    return ApiCall("DELETE", _path("jobs", name), _read(rest.Job))
 
 
-def resubmit(name: str, new_name: str, *, cancel: bool = False) -> ApiCall[Job]:
-    """Submit a job again under a new name; ``cancel`` cancels an open one, or neither happens."""
-    query = {"cancel": "true" if cancel else None}
-    body = {"name": new_name}
-    path = _path("jobs", name, "resubmit")
+def resubmit(name: str, new_name: str, *, cancel: bool = False) -> ApiCall[rest.Job]:
+    """Submit a job again under a new name, from its beginning.
+
+    ``cancel`` cancels an open job in the same operation; without it, an open job is an error.
+    """
+    path, body = _path("jobs", name, "resubmit"), {"name": new_name}
     headers = _idempotency_key()
-    return ApiCall("POST", path, _read(Job), query=query, body=body, headers=headers)
+    return ApiCall("POST", path, _read(rest.Job), {"cancel": cancel}, body, headers=headers)
 
 
-def revise(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[Job]:
-    """Revise a job's utility, work or ``deadline``."""
-    query = {"dry_run": "true" if dry_run else None}
-    return ApiCall("PATCH", _path("jobs", name), _read(Job), query=query, body=dict(changes))
+def revise(name: str, /, *, dry_run: bool = False, **changes: object) -> ApiCall[rest.Job]:
+    """Revise an open job: its ``utility``, its work or its ``deadline``.
+
+    With ``dry_run``, nothing changes: the result is the job as it would be, with its price.
+    """
+    return revise_keys(name, changes, dry_run=dry_run)
 
 
-def explain(name: str, *, outlook: bool = False) -> ApiCall[JobHistory]:
-    """Get a job's history, and with ``outlook`` what it lacks and what would admit it."""
-    query = {"outlook": "true" if outlook else None}
-    return ApiCall("GET", _path("jobs", name, "explain"), _read(JobHistory), query, patience=30)
+def revise_keys(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[rest.Job]:
+    """Revise an open job as `revise` does, by a mapping of any keys."""
+    query = {"dry_run": dry_run}
+    return ApiCall("PATCH", _path("jobs", name), _read(rest.Job), query, dict(changes))
 
 
-def job_events(
-    name: str, cursor: int | None = None, limit: int | None = None
-) -> ApiCall[Page[JobEvent]]:
-    """List a job's events, newest first."""
-    read = _page_parser(JobEventPage, lambda page: page.events)
-    return ApiCall("GET", _path("jobs", name, "events"), read, {"cursor": cursor, "limit": limit})
+def explain(name: str, *, outlook: bool = False) -> ApiCall[rest.JobHistory]:
+    """Return a job's history, which explains the decisions on it.
+
+    With ``outlook``, it also says when a job that doesn't run yet starts, what one that waits or
+    was refused lacks now, and which changes would get it admitted. The service takes up to a second
+    for that.
+    """
+    path, read = _path("jobs", name, "explain"), _read(rest.JobHistory)
+    return ApiCall("GET", path, read, {"outlook": outlook}, patience=30)
 
 
-def generations(name: str, limit: int | None = None) -> ApiCall[tuple[Generation, ...]]:
-    """List a job's generations, newest first."""
-    read = _list_parser(GenerationList, lambda response: response.generations)
+def job_events(name: str) -> ApiCall[Page[rest.JobEvent]]:
+    """Yield a job's events, newest first."""
+    read = _page_parser(rest.JobEventPage, lambda page: page.events)
+    return ApiCall("GET", _path("jobs", name, "events"), read, {"limit": PAGE})
+
+
+def generations(name: str, limit: int | None = None) -> ApiCall[tuple[rest.Generation, ...]]:
+    """Return a job's generations with their placements, newest first."""
+    read = _list_parser(rest.GenerationList, lambda response: response.generations)
     return ApiCall("GET", _path("jobs", name, "generations"), read, {"limit": limit})
 
 
-def progress(name: str, limit: int | None = None) -> ApiCall[tuple[ProgressPoint, ...]]:
-    """Get a job's progress reports."""
-    read = _list_parser(ProgressCurve, lambda response: response.points)
+def progress(name: str, limit: int | None = None) -> ApiCall[tuple[rest.ProgressPoint, ...]]:
+    """Return a job's progress reports in order, evenly sampled above ``limit``."""
+    read = _list_parser(rest.ProgressCurve, lambda response: response.points)
     return ApiCall("GET", _path("jobs", name, "progress"), read, {"limit": limit})
 
 
 def logs(
     name: str,
+    *,
     process: str | None = None,
     generation: int | None = None,
     start: int | None = None,
     max_bytes: int | None = None,
-) -> ApiCall[LogChunk]:
-    """Get a part of a process's output."""
+) -> ApiCall[rest.LogChunk]:
+    """Return a part of one process's output; by default the end of worker-0's.
+
+    ``start`` is the first byte, and ``max_bytes`` the maximum number of bytes.
+    """
     query = {"process": process, "generation": generation, "start": start, "max_bytes": max_bytes}
-    return ApiCall("GET", _path("jobs", name, "logs"), _read(LogChunk), query)
+    return ApiCall("GET", _path("jobs", name, "logs"), _read(rest.LogChunk), query)
 
 
-def quote(job: Json, *, outlook: bool = False) -> ApiCall[Quote]:
-    """Get the decision that a job would get now, and with ``outlook`` what would admit it."""
-    query = {"outlook": "true" if outlook else None}
-    return ApiCall("POST", _path("quote"), _read(Quote), query, body=dict(job), patience=30)
+def quote(job: Json, *, outlook: bool = False) -> ApiCall[rest.Quote]:
+    """Return the decision that a job would get now; reserves nothing.
+
+    ``outlook`` is that of `explain`.
+    """
+    return ApiCall("POST", _path("quote"), _read(rest.Quote), {"outlook": outlook}, dict(job), 30)
 
 
-def prices(slots: int | None = None) -> ApiCall[tuple[PriceSlot, ...]]:
-    """Get prices over the coming slots."""
-    read = _list_parser(Prices, lambda response: response.slots)
+# ------------------------------------------------------------------ cluster
+
+
+def prices(slots: int | None = None) -> ApiCall[tuple[rest.PriceSlot, ...]]:
+    """Return prices by kind of server over the coming slots."""
+    read = _list_parser(rest.Prices, lambda response: response.slots)
     return ApiCall("GET", _path("prices"), read, {"slots": slots}, patience=30)
 
 
-def servers() -> ApiCall[tuple[Server, ...]]:
-    """List servers."""
-    return ApiCall(
-        "GET",
-        _path("servers"),
-        _list_parser(ServerList, lambda response: response.servers),
-    )
+def servers() -> ApiCall[tuple[rest.Server, ...]]:
+    """Return the servers with their jobs."""
+    read = _list_parser(rest.ServerList, lambda response: response.servers)
+    return ApiCall("GET", _path("servers"), read)
 
 
-def add_servers(server: Json) -> ApiCall[tuple[Server, ...]]:
+def add_servers(server: Json) -> ApiCall[tuple[rest.Server, ...]]:
     """Add a server, or ``count`` equal ones, as in a cluster file."""
-    read = _list_parser(ServerList, lambda response: response.servers)
+    read = _list_parser(rest.ServerList, lambda response: response.servers)
     return ApiCall("POST", _path("servers"), read, body=dict(server), repeatable=False)
 
 
-def change_server(name: str, changes: Json) -> ApiCall[Server]:
-    """Drain or cordon a server, return it to service, or change its capacity, role or cost."""
-    return ApiCall("PATCH", _path("servers", name), _read(Server), body=dict(changes))
+def drain(name: str) -> ApiCall[rest.Server]:
+    """Drain a server; jobs there run on until the end of the slot."""
+    return change_server(name, drain=True)
+
+
+def cordon(name: str) -> ApiCall[rest.Server]:
+    """Cordon a server; jobs there run until they end."""
+    return change_server(name, cordon=True)
+
+
+def uncordon(name: str) -> ApiCall[rest.Server]:
+    """Return a drained or cordoned server to service."""
+    return change_server(name, drain=False)
+
+
+def change_server(name: str, /, **changes: object) -> ApiCall[rest.Server]:
+    """Change a server's ``capacity``, ``role`` or ``cost``."""
+    return ApiCall("PATCH", _path("servers", name), _read(rest.Server), body=changes)
 
 
 def remove_server(name: str) -> ApiCall[None]:
-    """Remove a server."""
+    """Remove a server; jobs there are replanned."""
     return ApiCall("DELETE", _path("servers", name), _ignore)
 
 
-def tenants() -> ApiCall[tuple[Tenant, ...]]:
-    """List tenants."""
-    return ApiCall(
-        "GET",
-        _path("tenants"),
-        _list_parser(TenantList, lambda response: response.tenants),
-    )
+# ------------------------------------------------------------------ tenants
 
 
-def put_tenant(name: str, share: Json | None = None, budget: Json | None = None) -> ApiCall[Tenant]:
+def tenants() -> ApiCall[tuple[rest.Tenant, ...]]:
+    """Return the tenants."""
+    read = _list_parser(rest.TenantList, lambda response: response.tenants)
+    return ApiCall("GET", _path("tenants"), read)
+
+
+def put_tenant(
+    name: str, share: Json | None = None, *, budget: Json | None = None
+) -> ApiCall[rest.Tenant]:
     """Add a tenant, or change its share or budget; None keeps the current value."""
-    body = {
-        key: dict(value)
-        for key, value in (("share", share), ("budget", budget))
-        if value is not None
-    }
-    return ApiCall("PUT", _path("tenants", name), _read(Tenant), body=body)
+    changes = {"share": share, "budget": budget}
+    body = {key: dict(value) for key, value in changes.items() if value is not None}
+    return ApiCall("PUT", _path("tenants", name), _read(rest.Tenant), body=body)
 
 
-def remove_budget(name: str) -> ApiCall[Tenant]:
-    """Remove a tenant's budget."""
-    return ApiCall("PUT", _path("tenants", name), _read(Tenant), body={"budget": None})
+def remove_budget(name: str) -> ApiCall[rest.Tenant]:
+    """Remove a tenant's budget; its remaining points expire."""
+    return ApiCall("PUT", _path("tenants", name), _read(rest.Tenant), body={"budget": None})
 
 
-def grant(name: str, points: float, note: str = "") -> ApiCall[Tenant]:
-    """Grant a tenant points beyond its budget."""
-    body = {"points": points, "note": note}
-    return ApiCall(
-        "POST", _path("tenants", name, "grants"), _read(Tenant), body=body, repeatable=False
-    )
+def grant(name: str, points: float, *, note: str = "") -> ApiCall[rest.Tenant]:
+    """Grant a tenant points beyond its budget. Not idempotent."""
+    path, body = _path("tenants", name, "grants"), {"points": points, "note": note}
+    return ApiCall("POST", path, _read(rest.Tenant), body=body, repeatable=False)
 
 
 def statement(
     name: str,
+    *,
     since: datetime | None = None,
     until: datetime | None = None,
     back: int | None = None,
     kinds: Sequence[str] = (),
     cursor: int | None = None,
     limit: int | None = None,
-) -> ApiCall[Statement]:
-    """Get a tenant's statement."""
+) -> ApiCall[rest.Statement]:
+    """Return a tenant's statement, with one page of its entries.
+
+    The entries are of the kinds ``kinds`` (all if empty), from ``since`` to before ``until`` (times
+    with a time zone), or of the period ``back``: 0 is the current one, 1 the previous one.
+    ``cursor`` is the ``next`` of the previous page, and ``limit`` the maximum length of the page.
+    """
     query = {
         "since": None if since is None else since.isoformat(),
         "until": None if until is None else until.isoformat(),
         "back": back,
-        "kind": ",".join(kinds) or None,
+        "kind": ",".join(kinds),
         "cursor": cursor,
         "limit": limit,
     }
-    return ApiCall("GET", _path("tenants", name, "statement"), _read(Statement), query)
+    return ApiCall("GET", _path("tenants", name, "statement"), _read(rest.Statement), query)
+
+
+def entries(
+    name: str,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    back: int | None = None,
+    kinds: Sequence[str] = (),
+) -> ApiCall[rest.Statement]:
+    """Yield the entries of a tenant's account, newest first; the parameters are `statement`'s."""
+    return statement(name, since=since, until=until, back=back, kinds=kinds)
 
 
 def remove_tenant(name: str) -> ApiCall[None]:
@@ -427,21 +493,23 @@ def remove_tenant(name: str) -> ApiCall[None]:
     return ApiCall("DELETE", _path("tenants", name), _ignore)
 
 
-def tokens() -> ApiCall[tuple[Token, ...]]:
-    """List tokens, without their secrets."""
-    return ApiCall(
-        "GET", _path("tokens"), _list_parser(TokenList, lambda response: response.tokens)
-    )
+# ------------------------------------------------------------------ operating
+
+
+def tokens() -> ApiCall[tuple[rest.Token, ...]]:
+    """Return all tokens, without their secrets."""
+    read = _list_parser(rest.TokenList, lambda response: response.tokens)
+    return ApiCall("GET", _path("tokens"), read)
 
 
 def create_token(
     tenant: str | None = None, *, expires: str | None = None, note: str = ""
-) -> ApiCall[NewToken]:
+) -> ApiCall[rest.NewToken]:
     """Create a token: a tenant's, or an operator's if ``tenant`` is None."""
     body: dict[str, Any] = {"role": "operator" if tenant is None else "tenant", "note": note}
     body |= {} if tenant is None else {"tenant": tenant}
     body |= {} if expires is None else {"expires": expires}
-    return ApiCall("POST", _path("tokens"), _read(NewToken), body=body, repeatable=False)
+    return ApiCall("POST", _path("tokens"), _read(rest.NewToken), body=body, repeatable=False)
 
 
 def revoke_token(number: int) -> ApiCall[None]:
@@ -450,15 +518,11 @@ def revoke_token(number: int) -> ApiCall[None]:
 
 
 def decisions(
-    job: str | None = None,
-    tenant: str | None = None,
-    cursor: int | None = None,
-    limit: int | None = None,
-) -> ApiCall[Page[StoredEvent]]:
-    """List the policy's decisions, newest first."""
-    read = _page_parser(DecisionPage, lambda page: page.decisions)
-    query = {"job": job, "tenant": tenant, "cursor": cursor, "limit": limit}
-    return ApiCall("GET", _path("decisions"), read, query)
+    *, job: str | None = None, tenant: str | None = None
+) -> ApiCall[Page[rest.StoredEvent]]:
+    """Yield the policy's decisions, newest first."""
+    read = _page_parser(rest.DecisionPage, lambda page: page.decisions)
+    return ApiCall("GET", _path("decisions"), read, {"job": job, "tenant": tenant})
 
 
 def start_whatif(
@@ -467,54 +531,59 @@ def start_whatif(
     policy: str | None = None,
     settings: Json | None = None,
     at: datetime | None = None,
-) -> ApiCall[WhatIf]:
-    """Start a what-if run, which simulates the days until ``at`` (now) in the background."""
+) -> ApiCall[rest.WhatIf]:
+    """Start a what-if run, which simulates the last days; returns at once.
+
+    The run repeats the last ``days`` with ``servers`` added by kind (negative: removed), under
+    ``policy`` with its ``settings``; None is the service's own policy. The days end ``at`` a
+    moment, by default now.
+    """
     parameters = {"days": days, "servers": servers, "policy": policy, "set": settings}
     parameters["at"] = None if at is None else at.isoformat()
     body = {key: value for key, value in parameters.items() if value is not None}
-    return ApiCall("POST", _path("whatif"), _read(WhatIf), body=body, repeatable=False, patience=30)
+    read = _read(rest.WhatIf)
+    return ApiCall("POST", _path("whatif"), read, body=body, repeatable=False, patience=30)
 
 
-def whatif(run: int) -> ApiCall[WhatIf]:
-    """Get the progress and the result of a what-if run."""
-    return ApiCall("GET", _path("whatif", str(run)), _read(WhatIf))
+def whatif(run: int) -> ApiCall[rest.WhatIf]:
+    """Return the progress and the result of a what-if run."""
+    return ApiCall("GET", _path("whatif", str(run)), _read(rest.WhatIf))
 
 
-def whatifs() -> ApiCall[tuple[WhatIf, ...]]:
-    """List what-if runs, newest first."""
-    return ApiCall("GET", _path("whatif"), _list_parser(WhatIfList, lambda response: response.runs))
+def whatifs() -> ApiCall[tuple[rest.WhatIf, ...]]:
+    """Return the what-if runs, newest first."""
+    read = _list_parser(rest.WhatIfList, lambda response: response.runs)
+    return ApiCall("GET", _path("whatif"), read)
 
 
-def cancel_whatif(run: int) -> ApiCall[WhatIf]:
+def cancel_whatif(run: int) -> ApiCall[rest.WhatIf]:
     """Cancel a what-if run."""
-    return ApiCall("DELETE", _path("whatif", str(run)), _read(WhatIf))
+    return ApiCall("DELETE", _path("whatif", str(run)), _read(rest.WhatIf))
 
 
-def comparison(days: float | None = None) -> ApiCall[Comparison]:
+def comparison(days: float | None = None) -> ApiCall[rest.Comparison]:
     """Compare an observing service's decisions with what really ran."""
     query = {"days": None if days is None else f"{days:g}"}
-    return ApiCall("GET", _path("comparison"), _read(Comparison), query, patience=30)
+    return ApiCall("GET", _path("comparison"), _read(rest.Comparison), query, patience=30)
 
 
-def compared_jobs(
-    cursor: int | None = None, limit: int | None = None
-) -> ApiCall[Page[ComparedJob]]:
-    """List jobs with both of their histories, newest first."""
-    read = _page_parser(ComparedJobPage, lambda page: page.jobs)
-    query = {"cursor": cursor, "limit": limit}
-    return ApiCall("GET", _path("comparison", "jobs"), read, query)
+def compared_jobs() -> ApiCall[Page[rest.ComparedJob]]:
+    """Yield jobs with both of their histories, newest first."""
+    read = _page_parser(rest.ComparedJobPage, lambda page: page.jobs)
+    return ApiCall("GET", _path("comparison", "jobs"), read)
 
 
-def service() -> ApiCall[ServiceStatus]:
-    """Get the service's configuration and status."""
-    return ApiCall("GET", _path("service"), _read(ServiceStatus))
+def service() -> ApiCall[rest.ServiceStatus]:
+    """Return the service's version, configuration and status."""
+    return ApiCall("GET", _path("service"), _read(rest.ServiceStatus))
 
 
-def timespan() -> ApiCall[Timespan]:
-    """Get the end of the timespan."""
-    return ApiCall("GET", _path("timespan"), _read(Timespan))
+def timespan() -> ApiCall[rest.Timespan]:
+    """Return the end of the timespan."""
+    return ApiCall("GET", _path("timespan"), _read(rest.Timespan))
 
 
-def change_timespan(until: str | None) -> ApiCall[Timespan]:
-    """Set or move the end of the timespan, or remove it with None."""
-    return ApiCall("PUT", _path("timespan"), _read(Timespan), body={"until": until}, patience=30)
+def change_timespan(until: str | None) -> ApiCall[rest.Timespan]:
+    """Set or move the end of the timespan (``18:00``, ``6h``), or remove it with None."""
+    read, body = _read(rest.Timespan), {"until": until}
+    return ApiCall("PUT", _path("timespan"), read, body=body, patience=30)

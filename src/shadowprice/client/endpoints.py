@@ -20,7 +20,6 @@ from shadowprice.core.errors import Fault, InputError
 
 SERVER_VARIABLE, TOKEN_VARIABLE = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
 DEFAULT_URL: Final = "http://127.0.0.1:8642"  # default URL of a service
-
 _MAX_FILE_BYTES: Final = 1 << 20
 
 
@@ -79,10 +78,7 @@ class SavedEndpoints:
 
     @classmethod
     def load(cls) -> SavedEndpoints:
-        """Load the stored servers; without a file, there are none.
-
-        Raises `InputError` also if other users can read the file: it holds tokens.
-        """
+        """Load the stored servers, if any; raise `InputError` if others can read the tokens."""
         path = config_file()
         if path is None:
             return cls()
@@ -174,14 +170,11 @@ def resolve_endpoint(
         url = normalize_url(target, location)
         tokens = (entry.token for entry in stored.known.values() if entry.url == url)
         address = Endpoint(url, next(tokens, None))
-    # The environment's token belongs to the environment's server; don't send it to another one.
-    token_applies = named is None or (
-        env_server is not None and address.url == _parse_url(env_server, stored)
-    )
-    return Endpoint(address.url, (token if token_applies else None) or address.token)
-
-
-def _parse_url(stated: str, kept: SavedEndpoints) -> str:
-    return (
-        kept.known[stated].url if stated in kept.known else normalize_url(stated, SERVER_VARIABLE)
-    )
+    if named is not None and env_server is not None:
+        known = stored.known.get(env_server)
+        env_url = normalize_url(env_server, SERVER_VARIABLE) if known is None else known.url
+        # The environment's token belongs to the environment's server; don't send it elsewhere.
+        token = token if address.url == env_url else None
+    elif named is not None:
+        token = None
+    return Endpoint(address.url, token or address.token)

@@ -36,15 +36,10 @@ from shadowprice.kubernetes.pausing import Backoff
 log = logging.getLogger("shadowprice.kubernetes")
 
 IN_CLUSTER: Final = "in-cluster"  # address that selects the service account of this pod
-
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # timeout of a request, in seconds
-
 RETRY_TIMEOUT_SECONDS: Final = 60.0  # seconds for which a throttled request (429) is retried
-
-MAX_RETRY_DELAY_SECONDS: Final = 5.0
-"""Maximum backoff in seconds of these retries, unless the server demands a longer one."""
-
+MAX_RETRY_DELAY_SECONDS: Final = 5.0  # of these retries, unless the server demands more
 MAX_INFLIGHT_REQUESTS: Final = 8
 """Maximum number of concurrent requests of a connection, without streams.
 
@@ -53,9 +48,7 @@ leases. With this limit, an idle server still answers hundreds of requests per s
 """
 
 TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # seconds before its expiry that a token is renewed
-
-MIN_TOKEN_REFRESH_SECONDS: Final = 10.0
-"""Minimum seconds between two renewals, because a plugin may be slow or return expired tokens."""
+MIN_TOKEN_REFRESH_SECONDS: Final = 10.0  # a plugin may be slow, or return expired tokens
 
 _PATCH_TYPES: Final = {
     "json": "application/json-patch+json",
@@ -75,7 +68,6 @@ _CONFIG_ERRORS: Final = (
 )
 """Exceptions besides the library's own that an invalid kubeconfig causes."""
 _MAX_LINE_BYTES: Final = 8 << 20  # maximum bytes of a line; no object is that large
-
 _MAX_MESSAGE_CHARS: Final = 500
 
 
@@ -205,10 +197,7 @@ class ApiClient:
         self._may_write = may_write
 
     def time(self) -> float | None:
-        """Return the server's time, seconds since 1970; None before its first response.
-
-        The server sends whole seconds, so the result may lag by one.
-        """
+        """Return the server's time in seconds since 1970, one late at most; None if unknown."""
         date, received = self._last_date
         try:
             server_time = parsedate_to_datetime(date).timestamp()
@@ -222,8 +211,6 @@ class ApiClient:
         await session.connector.close(abort_ssl=True)
         await self._client.close()
         await asyncio.sleep(0)  # the loop closes transports in its next turn
-
-    # ------------------------------------------------------------------ requests
 
     async def get(self, path: str, **query: object) -> dict[str, Any]:
         """Return an object or a list.
@@ -266,7 +253,9 @@ class ApiClient:
         as `get` does, also if it is throttled for more than `RETRY_TIMEOUT_SECONDS` seconds, and
         `LeadershipLostError` if the connection must not write now.
         """
-        text = await self._send(method, path, query or {}, body, content, urgent=urgent)
+        text = await self._send(
+            method, path, urgent=urgent, query=query or {}, body=body, content=content
+        )
         try:
             document: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -275,18 +264,9 @@ class ApiClient:
 
     async def text(self, path: str, **query: object) -> bytes:
         """Return a response that isn't JSON, such as a log. See `get`."""
-        return await self._send("GET", path, query, None, "application/json")
+        return await self._send("GET", path, query=query)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object],
-        body: Any,
-        content: str,
-        *,
-        urgent: bool = False,
-    ) -> bytes:
+    async def _send(self, method: str, path: str, *, urgent: bool = False, **request: Any) -> bytes:
         until = time.monotonic() + RETRY_TIMEOUT_SECONDS
         pauses = Backoff(1.0, MAX_RETRY_DELAY_SECONDS)
         while True:
@@ -295,13 +275,9 @@ class ApiClient:
                     nullcontext() if urgent else self._slots,
                     asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
                 ):
+                    is_restricted = not (method == "GET" or urgent)
                     response = await self._start_request(
-                        method,
-                        path,
-                        query,
-                        body,
-                        content,
-                        is_restricted=not (method == "GET" or urgent),
+                        method, path, is_restricted=is_restricted, **request
                     )
                     try:
                         text: bytes = await response.read()
@@ -331,7 +307,7 @@ class ApiClient:
         """
         try:
             async with asyncio.timeout(answer):
-                response = await self._start_request("GET", path, query, None, "application/json")
+                response = await self._start_request("GET", path, query=query)
             try:
                 if response.status >= 400:
                     raise _error_from_response(response.status, await response.read())
@@ -361,10 +337,10 @@ class ApiClient:
         self,
         method: str,
         path: str,
-        query: Mapping[str, object],
-        body: Any,
-        content: str,
         *,
+        query: Mapping[str, object],
+        body: Any = None,
+        content: str = "application/json",
         is_restricted: bool = False,
     ) -> Any:
         headers = {"Accept": "application/json, */*", "Content-Type": content}

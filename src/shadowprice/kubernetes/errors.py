@@ -48,10 +48,7 @@ class ApiError(ShadowpriceError):
 
     @property
     def refused(self) -> bool:
-        """Whether the same request would be refused again.
-
-        A right or the namespace is missing, or the object is invalid.
-        """
+        """Whether a repetition would be refused too: no right, no namespace, invalid object."""
         return self.status in {400, 401, 403, 404, 405, 413, 422}
 
     @property

@@ -25,10 +25,7 @@ log = logging.getLogger("shadowprice.kubernetes")
 CachedT = TypeVar("CachedT")
 
 PAGE: Final = 500  # objects per page of a list
-
-WATCH_TIMEOUT_SECONDS: Final = 120
-"""Maximum seconds of one watch; the next watch continues from its version."""
-
+WATCH_TIMEOUT_SECONDS: Final = 120  # of one watch; the next one continues from its version
 INITIAL_BACKOFF_SECONDS: Final = 0.2
 MAX_BACKOFF_SECONDS: Final = 5.0
 """Initial and maximum backoff in seconds, also of watches that end at once."""
@@ -78,8 +75,6 @@ class Informer(Generic[CachedT]):
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    # ------------------------------------------------------------------ listing
-
     async def _list(self) -> None:
         items: dict[str, CachedT] = {}
         more: dict[str, object] = {}
@@ -112,8 +107,6 @@ class Informer(Generic[CachedT]):
                 self._changed(key, old, kept)
             except Exception:
                 log.exception("failed to process an event of %s on %s", self._path, key)
-
-    # ------------------------------------------------------------------ following
 
     async def _follow(self) -> None:
         pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)

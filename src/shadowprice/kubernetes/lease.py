@@ -26,12 +26,8 @@ from shadowprice.kubernetes.pausing import Backoff
 log = logging.getLogger("shadowprice.kubernetes")
 
 LEASE_DURATION_SECONDS: Final = 15  # seconds after which a lease without renewal expires
-
 RENEW_INTERVAL_SECONDS: Final = 4.0  # seconds between renewals
-
-RENEW_DEADLINE_MARGIN_SECONDS: Final = 5.0
-"""Seconds before expiry at which the holder gives up a lease that it couldn't renew."""
-
+RENEW_DEADLINE_MARGIN_SECONDS: Final = 5.0  # before expiry, the holder gives up a lease
 INITIAL_POLL_SECONDS: Final = 0.5
 MAX_POLL_SECONDS: Final = 2.0
 """Initial and maximum backoff in seconds between polls of a lease that another holds."""
@@ -84,17 +80,14 @@ class Lease:
             current = await self._read()
             spec = current.get("spec", {})
             holder, renewed = spec.get("holderIdentity") or "", str(spec.get("renewTime", ""))
+            is_free = holder in {"", self._identity} or over(holder)
             if renewed != self._last_renewal:
                 was_seen = bool(self._last_renewal)
                 self._last_renewal, self._seen_since = renewed, _now()
-                if was_seen and holder not in {"", self._identity} and not over(holder):
+                if was_seen and not is_free:
                     return False  # the holder is alive
             duration = float(spec.get("leaseDurationSeconds") or LEASE_DURATION_SECONDS)
-            if (
-                holder in {"", self._identity}
-                or over(holder)
-                or (_now() - self._seen_since > duration)
-            ):
+            if is_free or _now() - self._seen_since > duration:
                 if await self._write(current, taking=True):
                     self.epoch = int(self._held["spec"]["leaseTransitions"])
                     self._renewing = asyncio.create_task(self._renew())

@@ -11,10 +11,7 @@ JITTER: Final = 0.2  # maximum fraction by which jitter shortens a delay, so tha
 
 
 class Backoff:
-    """Exponential backoff: each failure doubles the delay, up to a maximum.
-
-    ``initial`` and ``maximum`` are delays in seconds.
-    """
+    """Exponential backoff: each failure doubles the delay in seconds, up to a maximum."""
 
     def __init__(self, initial: float, maximum: float) -> None:
         self._initial = initial

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shadowprice.rest.jobs import StoredEvent
+from shadowprice.rest import StoredEvent
 from shadowprice.service.problems import ProblemError, tenant_limit_problem
 from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.store_queries import event_resource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
@@ -18,6 +18,7 @@ from shadowprice.service.state.job_views import JobView
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.writer import Writer
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -37,7 +38,12 @@ class ServiceHost(Protocol):
     def writing(self) -> Writer:
         """The writer; raises `ProblemError` if this instance doesn't write."""
 
-    async def read(self, query: Callable[[Connection], Result]) -> Result:
+    async def read(
+        self,
+        query: Callable[Concatenate[Connection, P], Result],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Result:
         """Run a query of the store in a reader thread."""
 
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
@@ -51,6 +57,6 @@ async def find_view(service: ServiceHost, key: str) -> JobView | None:
     """Return the job with a key, open or closed; None if it was purged."""
     view = service.writing.published.cached_job(key)
     if view is None:
-        stored = await service.read(lambda connection: store_queries.job(connection, key))
+        stored = await service.read(store_queries.job, key)
         view = None if stored is None else stored[0]
     return view

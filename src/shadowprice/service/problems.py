@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.rest.base import Diagnostic, Problem
+from shadowprice.rest import Diagnostic, Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = {"Retry-After": "10"}

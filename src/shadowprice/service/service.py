@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, select
 
@@ -67,6 +67,7 @@ from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 STANDBY_POLL_SECONDS: Final = 2.0  # seconds between two attempts of a standby to become the writer
@@ -439,13 +440,18 @@ class Service:
             code, detail = "stopping", "it is ending"
         return ProblemError(code, detail, headers={"Retry-After": "5"})
 
-    async def read(self, query: Callable[[Connection], Result]) -> Result:
+    async def read(
+        self,
+        query: Callable[Concatenate[Connection, P], Result],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Result:
         """Run a query of the store in a reader thread; tenants take turns."""
 
         def run_query() -> Result:
             try:
                 with self.store.reading() as connection:
-                    return query(connection)
+                    return query(connection, *args, **options)
             except StoreError as error:
                 log.error("the store cannot be read: %s", error)
                 raise

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.rest.jobs import StoredEvent
+from shadowprice.rest import StoredEvent
 from shadowprice.service.host import find_view
 from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings

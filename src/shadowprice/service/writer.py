@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.background import run_all
-from shadowprice.rest.jobs import StoredEvent
+from shadowprice.rest import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.operation_queue import OperationQueue, Write, fail_batch, resolve_batch

@@ -10,7 +10,7 @@ import pytest
 
 from shadowprice.cli.commands.follow import _event_line
 from shadowprice.cli.live import when, with_local_times
-from shadowprice.rest.jobs import Event
+from shadowprice.rest import Event
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.budget import points_text
 from shadowprice.core.errors import InputError
 from shadowprice.core.length_history import name_stem
-from shadowprice.rest.jobs import PredictedLength
+from shadowprice.rest import PredictedLength
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.client.stream import SseDecoder, reconnect_delays
+from shadowprice.client.clients import SseDecoder, reconnect_delays
 
 EVENTS = st.lists(
     st.tuples(
@@ -40,7 +40,7 @@ def test_a_broken_event_is_not_reported_and_does_not_count() -> None:
     decoder = SseDecoder(7)
     lines = _lines(8, "admitted", {"a": "b"})
     assert [event for line in lines[:-1] for event in decoder.feed(line)] == []
-    decoder.broken()
+    decoder.discard()
     assert list(decoder.feed("")) == []
     assert decoder.last == 7
     assert [event.id for line in lines for event in decoder.feed(line)] == [8]
@@ -52,7 +52,7 @@ def test_a_stream_that_breaks_before_its_first_event_resumes_where_it_started() 
     assert decoder.last is None
     assert list(decoder.feed("")) == []
     assert decoder.last == 41
-    decoder.broken()
+    decoder.discard()
     assert decoder.last == 41
     assert list(decoder.feed("")) == []
     assert decoder.last == 41

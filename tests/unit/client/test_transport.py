@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from shadowprice.client import Client, Endpoint, ServiceError, ServiceUnreachableError, calls
-from shadowprice.client import transport as shared
+from shadowprice.client import clients as shared
 from shadowprice.core.errors import InputError
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 

@@ -18,10 +18,11 @@ from shadowprice.kubernetes.definition import (
     CEL_RULES,
     EXCLUDED_KEYS,
     IMMUTABLE_KEYS,
+    SchemaError,
     build_crd,
     supports_cel_rules,
+    to_structural_schema,
 )
-from shadowprice.kubernetes.structural import SchemaError, to_structural_schema
 from shadowprice.service.state.submission import REVISABLE_KEYS
 from tests.support.examples import example_count
 

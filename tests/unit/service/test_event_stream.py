@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shadowprice.client.stream import SseDecoder
-from shadowprice.rest.jobs import StoredEvent
+from shadowprice.client.clients import SseDecoder
+from shadowprice.rest import StoredEvent
 from shadowprice.service import event_stream
 from shadowprice.service.event_stream import (
     MAX_SUBSCRIBERS,

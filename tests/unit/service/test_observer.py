@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select
 
 from shadowprice.executors.contract import ObservedJob, ServerAllocation
-from shadowprice.rest.jobs import StoredEvent
+from shadowprice.rest import StoredEvent
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.execution.observer import RecordObservation
-from shadowprice.service.queries.comparison import compare_jobs, comparison, observed_bars, totals
-from shadowprice.service.queries.timeline import planned_bars
+from shadowprice.service.queries.comparison import compare_jobs, comparison, totals
+from shadowprice.service.queries.timeline import past_bars, planned_bars
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.operations import CancelJob
 from shadowprice.service.state.store_queries import jobs_of_all_tenants, list_events
@@ -356,7 +356,8 @@ def test_observed_bars_end_at_the_last_poll(bench: ObserverBench) -> None:
     last = bench.clock.wall()
     bench.advance(5)
     with bench.store.reading() as connection:
-        [bar], cut = observed_bars(connection, bench.durable.state.calendar, 0, bench.clock.wall())
+        calendar, now = bench.durable.state.calendar, bench.clock.wall()
+        [bar], cut = past_bars(connection, calendar, 0, now, observed=True)
     assert not cut
     assert bar.ends == pytest.approx(float(bench.durable.state.calendar.in_slots(last)))
 

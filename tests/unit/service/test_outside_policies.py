@@ -111,6 +111,6 @@ def test_a_request_cannot_name_a_file(path: Path) -> None:
     wanted = WhatIfParameters(policy=now.name, set={"workers": "max"})
     requested = parse_request(wanted, CLUSTER, now, 0)
     assert requested.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"})
-    assert requested.settings == {"workers": "max"}
+    assert requested.question.set == {"workers": "max"}
     own = parse_request(WhatIfParameters(), CLUSTER, requested.choice, 0)
-    assert (own.choice, own.settings) == (requested.choice, {})
+    assert (own.choice, own.question.set) == (requested.choice, {})

@@ -180,14 +180,14 @@ def test_levels_of_a_large_cluster_take_little_memory() -> None:
 
 
 def test_cached_timelines_are_limited_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitoring, "MAX_CACHED_TIMELINES", 3)
+    monkeypatch.setattr(monitoring, "MAX_CACHED_RESPONSES", 3)
     monkeypatch.setattr(monitoring, "MAX_CACHED_BYTES", 10)
     cache: dict[Any, Any] = {}
     for key, size, kept in (("a", 4, 1), ("b", 4, 2), ("a", 5, 2), ("c", 2, 1), ("d", 99, 1)):
-        entry = monitoring._CachedTimeline(b"x" * size, 0, 0.0, 0.0)
-        monitoring._cache_timeline(cache, key, entry)
+        entry = monitoring._CachedResponse(b"x" * size, 0, 0.0, 0.0)
+        monitoring._cache_response(cache, key, entry)
         assert len(cache) == kept
         assert cache[key] is entry
     for key in range(4):
-        monitoring._cache_timeline(cache, key, monitoring._CachedTimeline(b"", 0, 0.0, 0.0))
+        monitoring._cache_response(cache, key, monitoring._CachedResponse(b"", 0, 0.0, 0.0))
     assert [*cache] == [3]

@@ -19,11 +19,10 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.owner import Owner
 from shadowprice.core.refusal import RefusalReason as Refusal
 from shadowprice.executors.virtual.loop import run_virtual
-from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.definition import EXCLUDED_KEYS, build_crd
 from shadowprice.kubernetes.errors import LeadershipLostError
-from shadowprice.kubernetes.names import FINALIZER
+from shadowprice.kubernetes.names import FINALIZER, Condition, Reason
 from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import JobView, State
@@ -33,16 +32,17 @@ from shadowprice.service.trainingjobs.controller import (
     STATUS_WRITE_SECONDS,
     STATUS_WRITES_PER_SECOND,
     Controller,
+    WorkQueue,
     status_write_interval,
 )
-from shadowprice.service.trainingjobs.resource import TrainingJobResource, diff_spec
-from shadowprice.service.trainingjobs.status import (
+from shadowprice.service.trainingjobs.resource import (
     SubmissionRejected,
+    TrainingJobResource,
     build_patch,
     build_status,
+    diff_spec,
     needs_patch,
 )
-from shadowprice.service.trainingjobs.workqueue import WorkQueue
 from shadowprice.service.writer import Writer
 from tests.support.services import CLUSTER, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS

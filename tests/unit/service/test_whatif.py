@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from shadowprice import rest
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.whatif import WhatIfRequest, WhatIfRunner
@@ -30,6 +32,8 @@ def test_an_instance_that_closes_deletes_no_files_of_another(tmp_path: Path) -> 
 @pytest.mark.parametrize(("days", "span"), [(1, "day"), (2, "2 days"), (0.5, "0.5 days")])
 def test_a_time_without_jobs_is_named(tmp_path: Path, days: float, span: str) -> None:
     choice = PolicyChoice("fifo", {})
-    request = WhatIfRequest(days, 0, {}, choice, {})
+    at = datetime.fromtimestamp(0, UTC)
+    question = rest.WhatIfQuestion(days=days, at=at, servers={}, policy="fifo", set={})
+    request = WhatIfRequest(question, choice, 0)
     with pytest.raises(ProblemError, match=f"no job was submitted in the last {span}$"):
         WhatIfRunner(tmp_path).start(request, CLUSTER, [], choice, 0)

@@ -27,7 +27,7 @@ from shadowprice.core.wording import quote_for_display
 
 if TYPE_CHECKING:
     from shadowprice.client import AccountEntry, Client, Statement, Tenant
-    from shadowprice.rest.tenants import Account, Budget
+    from shadowprice.rest import Account, Budget
 
 MAX_ENTRIES: Final = 1_000_000  # maximum of --limit
 COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note")

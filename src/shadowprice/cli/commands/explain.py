@@ -18,7 +18,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escape_controls, first_line, lines_after_first
 
 if TYPE_CHECKING:
-    from shadowprice.rest.jobs import StoredEvent
+    from shadowprice.rest import StoredEvent
     from shadowprice.results.advice import JobAdvice
     from shadowprice.results.job_history import JobHistory
 

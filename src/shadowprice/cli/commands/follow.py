@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from shadowprice.client import Client
-    from shadowprice.rest.jobs import Event, LogChunk
+    from shadowprice.rest import Event, LogChunk
 
 
 def logs(

@@ -14,7 +14,7 @@ from shadowprice.cli.live import ServerOption, connect, number, show, span, when
 from shadowprice.cli.options import OutputOption
 
 if TYPE_CHECKING:
-    from shadowprice.rest.comparison import ComparedJob, Comparison
+    from shadowprice.rest import ComparedJob, Comparison
 
 
 def observed(

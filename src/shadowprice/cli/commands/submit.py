@@ -51,9 +51,7 @@ from shadowprice.core.wording import (
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
-    from shadowprice.rest.jobs import PredictedLength
-    from shadowprice.rest.ops import ServiceStatus
-    from shadowprice.rest.uploads import UploadLimits
+    from shadowprice.rest import PredictedLength, ServiceStatus, UploadLimits
 
 
 MAX_OUTLOOKS = 3  # limit of submitted jobs whose outlooks are shown; `explain` shows any
@@ -573,7 +571,7 @@ def _expected(job: Job) -> str:
 
 def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     """Yield names and values that describe one job."""
-    from shadowprice.rest.jobs import JobDetail
+    from shadowprice.rest import JobDetail
 
     yield "id", job.id
     yield "state", job.state

@@ -12,7 +12,7 @@ from shadowprice.cli.options import OutputOption
 from shadowprice.cli.plain_job import absolute_moment
 
 if TYPE_CHECKING:
-    from shadowprice.rest.ops import Timespan
+    from shadowprice.rest import Timespan
 
 NONE = "none"  # argument that removes the end
 

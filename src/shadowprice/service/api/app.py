@@ -1,34 +1,43 @@
-"""The FastAPI application: routers, problem details, and rules for every request."""
+"""The FastAPI application: routers, OpenAPI document, problem details, rules for every request.
+
+FastAPI describes parameters and responses from the handlers' signatures. Bodies come from
+`JsonBody`, and the problems of a route follow from its dependencies; a route declares only the
+problems of its own, as ``responses=problems(404)``.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import shadowprice
+from shadowprice import rest
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.specs.faults import issue_text
 from shadowprice.core.wording import escape_controls
-from shadowprice.service.api import (
-    comparison,
-    jobs,
-    monitoring,
-    openapi,
-    ops,
-    servers,
-    tenants,
-    tokens,
-    uploads,
+from shadowprice.service.api import jobs, monitoring, ops, servers, tenants, tokens, uploads
+from shadowprice.service.api.requests import (
+    REFERENCE,
+    JsonBody,
+    authenticate_operator,
+    check_query,
+    problem_response,
+    problems,
+    split_path,
 )
-from shadowprice.service.api.requests import problem_response, split_path
 from shadowprice.service.auth import verify_progress_token
 from shadowprice.service.connections import max_connections
 from shadowprice.service.dashboard import router as dashboard
@@ -47,9 +56,10 @@ _CODES = {
 }
 
 
-_ROUTERS = tuple(
-    module.router
-    for module in (jobs, uploads, monitoring, comparison, servers, tokens, tenants, ops)
+_ROUTERS = (
+    *(module.router for module in (jobs, uploads, monitoring)),
+    monitoring.comparison_router,
+    *(module.router for module in (servers, tokens, tenants, ops)),
 )
 
 
@@ -59,7 +69,7 @@ class Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, generated at the first call."""
         if self.openapi_schema is None:
-            self.openapi_schema = openapi.document(self, (*_ROUTERS, ops.probes))
+            self.openapi_schema = _document(self, (*_ROUTERS, ops.probes))
         return self.openapi_schema
 
 
@@ -80,10 +90,11 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
+    app.state.responses = {}
     for router in (*_ROUTERS, ops.probes, dashboard):
         app.include_router(router)
     app.add_exception_handler(ShadowpriceError, _known_error)
-    app.add_exception_handler(MemoryError, _out_of_memory)
+    app.add_exception_handler(MemoryError, _known_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(Exception, _known_error)
@@ -91,12 +102,70 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
-async def _known_error(_request: Request, error: Exception) -> Response:
-    return problem_response(problem_from_error(error))
+# ------------------------------------------------------------------ OpenAPI document
+
+_BODY_PROBLEMS: Final = (400, 413, 415)
+_TOKEN_PROBLEMS: Final = (401, 429, 500, 503)
+"""Problems of every route that needs a token: no valid token, too many requests, an unexpected
+error, and an instance or a store that can't answer now."""
 
 
-async def _out_of_memory(request: Request, error: Exception) -> Response:
-    log.error("out of memory in %s %s", request.method, escape_controls(request.url.path[:200]))
+def _document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
+    """Return the OpenAPI document of an application with these routers."""
+    result = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+    )
+    schemas = result["components"]["schemas"]
+    # FastAPI's own error model, which no route answers with.
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    problem = rest.Problem.model_json_schema(ref_template=REFERENCE)
+    schemas |= problem.pop("$defs") | {rest.Problem.__name__: problem}
+    for route in (route for router in routers for route in router.routes):
+        if isinstance(route, APIRoute):
+            for method in route.methods or ():
+                _complete(result["paths"][route.path_format][method.lower()], route, schemas)
+    return result
+
+
+def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any]) -> None:
+    statuses: set[int] = set()
+    for call in _calls(route.dependant):
+        if call is check_query:
+            statuses.add(422)
+        elif isinstance(call, HTTPBearer):
+            statuses.update(_TOKEN_PROBLEMS)
+        elif call is authenticate_operator:
+            statuses.add(403)
+        elif isinstance(call, JsonBody):
+            statuses |= {*_BODY_PROBLEMS, 422}
+            schema = call.schema()
+            for name, definition in schema.pop("$defs", {}).items():
+                schemas.setdefault(name, definition)
+            content = {"application/json": {"schema": schema}}
+            operation["requestBody"] = {"required": True, "content": content}
+    responses = operation["responses"]
+    responses.pop("422", None)  # FastAPI's, in another form
+    for status in sorted(statuses):
+        responses.setdefault(str(status), problems(status)[status])
+
+
+def _calls(dependant: Dependant) -> Iterator[Any]:
+    for dependency in dependant.dependencies:
+        yield dependency.call
+        yield from _calls(dependency)
+
+
+# ------------------------------------------------------------------ problems
+
+
+async def _known_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, MemoryError):
+        log.error("out of memory in %s %s", request.method, escape_controls(request.url.path[:200]))
     return problem_response(problem_from_error(error))
 
 
@@ -152,8 +221,6 @@ _HEADERS = [
 
 
 _ENDLESS = "/v1/events"  # the route that has no HEAD, because its response doesn't end
-
-
 _PUBLIC = re.compile(r"/|/assets/.*|/healthz|/readyz|/v1/openapi\.json", re.DOTALL)
 """Paths that need no token: they hold nothing of any tenant."""
 

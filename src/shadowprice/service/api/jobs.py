@@ -16,6 +16,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from sqlalchemy import Connection
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
@@ -25,25 +26,7 @@ from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
 from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.executors.contract import Obstacle
 from shadowprice.executors.progress import decode_report, describe_omitted, read_progress
-from shadowprice.rest.jobs import (
-    BrokenPromise,
-    GenerationList,
-    Job,
-    JobDetail,
-    JobEvent,
-    JobEventPage,
-    JobHistory,
-    JobOutlook,
-    JobPage,
-    LogChunk,
-    ProgressCurve,
-    Quote,
-    RefusedSubmission,
-    StoredEvent,
-    SubmittedJobs,
-)
-from shadowprice.service.api.openapi import problems
-from shadowprice.service.api.references import find_job, find_reporting_job
+from shadowprice.service.api.references import JobDep, find_job, find_reporting_job
 from shadowprice.service.api.requests import (
     CallerDep,
     Cursor,
@@ -53,35 +36,24 @@ from shadowprice.service.api.requests import (
     api_router,
     get_service,
     in_turn,
+    parse_choices,
     parse_json,
+    problems,
     read_body,
     requested_tenant,
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
-from shadowprice.service.execution.modes import (
-    container_diagnostic,
-    upload_diagnostic,
-    user_diagnostic,
-)
+from shadowprice.service.execution import modes
 from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
-from shadowprice.service.state import store_queries
+from shadowprice.service.state import operations, store_queries
 from shadowprice.service.state.ending import with_clock_times
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.operations import (
-    CancelJob,
-    QuoteJob,
-    QuoteResult,
-    ResubmitJob,
-    ReviseJob,
-    SubmitJobs,
-    without_known_jobs,
-)
 from shadowprice.service.state.submission import (
     REVISABLE_KEYS,
     Submission,
@@ -147,10 +119,7 @@ class ProgressReport(BaseModel):
     checkpoints: bool = Field(False, description="whether the job continues from checkpoints")
 
 
-@router.post(
-    "/jobs",
-    responses={202: {"model": SubmittedJobs}, **problems(403, 409)},
-)
+@router.post("/jobs", responses={202: {"model": rest.SubmittedJobs}, **problems(403, 409)})
 async def submit(
     request: Request,
     response: Response,
@@ -159,7 +128,7 @@ async def submit(
     body: Annotated[Any, Depends(JsonBody(JobSpec | JobBatch, validated=False))],
     wait: Annotated[int, Query(ge=0, le=MAX_WAIT_SECONDS, description="seconds")] = 0,
     idempotency_key: IdempotencyKey = None,
-) -> Job | SubmittedJobs:
+) -> rest.Job | rest.SubmittedJobs:
     """Submit one job, or several as `{"jobs": [...]}`.
 
     One job is decided at once (200). Several are accepted as `pending`, all or none, and decided as
@@ -187,7 +156,7 @@ async def submit(
         await _check_uploads(service, submissions, single=not several)
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        results = await writer.do(SubmitJobs(submissions, at_once=not several))
+        results = await writer.do(operations.SubmitJobs(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
             writer,
@@ -202,11 +171,11 @@ async def submit(
             raise error
         return (await get_view(service, key)).to_resource()
     response.status_code = 202
-    return SubmittedJobs(
+    return rest.SubmittedJobs(
         jobs=[
             (await get_view(service, key)).to_resource()
             if error is None
-            else RefusedSubmission(name=submission.name, problem=error.to_resource())
+            else rest.RefusedSubmission(name=submission.name, problem=error.to_resource())
             for submission, (key, error) in zip(submissions, results, strict=True)
         ]
     )
@@ -254,7 +223,7 @@ async def _new_submissions(
         with _reserve(service, tenant, new):
             return new
     except ProblemError:
-        return await service.read(lambda connection: without_known_jobs(connection, new))
+        return await service.read(operations.without_known_jobs, new)
 
 
 def _check_runs(service: Service, submissions: list[Submission], *, single: bool) -> None:
@@ -264,8 +233,8 @@ def _check_runs(service: Service, submissions: list[Submission], *, single: bool
     faults: list[Fault | None] = []
     for index, submission in enumerate(submissions):
         place = "job" if single else f"jobs[{index}]"
-        faults.append(user_diagnostic(service.settings, submission.spec, place))
-        faults.append(container_diagnostic(runner.executor, submission.spec, place))
+        faults.append(modes.user_diagnostic(service.settings, submission.spec, place))
+        faults.append(modes.container_diagnostic(runner.executor, submission.spec, place))
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
 
@@ -280,14 +249,14 @@ async def _check_uploads(service: Service, submissions: list[Submission], *, sin
             continue
         if uploads is not None:
             uploads.use(submission.tenant, run.upload, now)
-        fault = upload_diagnostic(uploads, submission.spec, place)
+        fault = modes.upload_diagnostic(uploads, submission.spec, place)
         if fault is not None:
             faults[submission.qualified_name] = fault
     if not faults:
         return
     missing = [item for item in submissions if item.qualified_name in faults]
     # A repeated submission needs no upload.
-    new = await service.read(lambda connection: without_known_jobs(connection, missing))
+    new = await service.read(operations.without_known_jobs, missing)
     if new:
         raise InputError([faults[item.qualified_name] for item in new][:50])
 
@@ -337,24 +306,18 @@ async def list_jobs(
     ] = "",
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> JobPage:
+) -> rest.JobPage:
     """List jobs, newest first; `next` is the cursor of the next page.
 
     A page of a search by name ends after 20,000 jobs, of a tenant if the list is a tenant's. It
     may have fewer than `limit` entries, even none, and still a `next`.
     """
-    states = [text for text in state.split(",") if text]
-    for text in states:
-        if text not in list(State):
-            choices = ", ".join(State)
-            raise InputError(
-                Fault("?state", f"unknown state {quote_for_display(text)}", f"one of: {choices}")
-            )
+    states = parse_choices("?state", state, State)
     tenant = requested_tenant(caller, tenant)
     jobs = service.writing.published.jobs
 
     # In the reader's thread: a thousand jobs would delay other requests.
-    def read(connection: Connection) -> JobPage:
+    def read(connection: Connection) -> rest.JobPage:
         after = store_queries.search_start(connection, cursor, tenant) if search else 0
         views = store_queries.list_jobs(
             connection,
@@ -368,20 +331,19 @@ async def list_jobs(
         )
         page = [view.to_resource() for view in views]
         following = after + 1 if after else None
-        return JobPage(jobs=page, next=page[-1].id if len(page) == limit else following)
+        return rest.JobPage(jobs=page, next=page[-1].id if len(page) == limit else following)
 
     return await service.read(read)
 
 
 @router.get("/jobs/{name:name}", responses=problems(404))
-async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetail:
+async def get_job(view: JobDep, service: ServiceDep) -> rest.JobDetail:
     """Return a job with its submission in `spec`."""
-    view = await find_job(service, caller, name)
-    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
+    stored = await service.read(store_queries.job, view.key)
     spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
     obstacles = (item for item in service.obstacles() if item.job == view.key)
-    return JobDetail(
+    return rest.JobDetail(
         **dict(view.to_resource()),
         broken_promise=broken,
         spec=spec,
@@ -407,10 +369,9 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @router.delete("/jobs/{name:name}", responses=problems(404, 409))
-async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
+async def cancel(view: JobDep, service: ServiceDep) -> rest.Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
-    view = await find_job(service, caller, name)
-    cancelled: JobView = await service.writing.do(CancelJob(view.key))
+    cancelled: JobView = await service.writing.do(operations.CancelJob(view.key))
     return cancelled.to_resource()
 
 
@@ -422,7 +383,7 @@ async def resubmit(
     body: Annotated[Resubmission, Depends(JsonBody(Resubmission))],
     cancel: bool = False,
     idempotency_key: IdempotencyKey = None,
-) -> Job:
+) -> rest.Job:
     """Submit a closed job again under a new name, from its beginning.
 
     With `cancel`, an open job is cancelled when the new one is submitted, or not at all. The same
@@ -438,7 +399,7 @@ async def resubmit(
         raise InputError(Fault("body.name", message, "use a new name"))
     if view.state.open and not cancel:
         raise ProblemError("conflict", f"job {view.name!r} is {view.state}; requeue it instead")
-    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
+    stored = await service.read(store_queries.job, view.key)
     assert stored is not None  # a job that is visible is stored until it is purged
     labels = {
         key: value
@@ -458,30 +419,29 @@ async def resubmit(
     submissions = [replace(item, request=request) for item in submissions]
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        key = await writer.do(ResubmitJob(view.key, submissions[0]))
+        key = await writer.do(operations.ResubmitJob(view.key, submissions[0]))
     return (await get_view(service, key)).to_resource()
 
 
 @router.patch("/jobs/{name:name}", responses=problems(404, 409))
 async def revise(
-    name: str,
     request: Request,
     service: ServiceDep,
     caller: CallerDep,
     changes: Annotated[Any, Depends(JsonBody(JobRevision, validated=False))],
+    view: JobDep,
     dry_run: bool = False,
-) -> Job:
+) -> rest.Job:
     """Revise an open job: its utility, its work or its `deadline`.
 
     With `dry_run`, nothing changes: the response is the job as it would be, with its price.
     """
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
-    view = await find_job(service, caller, name)
     writer = service.writing
     memory = await in_turn(request, partial(_check_revision, service, view, changes))
     with service.reserve(caller.scope, 0, memory):
-        revised: JobView = await writer.do(ReviseJob(view.key, changes, dry_run))
+        revised: JobView = await writer.do(operations.ReviseJob(view.key, changes, dry_run))
     return revised.to_resource()
 
 
@@ -503,8 +463,8 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
 
 @router.get("/jobs/{name:name}/explain", responses=problems(404))
 async def explain(
-    name: str, service: ServiceDep, caller: CallerDep, outlook: bool = False
-) -> JobHistory:
+    view: JobDep, service: ServiceDep, caller: CallerDep, outlook: bool = False
+) -> rest.JobHistory:
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
     A long history has its first and its newest events. `omitted` counts the events between them;
@@ -512,14 +472,9 @@ async def explain(
     one that waits or was refused lacks now, and the smallest changes that would get it admitted,
     which takes up to a second.
     """
-    view = await find_job(service, caller, name)
-    events, gap = await service.read(
-        lambda connection: store_queries.job_history(connection, view.key)
-    )
-    runs = await service.read(
-        lambda connection: store_queries.generations(connection, view.key, 100)
-    )
-    return JobHistory(
+    events, gap = await service.read(store_queries.job_history, view.key)
+    runs = await service.read(store_queries.generations, view.key, 100)
+    return rest.JobHistory(
         job=view.to_resource(),
         broken_promise=await _broken_promise(service, view),
         events=events,
@@ -530,12 +485,12 @@ async def explain(
     )
 
 
-async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOutlook | None:
+async def _outlook(service: Service, view: JobView, tenant: str | None) -> rest.JobOutlook | None:
     """Return the outlook of a job that doesn't run yet or was refused; None without quotes."""
     is_promised = view.state is State.ADMITTED and not view.servers
     if view.state not in {State.STANDBY, State.REFUSED} and not is_promised:
         return None
-    stored = await service.read(lambda connection: store_queries.job(connection, view.key))
+    stored = await service.read(store_queries.job, view.key)
     if stored is None:
         return None
     try:
@@ -554,14 +509,12 @@ async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOu
         return None
 
 
-async def _broken_promise(service: Service, view: JobView) -> BrokenPromise | None:
+async def _broken_promise(service: Service, view: JobView) -> rest.BrokenPromise | None:
     servers, now = service.writing.published.servers, service.writing.clock.now()
-    return await service.read(
-        lambda connection: broken_promise(connection, view, servers.cluster, servers.calendar, now)
-    )
+    return await service.read(broken_promise, view, servers.cluster, servers.calendar, now)
 
 
-def _line(service: Service, event: StoredEvent) -> str:
+def _line(service: Service, event: rest.StoredEvent) -> str:
     text = format_event({"kind": event.kind, "data": event.data})
     if event.kind in _DECISIONS:
         text = with_clock_times(text, service.writing.published.servers.calendar)
@@ -570,50 +523,32 @@ def _line(service: Service, event: StoredEvent) -> str:
 
 @router.get("/jobs/{name:name}/events", responses=problems(404))
 async def job_events(
-    name: str,
-    service: ServiceDep,
-    caller: CallerDep,
-    cursor: Cursor = None,
-    limit: Limit = 100,
-) -> JobEventPage:
+    view: JobDep, service: ServiceDep, cursor: Cursor = None, limit: Limit = 100
+) -> rest.JobEventPage:
     """List a job's events, newest first; `line` is for people."""
-    view = await find_job(service, caller, name)
-    events = await service.read(
-        lambda connection: store_queries.list_events(
-            connection, before=cursor, job=view.key, limit=limit
-        )
-    )
-    return JobEventPage(
-        events=[JobEvent(**dict(event), line=_line(service, event)) for event in events],
+    events = await service.read(store_queries.list_events, before=cursor, job=view.key, limit=limit)
+    return rest.JobEventPage(
+        events=[rest.JobEvent(**dict(event), line=_line(service, event)) for event in events],
         next=events[-1].id if len(events) == limit else None,
     )
 
 
 @router.get("/jobs/{name:name}/generations", responses=problems(404))
-async def generations(
-    name: str, service: ServiceDep, caller: CallerDep, limit: Limit = 100
-) -> GenerationList:
+async def generations(view: JobDep, service: ServiceDep, limit: Limit = 100) -> rest.GenerationList:
     """List a job's generations, newest first."""
-    view = await find_job(service, caller, name)
-    page = await service.read(
-        lambda connection: store_queries.generations(connection, view.key, limit)
-    )
-    return GenerationList(generations=page)
+    page = await service.read(store_queries.generations, view.key, limit)
+    return rest.GenerationList(generations=page)
 
 
 @router.get("/jobs/{name:name}/progress", responses=problems(404))
 async def progress_points(
-    name: str,
+    view: JobDep,
     service: ServiceDep,
-    caller: CallerDep,
     limit: Annotated[int, Query(ge=1, le=5_000, description="maximum number of points")] = 1_000,
-) -> ProgressCurve:
+) -> rest.ProgressCurve:
     """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
-    view = await find_job(service, caller, name)
-    points = await service.read(
-        lambda connection: store_queries.progress_points(connection, view.key, limit)
-    )
-    return ProgressCurve(points=points)
+    points = await service.read(store_queries.progress_points, view.key, limit)
+    return rest.ProgressCurve(points=points)
 
 
 _progress_token = HTTPBearer(scheme_name="progress", auto_error=False)
@@ -632,9 +567,7 @@ _progress_token = HTTPBearer(scheme_name="progress", auto_error=False)
     },
 )
 async def report_progress(
-    name: str,
-    request: Request,
-    _header: Annotated[Any, Security(_progress_token)],
+    name: str, request: Request, _header: Annotated[Any, Security(_progress_token)]
 ) -> None:
     """Record a progress report: cumulative mini-batches, and metrics.
 
@@ -669,9 +602,8 @@ async def report_progress(
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))
 async def logs(
-    name: str,
+    view: JobDep,
     service: ServiceDep,
-    caller: CallerDep,
     generation: Annotated[
         int | None, Query(ge=1, le=2**31, description="default: the newest")
     ] = None,
@@ -680,9 +612,8 @@ async def logs(
     max_bytes: Annotated[
         int, Query(ge=1, le=1 << 20, description="maximum number of bytes")
     ] = 65_536,
-) -> LogChunk:
+) -> rest.LogChunk:
     """Return a part of the output of one process; request `end` as `start` to follow it."""
-    view = await find_job(service, caller, name)
     if service.runner is None:
         raise ProblemError("unsupported", "the service only observes and runs no processes")
     try:
@@ -691,7 +622,7 @@ async def logs(
         )
     except KeyError as error:
         raise ProblemError("not-found", "no logs of this job, generation and process") from error
-    return LogChunk(
+    return rest.LogChunk(
         generation=chunk.generation,
         process=chunk.process,
         start=chunk.start,
@@ -708,7 +639,7 @@ async def quote(
     caller: CallerDep,
     body: Annotated[Any, Depends(JsonBody(JobSpec, validated=False))],
     outlook: bool = False,
-) -> Quote:
+) -> rest.Quote:
     """Return what would be decided if a job were submitted now; nothing is reserved.
 
     With `outlook`, also return when the job would start, what one that would wait or be refused
@@ -721,7 +652,7 @@ async def quote(
     calendar = writer.published.servers.calendar
     read = partial(_submissions, service, caller, [body], quoted=True)
     [submission] = await in_turn(request, read)
-    quoted: QuoteResult = await writer.do(QuoteJob(submission))
+    quoted: operations.QuoteResult = await writer.do(operations.QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook:

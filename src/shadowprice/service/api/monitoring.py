@@ -1,25 +1,18 @@
-"""Routes that only read: prices, the timeline, decisions, the event stream, what-if runs."""
+"""Routes that only read: prices, timeline, decisions, event stream, what-if runs, comparison."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from shadowprice import rest
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.rest.monitoring import (
-    DecisionPage,
-    PriceHistory,
-    Prices,
-    Timeline,
-    WhatIf,
-    WhatIfList,
-)
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.references import find_job
 from shadowprice.service.api.requests import (
     CallerDep,
@@ -29,13 +22,15 @@ from shadowprice.service.api.requests import (
     OperatorDep,
     ServiceDep,
     api_router,
+    get_service,
+    problems,
     requested_tenant,
     require_observe_mode,
 )
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.queries import comparison as comparisons
 from shadowprice.service.queries import timeline as timelines
-from shadowprice.service.queries.comparison import observed_bars
 from shadowprice.service.queries.whatif import WhatIfParameters, parse_request, workload
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.durable_state import DurableState
@@ -44,6 +39,7 @@ from shadowprice.service.state.prices import MAX_SLOTS
 from shadowprice.service.state.prices import prices as prices_of
 
 router = api_router("/v1", "monitoring")
+comparison_router = api_router("/v1/comparison", "comparison")
 
 # ------------------------------------------------------------------ prices
 
@@ -51,68 +47,78 @@ router = api_router("/v1", "monitoring")
 @router.get("/prices")
 async def prices(
     service: ServiceDep,
-    caller: CallerDep,
+    _: CallerDep,
     slots: Annotated[int, Query(ge=1, le=MAX_SLOTS, description="number of slots")] = 24,
-) -> Prices:
+) -> rest.Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
-    del caller
     answer = await service.writing.query_standing(_next_prices, slots)
     return answer.model_copy(update={"slots": answer.slots[:slots]})
 
 
-def _next_prices(state: DurableState, slots: int) -> Prices:
+def _next_prices(state: DurableState, slots: int) -> rest.Prices:
     return prices_of(state.engine, state.calendar, state.choice.name, slots, state.next_slot)
 
 
 @router.get("/prices/history")
 async def price_history(
     service: ServiceDep,
-    caller: CallerDep,
+    _: CallerDep,
     past_slots: Annotated[int, Query(ge=1, le=10**9)] = 24,
     limit: Limit = 500,
-) -> PriceHistory:
+) -> rest.PriceHistory:
     """Return prices of past slots; long ago, samples are further apart."""
-    del caller
     calendar = service.writing.published.servers.calendar
     since = max(0, service.writing.clock.now() - int(past_slots * calendar.slot))
-    page = await service.read(lambda connection: history(connection, calendar, since, limit))
-    return PriceHistory(slots=page)
+    page = await service.read(history, calendar, since, limit)
+    return rest.PriceHistory(slots=page)
 
 
-# ------------------------------------------------------------------ timeline
+# ------------------------------------------------------------------ timeline, comparison
 
-TIMELINE_CACHE_SECONDS: Final = 1.0
-MAX_CACHED_TIMELINES: Final = 64
-
-MAX_CACHED_BYTES: Final = 64 << 20
-"""Maximum bytes of the cached timelines; one of 10,000 servers may have 27 MB."""
-
-REFRESH_FACTOR: Final = 4.0
-"""After an event, a timeline is computed again no sooner than this multiple of its duration."""
+CACHE_SECONDS: Final = 1.0
+MAX_CACHED_RESPONSES: Final = 64
+MAX_CACHED_BYTES: Final = 64 << 20  # a timeline of 10,000 servers may have 27 MB
+REFRESH_FACTOR: Final = 4.0  # after an event, a response is kept for this multiple of its duration
 
 
 @dataclass(frozen=True, slots=True)
-class _CachedTimeline:
+class _CachedResponse:
     content: bytes
     sequence: int
     expires: float
     may_refresh: float
 
     def is_fresh(self, sequence: int, now: float) -> bool:
-        """Return whether the timeline can be sent again."""
+        """Return whether the response can be sent again."""
         return now < self.expires and (sequence == self.sequence or now < self.may_refresh)
 
 
-def _cache_timeline(cache: dict[Any, _CachedTimeline], key: Any, entry: _CachedTimeline) -> None:
-    """Cache a timeline; drop the others if they are too many or too large."""
+def _cache_response(cache: dict[Any, _CachedResponse], key: Any, entry: _CachedResponse) -> None:
+    """Cache a response; drop the others if they are too many or too large."""
     cache.pop(key, None)
     cached_bytes = sum(len(other.content) for other in cache.values())
-    if len(cache) >= MAX_CACHED_TIMELINES or cached_bytes + len(entry.content) > MAX_CACHED_BYTES:
+    if len(cache) >= MAX_CACHED_RESPONSES or cached_bytes + len(entry.content) > MAX_CACHED_BYTES:
         cache.clear()
     cache[key] = entry
 
 
-@router.get("/timeline", response_model=Timeline, responses=problems(404, 409))
+async def _respond(
+    request: Request, key: Any, compute: Callable[[], Awaitable[rest.ApiRecord]]
+) -> Response:
+    """Respond with a record that is computed and serialized once for many readers."""
+    cache: dict[Any, _CachedResponse] = request.app.state.responses
+    sequence, started = get_service(request).writing.published.sequence, time.monotonic()
+    cached = cache.get(key)
+    if cached is None or not cached.is_fresh(sequence, started):
+        content = (await compute()).model_dump_json().encode()
+        ended = time.monotonic()
+        may_refresh = ended + REFRESH_FACTOR * (ended - started)
+        cached = _CachedResponse(content, sequence, ended + CACHE_SECONDS, may_refresh)
+        _cache_response(cache, key, cached)
+    return Response(cached.content, media_type="application/json")
+
+
+@router.get("/timeline", response_model=rest.Timeline, responses=problems(404, 409))
 async def timeline(
     request: Request,
     service: ServiceDep,
@@ -130,19 +136,15 @@ async def timeline(
     if observed:
         require_observe_mode(service)
     writer = service.writing
-    published = writer.published
-    if server is not None and server not in published.servers.cluster.index:
+    if server is not None and server not in writer.published.servers.cluster.index:
         raise ProblemError("not-found", f"unknown server {quote_for_display(server)}")
     if job is not None:
         job = (await find_job(service, caller, job)).key
-    cache: dict[Any, _CachedTimeline] = request.app.state.__dict__.setdefault("timelines", {})
-    key = (past_slots, future_slots, server, job, caller.scope, observed)
-    cached = cache.get(key)
-    started = time.monotonic()
-    if cached is None or not cached.is_fresh(published.sequence, started):
-        sequence, now = published.sequence, writer.clock.now()
+
+    async def compute() -> rest.Timeline:
+        published, now = writer.published, writer.clock.now()
         plans = await writer.query_standing(timelines.planned_bars, future_slots)
-        result = await service.read(
+        return await service.read(
             lambda connection: timelines.timeline(
                 connection,
                 published,
@@ -153,21 +155,56 @@ async def timeline(
                 server=server,
                 job=job,
                 scope=caller.scope,
-                past=observed_bars if observed else timelines.past_bars,
-                real=observed,
+                observed=observed,
             )
         )
-        content = result.model_dump_json().encode()
-        ended = time.monotonic()
-        cached = _CachedTimeline(
-            content,
-            sequence,
-            ended + TIMELINE_CACHE_SECONDS,
-            ended + REFRESH_FACTOR * (ended - started),
+
+    key = ("timeline", past_slots, future_slots, server, job, caller.scope, observed)
+    return await _respond(request, key, compute)
+
+
+MAX_LOOKBACK_DAYS: Final = 3_660.0
+
+
+@comparison_router.get("", response_model=rest.Comparison, responses=problems(409))
+async def comparison(
+    request: Request,
+    service: ServiceDep,
+    caller: CallerDep,
+    days: Annotated[
+        float, Query(gt=0, le=MAX_LOOKBACK_DAYS, description="how far to look back")
+    ] = 7.0,
+) -> Response:
+    """Compare what would have been decided with what really happened, over the last days.
+
+    Counts jobs that were submitted in that time and not withdrawn; a tenant's own only. The used
+    share (`utilization`) is that of all jobs.
+    """
+    require_observe_mode(service)
+    writer = service.writing
+
+    async def compute() -> rest.Comparison:
+        published, now = writer.published, writer.clock.now()
+        plans = await writer.query_standing(timelines.planned_bars, 1)
+        return await service.read(
+            comparisons.comparison, published, plans, now=now, days=days, scope=caller.scope
         )
-        _cache_timeline(cache, key, cached)
-    # Serialized once for many readers.
-    return Response(cached.content, media_type="application/json")
+
+    return await _respond(request, ("comparison", days, caller.scope), compute)
+
+
+@comparison_router.get("/jobs", responses=problems(409))
+async def compared_jobs(
+    service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
+) -> rest.ComparedJobPage:
+    """List submitted jobs with both of their histories, newest first."""
+    require_observe_mode(service)
+    published = service.writing.published
+    page = await service.read(
+        comparisons.compare_jobs, published, before=cursor, tenant=caller.scope, limit=limit
+    )
+    following = page[-1].view.id if len(page) == limit else None
+    return rest.ComparedJobPage(jobs=[pair.to_resource() for pair in page], next=following)
 
 
 # ------------------------------------------------------------------ decisions and events
@@ -181,7 +218,7 @@ async def decisions(
     tenant: Annotated[str | None, Query(description="one tenant only")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> DecisionPage:
+) -> rest.DecisionPage:
     """List the policy's decisions, newest first."""
     tenant = requested_tenant(caller, tenant)
     key = None
@@ -191,13 +228,16 @@ async def decisions(
         except ProblemError as error:
             if error.code != "not-found":
                 raise
-            return DecisionPage(decisions=[], next=None)  # an unknown job has no decisions
+            return rest.DecisionPage(decisions=[], next=None)  # an unknown job has no decisions
     page = await service.read(
-        lambda connection: store_queries.list_events(
-            connection, before=cursor, job=key, tenant=tenant, decisions=True, limit=limit
-        )
+        store_queries.list_events,
+        before=cursor,
+        job=key,
+        tenant=tenant,
+        decisions=True,
+        limit=limit,
     )
-    return DecisionPage(decisions=page, next=page[-1].id if len(page) == limit else None)
+    return rest.DecisionPage(decisions=page, next=page[-1].id if len(page) == limit else None)
 
 
 @router.get(
@@ -207,7 +247,7 @@ async def decisions(
         200: {
             "description": "a stream of server-sent events: the data are those of StoredEvent",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        },
+        }
     },
 )
 async def events(
@@ -246,41 +286,37 @@ async def events(
 @router.post("/whatif", status_code=202, responses=problems(409))
 async def start_whatif(
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     parameters: Annotated[WhatIfParameters, Depends(JsonBody(WhatIfParameters))],
-) -> WhatIf:
+) -> rest.WhatIf:
     """Simulate the last days on other servers, or under another policy.
 
     The response comes at once. The run continues in the background; `GET /v1/whatif/{run}` returns
     its progress.
     """
-    del caller
     writer = service.writing
     cluster, now = writer.published.servers.cluster, writer.clock.now()
     request = parse_request(parameters, cluster, service.choice, now)
-    since = request.at - int(request.days * 86_400 * SECOND)
-    jobs = await service.read(lambda connection: workload(connection, since, request.at))
-    return service.whatifs.start(request, cluster, jobs, service.choice, now).to_resource()
+    since = request.at - int(request.question.days * 86_400 * SECOND)
+    jobs = await service.read(workload, since, request.at)
+    return service.whatifs.start(request, cluster, jobs, service.choice, now).resource
 
 
 @router.get("/whatif")
-async def list_whatif(service: ServiceDep, caller: OperatorDep) -> WhatIfList:
+async def list_whatif(service: ServiceDep, _: OperatorDep) -> rest.WhatIfList:
     """List what-if runs since the service started, newest first."""
-    del caller
-    return WhatIfList(runs=[run.to_resource() for run in service.whatifs.all()])
+    return rest.WhatIfList(runs=[run.resource for run in service.whatifs.all()])
 
 
 @router.get("/whatif/{run}", responses=problems(404))
-async def get_whatif(run: int, service: ServiceDep, caller: OperatorDep) -> WhatIf:
+async def get_whatif(run: int, service: ServiceDep, _: OperatorDep) -> rest.WhatIf:
     """Return the progress and the result of a what-if run."""
-    del caller
-    return service.whatifs.get(run).to_resource()
+    return service.whatifs.get(run).resource
 
 
 @router.delete("/whatif/{run}", responses=problems(404))
-async def cancel_whatif(run: int, service: ServiceDep, caller: OperatorDep) -> WhatIf:
+async def cancel_whatif(run: int, service: ServiceDep, _: OperatorDep) -> rest.WhatIf:
     """Cancel a what-if run."""
-    del caller
     whatif = service.whatifs.get(run)
     await service.whatifs.cancel(whatif)
-    return whatif.to_resource()
+    return whatif.resource

@@ -12,15 +12,13 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse
 
 import shadowprice
+from shadowprice import rest
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import StrictSpec
 from shadowprice.core.wording import escape_controls
 from shadowprice.policies.registry import policy_names
-from shadowprice.rest.ops import Health, ServiceStatus, ServiceWarning, Timespan, TokenOwner
-from shadowprice.rest.uploads import UploadLimits
 from shadowprice.service.api.jobs import describe_obstacle
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     JsonBody,
@@ -28,6 +26,7 @@ from shadowprice.service.api.requests import (
     ServiceDep,
     api_router,
     get_service,
+    problems,
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND, to_datetime
@@ -48,17 +47,17 @@ probes = APIRouter(tags=["operations"])  # probes, which accept any query
 
 
 @probes.get("/healthz")
-async def healthz() -> Health:
+async def healthz() -> rest.Health:
     """Return that the process answers."""
-    return Health(status="ok")
+    return rest.Health(status="ok")
 
 
-@probes.get("/readyz", responses={503: {"model": Health}})
+@probes.get("/readyz", responses={503: {"model": rest.Health}})
 async def readyz(
     request: Request,
     response: Response,
     standby: Annotated[str, Query(description="`ready`: a standby instance is ready")] = "",
-) -> Health:
+) -> rest.Health:
     """Return whether the service can do its work; 503 for a standby, or if it can't write.
 
     `degraded`, with 200, means that generations can't be started or ended, or TrainingJobs aren't
@@ -69,21 +68,16 @@ async def readyz(
     if service.ready() is None:
         # A tenant may cause obstacles, so they don't take the service away from the others.
         degraded = service.trainingjobs_error is not None or service.obstacles()
-        return Health(status="degraded" if degraded else "ready")
+        return rest.Health(status="degraded" if degraded else "ready")
     # Probes have no token, so the reason is not for them.
-    if service.writer is None:
-        if standby == "ready":
-            return Health(status="standby")
+    if service.writer is not None or standby != "ready":
         response.status_code = 503
-        return Health(status="standby")
-    response.status_code = 503
-    return Health(status="not ready")
+    return rest.Health(status="standby" if service.writer is None else "not ready")
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
+async def metrics(service: ServiceDep, _: OperatorDep) -> Response:
     """Return metrics in Prometheus' text format."""
-    del caller
     writer = service.writing
     servers = writer.published.servers
     service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
@@ -93,10 +87,7 @@ async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
     service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     service.metrics.warnings.labels(OBSTRUCTED).set(bool(service.obstacles()))
     service.metrics.warnings.labels(NOT_FOLLOWED).set(service.trainingjobs_error is not None)
-    text = service.metrics.scrape(
-        writer.published.accounts.values(),
-        writer.published.prices,
-    )
+    text = service.metrics.scrape(writer.published.accounts.values(), writer.published.prices)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -111,9 +102,8 @@ class TimespanChange(StrictSpec):
 
 
 @router.get("/v1/timespan")
-async def timespan(service: ServiceDep, caller: CallerDep) -> Timespan:
+async def timespan(service: ServiceDep, _: CallerDep) -> rest.Timespan:
     """Return the end of the timespan: from then on nothing runs, and no plan reaches past it."""
-    del caller
     writer = service.writing
     return writer.published.servers.timespan(writer.clock.now())
 
@@ -121,11 +111,10 @@ async def timespan(service: ServiceDep, caller: CallerDep) -> Timespan:
 @router.put("/v1/timespan", responses=problems(409))
 async def change_timespan(
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     change: Annotated[TimespanChange, Depends(JsonBody(TimespanChange))],
-) -> Timespan:
+) -> rest.Timespan:
     """Set, move or remove (`null`) the end of the timespan."""
-    del caller
     writer, at = service.writing, None
     if change.until is not None:
         slot_seconds = writer.published.servers.cluster.slot_seconds
@@ -163,7 +152,7 @@ def _host(service: Service) -> str | None:
 
 
 @router.get("/v1/service")
-async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatus:
+async def service_status(service: ServiceDep, caller: CallerDep) -> rest.ServiceStatus:
     """Return the service's configuration, its current slot and the number of jobs by state."""
     writer, uploads = service.writing, service.upload_store
     servers = writer.published.servers
@@ -173,7 +162,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         for view in writer.published.jobs.values()
         if caller.scope is None or view.tenant == caller.scope
     )
-    return ServiceStatus(
+    return rest.ServiceStatus(
         version=shadowprice.__version__,
         policy=writer.policy,
         policies=sorted({*policy_names(), writer.policy}),
@@ -181,7 +170,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         host=_host(service),
         uploads=None
         if uploads is None
-        else UploadLimits(max_bytes=uploads.max_bytes, max_entries=MAX_ENTRIES),
+        else rest.UploadLimits(max_bytes=uploads.max_bytes, max_entries=MAX_ENTRIES),
         observes=service.settings.observe,
         now=to_datetime(writer.clock.now()),
         slot_seconds=float(servers.cluster.slot_seconds),
@@ -193,7 +182,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         timespan=servers.timespan(writer.clock.now()),
         start_up_seconds=servers.start_ups.median,
         warnings=[
-            ServiceWarning.model_validate(warning)
+            rest.ServiceWarning.model_validate(warning)
             for warning in (*servers.warnings, *_warnings(service, caller))
         ],
         pending=servers.backlog,
@@ -202,7 +191,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         kinds=list(build_server_classes(servers.cluster)),
         sequence=writer.published.sequence,
         last_event=writer.hub.last,
-        caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),
+        caller=rest.TokenOwner(role=caller.role.value, tenant=caller.tenant),
         health_error=service.ready() if caller.is_operator else None,
         data=service.store.shown if caller.is_operator else None,
     )

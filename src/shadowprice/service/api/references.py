@@ -6,13 +6,15 @@ depend on them: the answer and its time don't reveal the names that other tenant
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import Depends
 from sqlalchemy import Connection
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job_keys import ID_PREFIX, name_of_key, qualified_name, shown_key
 from shadowprice.core.wording import quote_for_display
+from shadowprice.service.api.requests import CallerDep, ServiceDep
 from shadowprice.service.auth import Caller, invalid_progress_token, verify_progress_token
 from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
@@ -55,12 +57,19 @@ async def find_job(
     return views[0]
 
 
+async def _referenced_job(name: str, service: ServiceDep, caller: CallerDep) -> JobView:
+    return await find_job(service, caller, name)
+
+
+JobDep = Annotated[JobView, Depends(_referenced_job)]  # the job that ``{name}`` in a path means
+
+
 async def _jobs_with_id(service: Service, caller: Caller, number: int | None) -> list[JobView]:
     if number is None:
         return []
     view = service.writing.published.job_with_id(number)
     if view is None:
-        view = await service.read(lambda connection: store_queries.job_by_id(connection, number))
+        view = await service.read(store_queries.job_by_id, number)
     is_visible = view is not None and (caller.is_operator or view.tenant == caller.tenant)
     return [view] if view is not None and is_visible else []
 
@@ -117,11 +126,7 @@ def _ambiguous(reference: str, views: list[JobView]) -> InputError:
 async def find_reporting_job(
     service: Service, reference: str, header: str | None
 ) -> tuple[str, int]:
-    """Return the key and the generation of the job whose progress token a header has.
-
-    Raise `ProblemError` if the header has no progress token, or one of another job than the
-    reference means.
-    """
+    """Return the key and generation of a progress token, which must be the referenced job's."""
     key, generation = verify_progress_token(service.key, header)
     if reference in {name_of_key(key), shown_key(key)}:
         return key, generation

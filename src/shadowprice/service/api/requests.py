@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from enum import StrEnum
+from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
@@ -22,6 +24,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
@@ -38,13 +41,9 @@ from shadowprice.service.settings import MAX_BODY_BYTES
 from shadowprice.service.turns import requester
 
 T = TypeVar("T")
-
 MAX_PAGE_ENTRIES: Final = 1_000
-
 MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length; Python refuses to parse thousands of digits
-
-REFERENCE: Final = "#/components/schemas/{model}"
-"""Reference to a model in the OpenAPI document."""
+REFERENCE: Final = "#/components/schemas/{model}"  # to a model in the OpenAPI document
 
 # ------------------------------------------------------------------ paths
 
@@ -99,10 +98,7 @@ _bearer = HTTPBearer(scheme_name="token", auto_error=False)
 async def authenticate_caller(
     request: Request, _header: Annotated[Any, Security(_bearer)]
 ) -> Caller:
-    """Authenticate the caller.
-
-    Raise `ProblemError` if the request has no valid token, or this instance is a standby.
-    """
+    """Authenticate the caller; raise `ProblemError` without a valid token, or on a standby."""
     service = get_service(request)
     now = service.writing.clock.now()
     return service.tokens.caller(request.headers.get("authorization"), now)
@@ -120,10 +116,7 @@ OperatorDep = Annotated[Caller, Depends(authenticate_operator)]
 
 
 def requested_tenant(caller: Caller, tenant: str | None) -> str | None:
-    """Return the tenant whose entries a request means; None for all, or for none.
-
-    Raise `ProblemError` if a tenant requests another tenant's.
-    """
+    """Return the tenant whose entries a request means, None for all; check the caller's right."""
     if tenant is not None and caller.scope not in (None, tenant):
         raise ProblemError("forbidden", "a tenant's token reaches its own entries only")
     return caller.scope or tenant
@@ -160,6 +153,26 @@ async def check_query(request: Request) -> None:
         if reason is not None:
             raise InputError(Fault(f"?{key}", *reason))
         seen.add(key)
+
+
+def parse_choices(key: str, text: str, choices: type[StrEnum]) -> list[str]:
+    """Return values separated by commas; raise `InputError` if one isn't among the choices."""
+    values = [value for value in text.split(",") if value]
+    for value in values:
+        if value not in list(choices):
+            message = f"unknown {key.removeprefix('?')} {quote_for_display(value)}"
+            raise InputError(Fault(key, message, f"one of: {', '.join(choices)}"))
+    return values
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return ``responses`` of a route that answers with these problems."""
+    return {status: _problem(status) for status in statuses}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{rest.Problem.__name__}"}
+    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
 
 
 def api_router(prefix: str, tag: str) -> APIRouter:
@@ -215,8 +228,7 @@ class JsonBody:
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
 
 
-MAX_INLINE_BODY_BYTES: Final = 4 << 10
-"""Largest body that the event loop parses and validates: it handles no other request meanwhile."""
+MAX_INLINE_BODY_BYTES: Final = 4 << 10  # the event loop handles no other request meanwhile
 
 
 async def in_turn(request: Request, work: Callable[[], T]) -> T:
@@ -232,7 +244,6 @@ async def in_turn(request: Request, work: Callable[[], T]) -> T:
 
 
 BODY_IDLE_SECONDS: Final = 60.0  # longest pause within a body of JSON
-
 BODY_SECONDS: Final = 600.0  # longest duration of a body of JSON
 
 
@@ -324,8 +335,6 @@ def parse_json(text: bytes, *, strict: bool = True) -> Any:
         raise ProblemError("malformed", f"not JSON: {error.msg} ({where})") from error
     except RecursionError as error:
         raise ProblemError("malformed", "not JSON: nested too deeply") from error
-    except _RepeatedKeyError as error:
-        raise _malformed_body(str(error), "give it once") from error
     except ValueError as error:
         raise _malformed_body(parse_error_text(error)) from error
     invalid = _invalid_part(value, 0) if strict else None
@@ -352,12 +361,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise _RepeatedKeyError(f"the key {quote_for_display(repeated)} is repeated")
+        raise _malformed_body(f"the key {quote_for_display(repeated)} is repeated", "give it once")
     return unique
-
-
-class _RepeatedKeyError(ValueError):
-    """An object of a body has a key twice."""
 
 
 _InvalidPart = tuple[list[str], str, str]  # steps to a value (last one first), message and hint

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import Depends
 from pydantic import field_validator
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, Amount, Dimension, format_amount
 from shadowprice.core.cluster import Cluster as EngineCluster
@@ -23,24 +24,18 @@ from shadowprice.core.specs.fields import (
     to_integer_amounts,
 )
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.rest.servers import Cluster, Server, ServerJob, ServerList, ServerSlot
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     JsonBody,
     OperatorDep,
     ServiceDep,
     api_router,
+    problems,
 )
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.state.operations import (
-    AddServers,
-    Availability,
-    ChangeServer,
-    RemoveServer,
-)
+from shadowprice.service.state import operations
 from shadowprice.service.state.prices import build_server_classes
 
 router = api_router("/v1", "servers")
@@ -68,21 +63,21 @@ def _amounts(cluster: EngineCluster, row: int) -> dict[str, str]:
     }
 
 
-def _servers(service: Service, scope: str | None = None) -> list[Server]:
+def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
     """Return all servers; a scope hides the names of other tenants' jobs."""
     published = service.writing.published
     servers = published.servers
     cluster = servers.cluster
     kinds = build_server_classes(cluster)
     kind_of = {row: name for name, rows in kinds.items() for row in rows.tolist()}
-    jobs: dict[str, list[ServerJob]] = {}
+    jobs: dict[str, list[rest.ServerJob]] = {}
     for name, order in published.running.items():
         view = published.jobs.get(name)
         visible = scope is None or (view is not None and view.tenant == scope)
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
         for server, workers, ps in entries:
-            entry = ServerJob(
+            entry = rest.ServerJob(
                 job=name_of_key(name) if visible else None,
                 job_id=view.id if visible and view is not None else None,
                 workers=workers,
@@ -90,7 +85,7 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
             )
             jobs.setdefault(server, []).append(entry)
     return [
-        Server(
+        rest.Server(
             name=name,
             kind=kind_of[row],
             role=cluster.roles[row].value,
@@ -109,13 +104,13 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
 
 
 @router.get("/servers")
-async def list_servers(service: ServiceDep, caller: CallerDep) -> Cluster:
+async def list_servers(service: ServiceDep, caller: CallerDep) -> rest.Cluster:
     """List servers with their jobs; tenants see the names of their own jobs only."""
     servers = service.writing.published.servers
     next_slot = servers.next_slot_at(service.writing.clock.now())
-    return Cluster(
+    return rest.Cluster(
         servers=_servers(service, caller.scope),
-        slot=ServerSlot(
+        slot=rest.ServerSlot(
             seconds=float(servers.cluster.slot_seconds),
             horizon=servers.cluster.horizon,
             running=servers.slot_running,
@@ -127,26 +122,20 @@ async def list_servers(service: ServiceDep, caller: CallerDep) -> Cluster:
 
 @router.post("/servers", status_code=201, responses=problems(409))
 async def add_servers(
-    service: ServiceDep,
-    caller: OperatorDep,
-    spec: Annotated[ServerSpec, Depends(JsonBody(ServerSpec))],
-) -> ServerList:
+    service: ServiceDep, _: OperatorDep, spec: Annotated[ServerSpec, Depends(JsonBody(ServerSpec))]
+) -> rest.ServerList:
     """Add a server, or `count` equal ones, as in a cluster file."""
-    del caller
     amounts = _checked_capacity(spec.capacity, service.writing.published.servers.cluster)
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
-    await service.writing.do(AddServers(dict.fromkeys(spec.names(), state)))
+    await service.writing.do(operations.AddServers(dict.fromkeys(spec.names(), state)))
     names = set(spec.names())
-    return ServerList(servers=[server for server in _servers(service) if server.name in names])
+    return rest.ServerList(servers=[server for server in _servers(service) if server.name in names])
 
 
 def checked_amounts(
     capacity: dict[str, Amount], cluster: EngineCluster, location: str
 ) -> dict[str, int]:
-    """Return amounts in the cluster's units.
-
-    Raise `InputError` if the cluster lacks a resource, or counts it in another unit.
-    """
+    """Return amounts in the cluster's units; raise `InputError` for other ones."""
     faults = []
     for name, amount in capacity.items():
         if name not in cluster.column:
@@ -173,20 +162,19 @@ def _checked_capacity(capacity: dict[str, Amount], cluster: EngineCluster) -> di
 async def change_server(
     name: str,
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     change: Annotated[ServerChange, Depends(JsonBody(ServerChange))],
-) -> Server:
+) -> rest.Server:
     """Drain a server (`{"drain": true}`), cordon it, return it to service, or change what it has.
 
     Jobs leave a drained server at the end of their slot, and stay on a cordoned one until they end.
     Neither takes new work. `{"drain": false}` and `{"cordon": false}` return it to service.
     """
-    del caller
     if not change.model_fields_set:
         raise InputError(Fault("body", "contains no change", 'write {"drain": true}'))
     if change.drain and change.cordon:
         raise InputError(Fault("body", "drain and cordon exclude each other", "give one of them"))
-    availability: Availability | None = None
+    availability: operations.Availability | None = None
     if change.drain is not None or change.cordon is not None:
         availability = "drained" if change.drain else "cordoned" if change.cordon else "up"
     capacity = None
@@ -194,7 +182,9 @@ async def change_server(
         cluster = service.writing.published.servers.cluster
         capacity = _checked_capacity(change.capacity, cluster)
     role = None if change.role is None else Role(change.role)
-    await service.writing.do(ChangeServer(name, availability, capacity, role, change.cost))
+    await service.writing.do(
+        operations.ChangeServer(name, availability, capacity, role, change.cost)
+    )
     for server in _servers(service):
         if server.name == name:
             return server
@@ -202,7 +192,6 @@ async def change_server(
 
 
 @router.delete("/servers/{name:name}", status_code=204, responses=problems(404, 409))
-async def remove_server(name: str, service: ServiceDep, caller: OperatorDep) -> None:
+async def remove_server(name: str, service: ServiceDep, _: OperatorDep) -> None:
     """Remove a server; jobs there are stopped and replanned."""
-    del caller
-    await service.writing.do(RemoveServer(name))
+    await service.writing.do(operations.RemoveServer(name))

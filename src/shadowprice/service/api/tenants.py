@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Query
 from pydantic import Field
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_amount
 from shadowprice.core.budget import POINT, parse_timestamp
@@ -17,8 +18,6 @@ from shadowprice.core.specs import validate
 from shadowprice.core.specs.cluster import BudgetSpec, TenantSpec
 from shadowprice.core.specs.fields import AmountsField, Positive, StrictSpec, max_value
 from shadowprice.core.wording import quote_for_display
-from shadowprice.rest.tenants import Statement, Tenant, TenantList
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     Cursor,
@@ -27,10 +26,12 @@ from shadowprice.service.api.requests import (
     OperatorDep,
     ServiceDep,
     api_router,
+    parse_choices,
+    problems,
 )
 from shadowprice.service.api.servers import checked_amounts
-from shadowprice.service.budgets import statements
-from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, EntryKind
+from shadowprice.service.budgets import account_table
+from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, Account, EntryKind
 from shadowprice.service.budgets.operations import Grant, PutTenant, RemoveTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
@@ -55,7 +56,7 @@ class GrantRequest(StrictSpec):
     note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)] = ""
 
 
-def _tenants(service: Service, only: str | None) -> list[Tenant]:
+def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
     """Return all tenants, or one: those with a share, an account or an open job."""
     published = service.writing.published
     cluster, accounts = published.servers.cluster, published.accounts
@@ -66,22 +67,16 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
     names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
     tenants = []
     for name in names if only is None else (key for key in (only,) if key in names):
-        account = accounts.get(name)
-        budget = resource = None
-        if account is not None:
-            budget = statements.budget_resource(account.budget)
-            resource = statements.account_resource(account)
         share = {
-            resource_name: format_amount(amount, cluster.dimensions[cluster.column[resource_name]])
-            for resource_name, amount in shares.get(name, {}).items()
+            resource: format_amount(amount, cluster.dimensions[cluster.column[resource]])
+            for resource, amount in shares.get(name, {}).items()
         }
-        tenants.append(
-            Tenant(name=name, share=share, jobs=states[name], budget=budget, account=resource)
-        )
+        about = account_table.account_resources(accounts.get(name))
+        tenants.append(rest.Tenant(name=name, share=share, jobs=states[name], **about))
     return tenants
 
 
-def _tenant(service: Service, name: str) -> Tenant:
+def _tenant(service: Service, name: str) -> rest.Tenant:
     """Return one tenant; raise `ProblemError` if it was removed after the request's change."""
     for tenant in _tenants(service, name):
         return tenant
@@ -89,23 +84,22 @@ def _tenant(service: Service, name: str) -> Tenant:
 
 
 @router.get("/tenants")
-async def list_tenants(service: ServiceDep, caller: CallerDep) -> TenantList:
+async def list_tenants(service: ServiceDep, caller: CallerDep) -> rest.TenantList:
     """List tenants with shares, open jobs, budgets and accounts; a tenant sees itself."""
-    return TenantList(tenants=_tenants(service, caller.scope))
+    return rest.TenantList(tenants=_tenants(service, caller.scope))
 
 
 @router.put("/tenants/{name:name}", responses=problems(404, 409))
 async def put_tenant(
     name: str,
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     change: Annotated[TenantChange, Depends(JsonBody(TenantChange))],
-) -> Tenant:
+) -> rest.Tenant:
     """Add a tenant, or change its share or budget; what is absent stays as it is.
 
     A null budget is removed, with its remaining points.
     """
-    del caller
     spec, faults = validate(TenantSpec, {"name": name}, "tenant")
     if spec is None:
         raise InputError(faults)
@@ -120,9 +114,8 @@ async def put_tenant(
 
 
 @router.delete("/tenants/{name:name}", status_code=204, responses=problems(404, 409))
-async def remove_tenant(name: str, service: ServiceDep, caller: OperatorDep) -> None:
+async def remove_tenant(name: str, service: ServiceDep, _: OperatorDep) -> None:
     """Remove a tenant without open jobs, and its budget."""
-    del caller
     published = service.writing.published
     if name not in published.servers.cluster.tenant_index and name not in published.accounts:
         raise _unknown(name)
@@ -133,11 +126,10 @@ async def remove_tenant(name: str, service: ServiceDep, caller: OperatorDep) -> 
 async def grant(
     name: str,
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     request: Annotated[GrantRequest, Depends(JsonBody(GrantRequest))],
-) -> Tenant:
+) -> rest.Tenant:
     """Grant a tenant points beyond its budget, for the current period. Not idempotent."""
-    del caller
     await service.writing.do(Grant(name, round(request.points * POINT), request.note))
     return _tenant(service, name)
 
@@ -155,7 +147,7 @@ async def statement(
     kind: Annotated[str, Query(description="kinds of entries, separated by commas")] = "",
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> Statement:
+) -> rest.Statement:
     """Return a tenant's statement: balances, sums, and entries, newest first.
 
     `back` selects one period: 0 the current one, 1 the previous one. `since` and `until` select any
@@ -165,53 +157,29 @@ async def statement(
         raise _unknown(name)
     published = service.writing.published
     account = published.accounts.get(name)
-    exists = account is not None or caller.scope is not None
-    if not exists and name not in published.servers.cluster.tenant_index:
-        exists = await service.read(lambda connection: statements.tenant_exists(connection, name))
-        if not exists:
-            raise _unknown(name)
-    first, last = _span(service, name, since, until, back)
-    query = statements.EntryFilter(
-        name, first, last, _kinds(kind), cursor, limit, names_all=caller.is_operator
+    if not (
+        account is not None
+        or caller.scope is not None
+        or name in published.servers.cluster.tenant_index
+        or await service.read(account_table.tenant_exists, name)
+    ):
+        raise _unknown(name)
+    first, last = _span(account, name, since, until, back)
+    kinds = parse_choices("?kind", kind, EntryKind)
+    query = account_table.EntryFilter(
+        name, first, last, kinds, cursor, limit, names_all=caller.is_operator
     )
-    page, totals = await service.read(
-        lambda connection: (
-            statements.entries(connection, query),
-            statements.totals(connection, query),
-        )
-    )
-    return Statement(
-        tenant=name,
-        budget=None if account is None else statements.budget_resource(account.budget),
-        account=None if account is None else statements.account_resource(account),
-        opening=totals.opening,
-        closing=totals.closing,
-        sums=totals.sums,
-        entries=page,
-        next=page[-1].id if len(page) == limit else None,
-    )
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    kinds = tuple(kind for kind in text.split(",") if kind)
-    for kind in kinds:
-        if kind not in list(EntryKind):
-            choices = ", ".join(EntryKind)
-            raise InputError(
-                Fault("?kind", f"unknown kind {quote_for_display(kind)}", f"one of: {choices}")
-            )
-    return kinds
+    return await service.read(account_table.statement, query, account)
 
 
 def _span(
-    service: Service, name: str, since: str | None, until: str | None, back: int | None
+    account: Account | None, name: str, since: str | None, until: str | None, back: int | None
 ) -> tuple[int | None, int | None]:
     """Return the start and the end of the statement's time span, in nanoseconds."""
     if back is None:
         return _moment(since, "since"), _moment(until, "until")
     if since is not None or until is not None:
         raise InputError(Fault("?back", "selects a span itself", "remove since and until"))
-    account = service.writing.published.accounts.get(name)
     if account is None:
         raise ProblemError(
             "conflict", f"tenant {quote_for_display(name)} has no budget, so it has no periods"

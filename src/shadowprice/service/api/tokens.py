@@ -7,20 +7,13 @@ from typing import Annotated, Final
 from fastapi import Depends
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from shadowprice import rest
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import DurationField, PathSegmentName, StrictSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.rest.tokens import NewToken, Token, TokenList, TokenRole
-from shadowprice.service.api.openapi import problems
-from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router
-from shadowprice.service.auth import (
-    AccessRole,
-    CreateToken,
-    RevokeToken,
-    new_token,
-    tokens_query,
-)
+from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router, problems
+from shadowprice.service.auth import AccessRole, CreateToken, RevokeToken, new_token, tokens_query
 from shadowprice.service.clock import SECOND, to_datetime, to_datetime_or_none
 from shadowprice.service.problems import ProblemError
 
@@ -40,7 +33,7 @@ def _validity(value: Duration) -> Duration:
 class TokenRequest(StrictSpec):
     """A token to create: an operator's, or a tenant's."""
 
-    role: TokenRole = "tenant"
+    role: rest.TokenRole = "tenant"
     tenant: Annotated[PathSegmentName | None, Field(validate_default=True)] = None
     expires: Annotated[DurationField, AfterValidator(_validity)] | None = None
     note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)] = ""
@@ -57,14 +50,13 @@ class TokenRequest(StrictSpec):
 
 
 @router.get("/tokens")
-async def list_tokens(service: ServiceDep, caller: OperatorDep) -> TokenList:
+async def list_tokens(service: ServiceDep, _: OperatorDep) -> rest.TokenList:
     """List tokens without their secrets: the valid ones first, at most 1,000."""
-    del caller
     query = tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
     rows = await service.read(lambda connection: connection.execute(query).all())
-    return TokenList(
+    return rest.TokenList(
         tokens=[
-            Token(
+            rest.Token(
                 id=row.id,
                 role=row.role,
                 tenant=row.tenant,
@@ -81,11 +73,10 @@ async def list_tokens(service: ServiceDep, caller: OperatorDep) -> TokenList:
 @router.post("/tokens", status_code=201, responses=problems(409))
 async def create_token(
     service: ServiceDep,
-    caller: OperatorDep,
+    _: OperatorDep,
     spec: Annotated[TokenRequest, Depends(JsonBody(TokenRequest))],
-) -> NewToken:
+) -> rest.NewToken:
     """Create a token. The response is the only one that contains it."""
-    del caller
     cluster = service.writing.published.servers.cluster
     if spec.tenant is not None and cluster.tenants and spec.tenant not in cluster.tenant_index:
         hint = hint_for_unknown(
@@ -101,7 +92,7 @@ async def create_token(
     operation = CreateToken(token, AccessRole(spec.role), spec.tenant, spec.note, expires)
     number = await service.writing.do(operation)
     service.tokens.add(number, operation)
-    return NewToken(
+    return rest.NewToken(
         id=number,
         role=spec.role,
         tenant=spec.tenant,

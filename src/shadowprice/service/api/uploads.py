@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final
 
 from fastapi import Path, Request, Response
 
+from shadowprice import rest
 from shadowprice.core.wording import quote_for_display
-from shadowprice.rest.uploads import Upload
-from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
     ServiceDep,
     api_router,
+    problems,
     read_chunk,
     requested_tenant,
 )
@@ -27,30 +27,24 @@ from shadowprice.uploads.archive import MEDIA_TYPE
 router = api_router("/v1", "uploads")
 
 WRITE_BYTES: Final = 1 << 20  # bytes that are written together, in a thread
-
-IDLE_TIMEOUT_SECONDS: Final = 60.0
-"""Longest pause within a body, so that no partial file stays for a client that hangs."""
-
-MAX_SECONDS: Final = 3_600.0
-"""Longest duration of a body, so that no client keeps a partial file by sending it slowly."""
-
-TOKEN_CHECK_SECONDS: Final = 2.0
-"""Seconds between two checks of the caller's token while a body arrives."""
+IDLE_TIMEOUT_SECONDS: Final = 60.0  # longest pause within a body: a client may hang
+MAX_SECONDS: Final = 3_600.0  # longest duration of a body: a client may send it slowly
+TOKEN_CHECK_SECONDS: Final = 2.0  # between two checks of the caller's token while a body arrives
 
 Digest = Annotated[
     str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the archive, in hexadecimal")
 ]
 
 
-def _resource(upload: StoredUpload, tenant: str | None) -> Upload:
+def _resource(upload: StoredUpload, tenant: str | None) -> rest.Upload:
     used = to_datetime(upload.used)
-    return Upload(digest=upload.digest, tenant=tenant, bytes=upload.size, used=used)
+    return rest.Upload(digest=upload.digest, tenant=tenant, bytes=upload.size, used=used)
 
 
 @router.get("/uploads/{digest}", responses=problems(403, 404, 409))
 async def get_upload(
     digest: Digest, service: ServiceDep, caller: CallerDep, tenant: str | None = None
-) -> Upload:
+) -> rest.Upload:
     """Return an upload of the caller's tenant; operators name a `tenant`, or none.
 
     This counts as a use: the upload is kept for at least another hour.
@@ -64,7 +58,7 @@ async def get_upload(
 
 @router.put(
     "/uploads/{digest}",
-    responses={201: {"model": Upload}, **problems(400, 403, 409, 413, 415, 422)},
+    responses={201: {"model": rest.Upload}, **problems(400, 403, 409, 413, 415, 422)},
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -79,7 +73,7 @@ async def put_upload(
     service: ServiceDep,
     caller: CallerDep,
     tenant: str | None = None,
-) -> Upload:
+) -> rest.Upload:
     """Store an archive: a POSIX tar file without compression, whose digest is in the path.
 
     It holds directories, files, and symbolic links within it. The answer (201) says that it is on

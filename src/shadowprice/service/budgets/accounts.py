@@ -21,32 +21,23 @@ from shadowprice.service.clock import SECOND
 class EntryKind(StrEnum):
     """Kind of an entry."""
 
-    GRANT = "grant"
-    """Points of a period, or points that an operator grants."""
-    EXPIRY = "expiry"
-    """Unspent points that aren't carried over."""
-    DEBIT = "debit"
-    """The price of a job at its admission."""
-    REFUND = "refund"
-    """The unused part of a job's price."""
-    PAYMENT = "payment"
-    """Payment by a job, of any tenant, for the use of this tenant's share."""
+    GRANT = "grant"  # points of a period, or points that an operator grants
+    EXPIRY = "expiry"  # unspent points that aren't carried over
+    DEBIT = "debit"  # the price of a job at its admission
+    REFUND = "refund"  # the unused part of a job's price
+    PAYMENT = "payment"  # payment by a job, of any tenant, for the use of this tenant's share
 
 
 @dataclass(frozen=True, slots=True)
 class AccountEntry:
-    """One change of an account.
-
-    ``points`` is the change in millionths of a point, and ``balance`` the balance after it.
-    ``other`` is the paying tenant of a payment.
-    """
+    """One change of an account."""
 
     tenant: str
     kind: EntryKind
-    points: int
-    balance: int
+    points: int  # change in millionths of a point
+    balance: int  # after the change
     job: str | None = None
-    other: str | None = None
+    other: str | None = None  # paying tenant of a payment
     note: str = ""
 
 
@@ -157,9 +148,7 @@ class Accounts:
 
 
 FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds since 1970
-
-MAX_BALANCE: Final = 10**12 * POINT
-"""Maximum balance of an account: grants are reduced to it, and other credits above it expire."""
+MAX_BALANCE: Final = 10**12 * POINT  # grants are reduced to it, and other credits above it expire
 
 AccountUpdate = tuple[Account, Sequence[AccountEntry]]
 """A changed account, and the entries of the change."""

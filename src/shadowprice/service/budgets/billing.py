@@ -2,63 +2,40 @@
 
 `Billing.check_affordable` examines decisions, and slots beyond the stated work of jobs, before they
 take effect. Changes of accounts are recorded with the batch, as the other consequences of an event.
+
+Before a slot begins, each job of a tenant with a budget that runs in it beyond its stated work pays
+for its placement at the posted price, or ends. Under a policy that charges for each slot (`Charge`)
+it pays these charges in full instead of only up to its price. Simulated jobs end as stated.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from shadowprice.core import events
 from shadowprice.core.budget import POINT, Budget, format_points, in_points
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.core.events import (
-    Charge,
-    Command,
-    Commit,
-    Decided,
-    Decision,
-    DriverEvent,
-    JobCancelled,
-    JobEnded,
-    JobFailed,
-    Promise,
-    SlotBegan,
-    SlotEnded,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import name_of_key
+from shadowprice.core.policy import as_priced_policy
 from shadowprice.core.submit_options import states_no_length
-from shadowprice.service.budgets import accounts
-from shadowprice.service.budgets.accounts import (
-    MAX_BALANCE,
-    Account,
-    Accounts,
-    AccountUpdate,
-)
-from shadowprice.service.budgets.overruns import (
-    overrun_reason,
-    slot_costs,
-    stated_work_text,
-    unaffordable_overrun_hint,
-)
-from shadowprice.service.budgets.usage import (
-    ANY_SLOT,
-    JobUsage,
-    SlotUsage,
-    UnusedSlots,
-    consume_slot,
-    min_process_slots,
-    pay_slot,
-    price_of_unused,
-    split_price_by_slot,
-)
+from shadowprice.service.budgets import accounts, usage
+from shadowprice.service.budgets.accounts import MAX_BALANCE, Account, Accounts, AccountUpdate
 from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import OVERRUN, PARTLY_ENDED, JobView
-from shadowprice.service.state.stated_work import covered_in_slot, nanoseconds_run
+from shadowprice.service.state.prices import placement_costs
+from shadowprice.service.state.stated_work import (
+    covered_in_slot,
+    has_covered_stated_work,
+    nanoseconds_run,
+)
 
 log = logging.getLogger("shadowprice.service")
 
@@ -66,10 +43,7 @@ REFUSAL_CODE: Final = "budget"  # code of refusals because the tenant can't pay
 
 
 class InsufficientPointsError(ShadowpriceError):
-    """Decisions cost more than the tenants' balances. The event has no effect.
-
-    ``reasons`` holds the reason for each job's view, by job.
-    """
+    """Decisions cost more than balances; ``reasons`` are by job. The event has no effect."""
 
     code = REFUSAL_CODE
 
@@ -116,23 +90,104 @@ class RevisedWork:
     done: int  # mini-batches
     raised: bool  # whether a process needs more, or a completion slot has a higher utility
 
-    def remaining_process_slots(self) -> tuple[int, int]:
-        """Return the minimum process-slots of the remaining work, before and after."""
-        before, after = (
-            min_process_slots(job, max(0, job.required - self.done * job.required // job.work))
-            for job in (self.before, self.after)
-        )
-        return before, after
+    def process_slots(self, job: Job) -> int:
+        """Return the minimum process-slots of the remaining work of the job before or after."""
+        done = self.done * job.required // job.work
+        return usage.min_process_slots(job, max(0, job.required - done))
 
 
-def cost_of_revision(commands: Iterable[Command], job: str) -> float | None:
+def cost_of_revision(commands: Iterable[events.Command], job: str) -> float | None:
     """Return the cost that a policy stated for the remaining work of a revised job, if any."""
     costs = [
         _cost(command.decision)
         for command in commands
-        if isinstance(command, Decided) and command.decision.job == job
+        if isinstance(command, events.Decided) and command.decision.job == job
     ]
     return next((cost for cost in reversed(costs) if cost is not None), None)
+
+
+# ------------------------------------------------------------------ slots beyond the stated work
+
+
+def overrunning_jobs(batch: Batch) -> list[str]:
+    """Return the jobs that run beyond their stated work, and whose tenants have accounts."""
+    state, engine = batch.state, batch.engine
+    has_prices = engine.capabilities.prices or engine.capabilities.charges
+    if state.virtual or not state.accounts or not has_prices:
+        return []
+    return [
+        name
+        for name in engine.running
+        if (view := state.views.get(name)) is not None
+        and view.refund is None
+        and state.accounts.get(view.tenant) is not None
+        and has_covered_stated_work(view, engine.jobs[name])
+    ]
+
+
+def slot_costs(batch: Batch, commands: Iterable[events.Command]) -> Mapping[str, float]:
+    """Return the cost of a decided slot, in points, for each job beyond its stated work."""
+    engine, names = batch.engine, overrunning_jobs(batch)
+    if not names:
+        return {}
+    if engine.capabilities.charges:
+        charged: Counter[str] = Counter()
+        for command in commands:
+            if isinstance(command, events.Decided) and isinstance(command.decision, events.Charge):
+                charged[command.decision.job] += sum(command.decision.amounts.values())
+        return {name: charged[name] / POINT for name in names}
+    policy = as_priced_policy(engine.policy)
+    assert policy is not None
+    try:
+        placements = {name: (engine.jobs[name].job, engine.running[name]) for name in names}
+        costs = placement_costs(policy, engine.view, placements)
+    except Exception:  # a policy from outside the package must not stop the service
+        log.exception("failed to price slots beyond the stated work of jobs; they cost nothing")
+        return {}
+    finite = {name: cost for name, cost in costs.items() if math.isfinite(cost)}
+    if len(finite) < len(costs):
+        log.error(
+            "the policy's prices of slots beyond the stated work of %d jobs, such as %r, aren't "
+            "finite; they cost nothing",
+            len(costs) - len(finite),
+            next(name for name in costs if name not in finite),
+        )
+    return finite
+
+
+class _StatedLength(NamedTuple):
+    """Words for the length that a job states, for messages."""
+
+    text: str  # the stated work, or the stated or predicted time of a command
+    end: str
+    quantity: str  # what determines how long the job takes
+    key: str  # of a job file, with which the job states its length
+
+
+def _stated_length(job: Job, spec: Mapping[str, Any]) -> _StatedLength:
+    if states_no_length(spec):
+        text, end = "its predicted time", "predicted time is over"
+        return _StatedLength(text, end, "time", "minibatch_time")
+    if spec.get("steps") == 1 and spec.get("minibatch_time") is not None:
+        text, end = f"its stated time of {spec['minibatch_time']}", "stated time is over"
+        return _StatedLength(text, end, "time", "minibatch_time")
+    text = f"its stated work of {job.work:,} mini-batch{'' if job.work == 1 else 'es'}"
+    key = "steps" if spec.get("steps") is not None else "minibatches"
+    return _StatedLength(text, "stated work is done", "work and speed", key)
+
+
+def _overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, Any]:
+    """Return the reason of a running job that pays for a slot beyond its stated work."""
+    stated = _stated_length(job, spec)
+    return {
+        "code": OVERRUN,
+        "message": f"runs beyond {stated.text}: this slot costs {format_points(price)} points; "
+        f"revise `{stated.key}`, and state the true {stated.quantity} of later jobs",
+        "price": in_points(price),
+    }
+
+
+# ------------------------------------------------------------------ billing
 
 
 class Billing:
@@ -165,10 +220,7 @@ class Billing:
         all_accounts.refresh_next_renewal()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
-        """Set or change a tenant's budget, or remove it if None.
-
-        A removed budget takes the unused points of open jobs with it. They run on for free.
-        """
+        """Set, change or (None) remove a tenant's budget; its open jobs then run on for free."""
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
@@ -199,7 +251,10 @@ class Billing:
     # ---------------------------------------------------------------- payment check
 
     def check_affordable(
-        self, event: DriverEvent, commands: Sequence[Command], completed_later: Set[str]
+        self,
+        event: events.DriverEvent,
+        commands: Sequence[events.Command],
+        completed_later: Set[str],
     ) -> Mapping[str, int]:
         """Check that tenants can pay for decisions on an event, before these take effect.
 
@@ -222,7 +277,7 @@ class Billing:
             return left.can_pay(points)
 
         overruns: dict[str, int] = {}
-        costs = slot_costs(self._batch, commands) if isinstance(event, SlotBegan) else {}
+        costs = slot_costs(self._batch, commands) if isinstance(event, events.SlotBegan) else {}
         for name, slot_cost in costs.items():
             view, price = self._batch.state.views[name], to_price_units(slot_cost)
             account = self.accounts.get(view.tenant)
@@ -233,7 +288,7 @@ class Billing:
                 account = remaining.get(account.tenant, account)
                 reasons[name] = self._unaffordable_overrun(account, name, price)
         for command in commands:
-            if not isinstance(command, Decided) or (cost := _cost(command.decision)) is None:
+            if not isinstance(command, events.Decided) or (cost := _cost(command.decision)) is None:
                 continue
             known = self._batch.state.views.get(command.decision.job)
             if known is None or known.key in seen or not _unpaid(known):
@@ -251,16 +306,18 @@ class Billing:
     def _unaffordable_overrun(self, account: Account, name: str, price: int) -> Mapping[str, Any]:
         """Return why a job ends before a slot beyond its stated work."""
         job, spec = self._batch.engine.jobs[name].job, self._batch.state.specs[name]
+        stated = _stated_length(job, spec)
         return insufficient_points_reason(
             account,
             price,
-            subject=f"another slot beyond {stated_work_text(job, spec)} costs",
-            hint=unaffordable_overrun_hint(spec),
+            subject=f"another slot beyond {stated.text} costs",
+            hint=f"submit it again with its true {stated.quantity}, or ask the operator for "
+            f"points; while a job runs, its `{stated.key}` can be revised before its {stated.end}",
         )
 
     # ---------------------------------------------------------------- payments
 
-    def debit_admission(self, decision: Commit | Promise) -> None:
+    def debit_admission(self, decision: events.Commit | events.Promise) -> None:
         """Debit the price of a job whose first priced decision takes effect."""
         view = self._batch.state.views[decision.job]
         if not _unpaid(view):
@@ -275,10 +332,12 @@ class Billing:
         price, engine = to_price_units(cost), self._batch.engine
         paid: dict[str, Any] = {"price": (view.price or 0) + price, "paid_at": self._batch.now}
         if not engine.capabilities.charges:
-            if isinstance(decision, Commit):
-                unused = split_price_by_slot(price, decision.schedule, decision.slot_costs)
+            if isinstance(decision, events.Commit):
+                unused = usage.split_price_by_slot(price, decision.schedule, decision.slot_costs)
             else:
-                unused = ((ANY_SLOT, min_process_slots(engine.jobs[view.key].job), price),)
+                unused = (
+                    (usage.ANY_SLOT, usage.min_process_slots(engine.jobs[view.key].job), price),
+                )
             paid["planned"] = view.held + sum(processes for _, processes, _ in unused)
             paid["unused"] = tuple(sorted((*(view.unused or ()), *unused)))
         self._batch.update_view(view.key, **paid)
@@ -323,17 +382,18 @@ class Billing:
         self._debit(account, lacking, view.key, f"beyond its {limit}, slot {slot}")
         self._show_overrun(view.key, price)
 
-    def _paid(self, view: JobView, slot: int, price: int) -> tuple[UnusedSlots | None, int]:
+    def _paid(self, view: JobView, slot: int, price: int) -> tuple[usage.UnusedSlots | None, int]:
         """Return a job's unused processes after it paid a slot's price, and the points it lacks."""
-        points, engine = _unused_points(view), self._batch.engine
+        engine = self._batch.engine
+        points = (view.price or 0) - view.used if view.refund is None else 0
         if engine.capabilities.charges:
             return view.unused, max(0, price - points)
         unused = view.unused or ()
-        unassigned = points - price_of_unused(unused)
+        unassigned = points - usage.price_of_unused(unused)
         if unassigned > 0:  # paid under a policy that charges for each slot
-            unused = ((ANY_SLOT, 1, unassigned), *unused)
+            unused = ((usage.ANY_SLOT, 1, unassigned), *unused)
         placement = engine.running[view.key]
-        return pay_slot(unused, slot, placement.total_workers + placement.total_ps, price)
+        return usage.pay_slot(unused, slot, placement.total_workers + placement.total_ps, price)
 
     def _end_overrun(self, view: JobView) -> None:
         """Show that a job doesn't pay for the running slot."""
@@ -349,7 +409,7 @@ class Billing:
         if code == PARTLY_ENDED:
             return
         job = self._batch.engine.jobs[name].job
-        reason = overrun_reason(job, self._batch.state.specs[name], price)
+        reason = _overrun_reason(job, self._batch.state.specs[name], price)
         self._batch.update_view(name, reason=reason)
         if code != OVERRUN:
             self._batch.emit(OVERRUN, name, price=reason["price"], reason=reason["message"])
@@ -371,10 +431,10 @@ class Billing:
             return
         if not (view.planned or view.price):
             return
-        before, after = work.remaining_process_slots()
-        before = max(before, view.planned - view.held)  # the price already covers these
+        paid = view.planned - view.held  # process-slots that the price already covers
+        before, after = max(work.process_slots(work.before), paid), work.process_slots(work.after)
         price, present_slot = view.price or 0, self._present_slot(view)
-        unused = price - view.used - price_of_unused(present_slot)
+        unused = price - view.used - usage.price_of_unused(present_slot)
         if cost is None and view.planned and self._batch.engine.capabilities.prices:
             raise ProblemError(
                 "refused",
@@ -394,13 +454,13 @@ class Billing:
             )
         changes: dict[str, Any] = {"price": price + extra}
         if not self._batch.engine.capabilities.charges:
-            remaining = max(1, after, view.planned - view.held)
+            remaining = max(1, after, paid)
             changes["planned"] = view.held + remaining
-            changes["unused"] = ((ANY_SLOT, remaining, unused + extra), *present_slot)
+            changes["unused"] = ((usage.ANY_SLOT, remaining, unused + extra), *present_slot)
         self._batch.update_view(name, **changes)
         self._debit(account, extra, name, "revised")
 
-    def _present_slot(self, view: JobView) -> UnusedSlots:
+    def _present_slot(self, view: JobView) -> usage.UnusedSlots:
         """Return the unused processes of the running slot if it is beyond the stated work."""
         if view.slot_price is None:
             return ()
@@ -413,14 +473,11 @@ class Billing:
             held = in_points(after.balance)
             self._batch.emit("debited", job, points=in_points(points), held=held)
 
-    def transfer_payment(self, charge: Charge) -> None:
-        """Pay a lender for the job's use of its share in a slot, out of the job's price.
-
-        After a refund of the unused part of the price, the job runs on for free.
-        """
+    def transfer_payment(self, charge: events.Charge) -> None:
+        """Pay a lender for the job's use of its share in a slot, out of the job's price."""
         view = self._batch.state.views[charge.job]
         if view.refund is not None:
-            return
+            return  # the job runs on for free
         amount = sum(charge.amounts.values())
         if view.price and _has_unsettled_price(view):  # a job never pays more than its price
             amount = min(amount, view.price - view.used)
@@ -431,7 +488,7 @@ class Billing:
 
     # ---------------------------------------------------------------- use
 
-    def slot_usage(self, event: DriverEvent) -> SlotUsage:
+    def slot_usage(self, event: events.DriverEvent) -> usage.SlotUsage:
         """Return the jobs that an event bills for the running slot, with their processes.
 
         Call it before the event. The end of a slot bills all running jobs, and the end of a job
@@ -439,24 +496,21 @@ class Billing:
         """
         engine, views = self._batch.engine, self._batch.state.views
         if engine.slot_running is None or not self.accounts:
-            return SlotUsage(0, {})
+            return usage.SlotUsage(0, {})
         names: Iterable[str] = ()
-        if isinstance(event, SlotEnded):
+        if isinstance(event, events.SlotEnded):
             names = engine.running
-        elif isinstance(event, JobEnded | JobCancelled | JobFailed):
+        elif isinstance(event, events.JobEnded | events.JobCancelled | events.JobFailed):
             names = (event.job,) if event.job in engine.running else ()
         jobs = {}
         for name in names:
             view = views.get(name)
             if view is not None and self.accounts.get(view.tenant) is not None:
                 jobs[name] = self._job_usage(view, engine.slot_running)
-        return SlotUsage(engine.slot_running, jobs)
+        return usage.SlotUsage(engine.slot_running, jobs)
 
-    def _job_usage(self, view: JobView, slot: int) -> JobUsage:
-        """Return the use of a running slot by a job.
-
-        A slot beyond the stated work in which no process ran costs nothing.
-        """
+    def _job_usage(self, view: JobView, slot: int) -> usage.JobUsage:
+        """Return the use of a running slot, which costs nothing beyond work if no process ran."""
         batch = self._batch
         record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
         covered, is_overrun, processes = 0, False, 0
@@ -466,25 +520,25 @@ class Billing:
         is_paid = view.unused is not None and view.refund is None
         if is_paid and (is_overrun or view.slot_price is None):
             processes = placement.total_workers + placement.total_ps
-        return JobUsage(processes, covered, is_overrun)
+        return usage.JobUsage(processes, covered, is_overrun)
 
-    def record_usage(self, standing: SlotUsage) -> None:
+    def record_usage(self, standing: usage.SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
-        for name, usage in standing.jobs.items():
+        for name, use in standing.jobs.items():
             view = self._batch.state.views[name]
-            if usage.covered:
-                view = self._batch.update_view(name, covered=view.covered + usage.covered)
-            if usage.is_overrun:
+            if use.covered:
+                view = self._batch.update_view(name, covered=view.covered + use.covered)
+            if use.is_overrun:
                 view = self._batch.update_view(
                     name,
                     overrun=view.overrun + (view.slot_price or 0),
                     overrun_slots=view.overrun_slots + 1,
                 )
-            if usage.processes:
+            if use.processes:
                 assert view.unused is not None
-                unused = consume_slot(view.unused, standing.slot, usage.processes)
-                used = (view.price or 0) - price_of_unused(unused)
-                self._use(view, used, held=view.held + usage.processes, unused=unused)
+                unused = usage.consume_slot(view.unused, standing.slot, use.processes)
+                used = (view.price or 0) - usage.price_of_unused(unused)
+                self._use(view, used, held=view.held + use.processes, unused=unused)
 
     def _use(self, view: JobView, used: int, **changes: Any) -> None:
         """Set the used part of a job's price, and spend the difference."""
@@ -514,18 +568,13 @@ class Billing:
         return after
 
 
-def _cost(decision: Decision) -> float | None:
+def _cost(decision: events.Decision) -> float | None:
     """Return the cost that a decision states for its job; None if it states none."""
-    if isinstance(decision, Promise) and decision.completion is None:
+    if isinstance(decision, events.Promise) and decision.completion is None:
         return None
-    if isinstance(decision, Commit):
+    if isinstance(decision, events.Commit):
         return decision.cost if decision.charged is None else decision.charged
-    return decision.cost if isinstance(decision, Promise) else None
-
-
-def _unused_points(view: JobView) -> int:
-    """Return the unused part of a job's price; 0 if it was refunded."""
-    return (view.price or 0) - view.used if view.refund is None else 0
+    return decision.cost if isinstance(decision, events.Promise) else None
 
 
 def _has_unsettled_price(view: JobView) -> bool:

@@ -27,16 +27,12 @@ class StartDuePeriods:
 
 @dataclass(frozen=True, slots=True)
 class PutTenant:
-    """Add a tenant, or change its share or budget.
-
-    A ``share`` of None keeps the share. ``budgeted`` is whether the request sets the budget; a
-    ``budget`` of None then removes it.
-    """
+    """Add a tenant, or change its share or budget."""
 
     name: str
-    share: Mapping[str, int] | None
+    share: Mapping[str, int] | None  # None keeps the share
     budget: Budget | None = None
-    budgeted: bool = False
+    budgeted: bool = False  # whether the request sets the budget; None then removes it
 
     def perform(self, batch: Batch) -> None:
         """Change the engine's tenants if the share differs, and the account."""

@@ -22,16 +22,11 @@ ANY_SLOT: Final = -1  # slot of the processes of a revised job, which belong to 
 
 
 class JobUsage(NamedTuple):
-    """Use of a slot by a job.
+    """Use of a slot by a job."""
 
-    ``processes`` are the workers and PS that it holds and has paid for. ``covered`` is the stated
-    work that the slot covers, in millionths of a mini-batch. ``is_overrun`` is whether the slot is
-    beyond the stated work.
-    """
-
-    processes: int
-    covered: int
-    is_overrun: bool
+    processes: int  # workers and PS that it holds and has paid for
+    covered: int  # stated work that the slot covers, in millionths of a mini-batch
+    is_overrun: bool  # whether the slot is beyond the stated work
 
 
 class SlotUsage(NamedTuple):

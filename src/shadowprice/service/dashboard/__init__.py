@@ -145,6 +145,3 @@ def accepts_gzip(header: str) -> bool:
         qualities[coding.strip()] = parameter.replace(" ", "")
     quality = qualities.get("gzip", qualities.get("*", "q=0"))
     return re.fullmatch(r"q=0(\.0*)?", quality) is None
-
-
-__all__ = ["router"]

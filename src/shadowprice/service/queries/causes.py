@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
+from shadowprice import rest
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import first_line
-from shadowprice.rest.jobs import BrokenPromise, PromiseCause
 from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.state.ending import CODE as TIMESPAN
 from shadowprice.service.state.job_views import JobView, State
@@ -30,12 +30,10 @@ from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 
 MIN_CAUSE_SECONDS: Final = 0.001  # causes with fewer seconds are ignored
-
 MAX_GENERATIONS: Final = 1_000  # maximum number of generations to read, newest first
-
-_PLANNED: Final = frozenset({"move", "revision"})
-"""Causes after which a pause is part of the policy's plan."""
-
+_PLANNED: Final = frozenset(
+    {"move", "revision"}
+)  # a pause after these is part of the policy's plan
 _ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby", "resized")
 """Kinds of events that explain the end of a generation."""
 
@@ -95,11 +93,8 @@ class Cause:
 
 def broken_promise(
     connection: Connection, view: JobView, cluster: Cluster, calendar: SlotCalendar, now: int
-) -> BrokenPromise | None:
-    """Return the causes of a job's broken first promise; None if the promise isn't broken.
-
-    ``now`` is in nanoseconds since 1970.
-    """
+) -> rest.BrokenPromise | None:
+    """Return why a job's first promise broke; None if it didn't. ``now`` is in nanoseconds."""
     if view.first_promise is None or not _is_broken(view):
         return None
     due = calendar.ends(view.first_promise) / SECOND
@@ -118,12 +113,12 @@ def broken_promise(
     return record(view, due, end - due, delays)
 
 
-def record(view: JobView, due: float, late: float, found: Sequence[Cause]) -> BrokenPromise:
+def record(view: JobView, due: float, late: float, found: Sequence[Cause]) -> rest.BrokenPromise:
     """Return a broken promise as a REST resource; ``due`` is in seconds since 1970."""
     total = sum(cause.seconds for cause in found)
     late_seconds = round(max(0.0, late), 3)
     delays = [
-        PromiseCause(
+        rest.PromiseCause(
             cause=cause.kind,
             seconds=round(cause.seconds, 3),
             share=round(cause.seconds / total, 4),
@@ -131,7 +126,7 @@ def record(view: JobView, due: float, late: float, found: Sequence[Cause]) -> Br
         )
         for cause in sorted(found, key=lambda cause: -cause.seconds)
     ]
-    return BrokenPromise(
+    return rest.BrokenPromise(
         promised=to_datetime(int(due * SECOND)),
         late_seconds=late_seconds,
         causes=delays,
@@ -139,7 +134,7 @@ def record(view: JobView, due: float, late: float, found: Sequence[Cause]) -> Br
     )
 
 
-def _line(view: JobView, late_seconds: float, delays: Sequence[PromiseCause]) -> str:
+def _line(view: JobView, late_seconds: float, delays: Sequence[rest.PromiseCause]) -> str:
     parts = [
         f"{delay.cause.replace('-', ' ')} {_seconds(delay.seconds)} s ({delay.share:.0%}"
         + (f"; {delay.detail})" if delay.detail else ")")
@@ -164,9 +159,6 @@ def _is_broken(view: JobView) -> bool:
     if view.state is State.CANCELLED:
         return False
     return not view.state.open or view.promise is None or view.promise > view.first_promise
-
-
-# ---------------------------------------------------------------- seconds by cause
 
 
 def causes(
@@ -317,9 +309,6 @@ def _find_end_cause(
             case _:
                 pass
     return "move", ""
-
-
-# ---------------------------------------------------------------- reading
 
 
 def _runs(

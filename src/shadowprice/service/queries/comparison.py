@@ -10,48 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, and_, func, or_, select
 
+from shadowprice import rest
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job_keys import name_of_key
-from shadowprice.rest.comparison import (
-    ComparedJob,
-    ComparedPromises,
-    ComparedUtilization,
-    Comparison,
-    ComparisonTotals,
-    CompletedInBoth,
-    ObservedJob,
-    ObservedState,
-    ObservedTotals,
-    SimulatedJob,
-    SimulatedTotals,
-    UnmanagedJob,
-    UnmanagedJobs,
-)
-from shadowprice.rest.jobs import JobReason
-from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
+from shadowprice.service.clock import to_datetime, to_datetime_or_none
 from shadowprice.service.execution.observer import last_observation_time
-from shadowprice.service.queries.timeline import (
-    MAX_GENERATION_ROWS,
-    JobInfo,
-    PlannedBars,
-    TimelineBar,
-    bars_of_runs,
-    load_job_info,
-    past_bars,
-    utilization_levels,
-)
+from shadowprice.service.queries import timeline
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 
 MAX_JOBS: Final = 5_000  # maximum number of jobs of one comparison, newest first
-
 MAX_UTILIZATION_SLOTS: Final = 1_000  # maximum number of slots with utilization, newest first
-
 MAX_UNMANAGED_JOBS: Final = 100  # maximum number of unmanaged jobs listed by name, newest first
 
 
@@ -67,7 +41,7 @@ class JobComparison:
     utility: float | None = None  # of the observed end; None if it hasn't ended, or is unknown
 
     @property
-    def observed_state(self) -> ObservedState:
+    def observed_state(self) -> rest.ObservedState:
         """Observed state: ``not seen``, ``running``, ``failed``, or ``ended``."""
         if self.started is None:
             return "not seen"
@@ -89,24 +63,24 @@ class JobComparison:
             return None
         return self.earned - self.utility
 
-    def to_resource(self) -> ComparedJob:
+    def to_resource(self) -> rest.ComparedJob:
         """Return the job as a REST resource."""
         view = self.view
         reason = view.reason
-        return ComparedJob(
+        return rest.ComparedJob(
             id=view.id,
             name=view.name,
             tenant=view.tenant,
             submitted=to_datetime(view.submitted),
-            simulated=SimulatedJob(
+            simulated=rest.SimulatedJob(
                 state=view.state.value,
                 started=to_datetime_or_none(view.first_start),
                 promise=to_datetime_or_none(view.promise_at),
                 completion=None if view.state.open else to_datetime_or_none(view.completion_at),
                 utility=self.earned,
-                reason=None if reason is None else JobReason.model_validate(reason),
+                reason=None if reason is None else rest.JobReason.model_validate(reason),
             ),
-            observed=ObservedJob(
+            observed=rest.ObservedJob(
                 state=self.observed_state,
                 started=to_datetime_or_none(self.started),
                 completion=to_datetime_or_none(self.ended),
@@ -154,26 +128,18 @@ def compare_jobs(
     result = []
     for row in connection.execute(query):
         view = published.jobs.get(row.key) or JobView.from_json(row.view)
-        result.append(_pair(view, row))
+        # An execution that ended before the submission is that of another job with the same name.
+        if row.started is None or (row.ended is not None and row.ended < view.submitted):
+            result.append(JobComparison(view))
+        else:
+            done = None if row.done is None else bool(row.done)
+            pair = JobComparison(view, row.started, row.ended, row.runs, done, row.utility)
+            result.append(pair)
     return result
 
 
-def _pair(view: JobView, row: Any) -> JobComparison:
-    # An execution that ended before the submission is that of another job with the same name.
-    if row.started is None or (row.ended is not None and row.ended < view.submitted):
-        return JobComparison(view)
-    done = None if row.done is None else bool(row.done)
-    return JobComparison(view, row.started, row.ended, row.runs, done, row.utility)
-
-
-# ------------------------------------------------------------------ totals
-
-
-def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
-    """Return both totals as of now, without withdrawn jobs.
-
-    A job that hasn't ended has no utility yet.
-    """
+def totals(found: Sequence[JobComparison]) -> rest.ComparisonTotals:
+    """Return both totals as of now, without withdrawn jobs; an open job has no utility yet."""
     counted = [pair for pair in found if pair.view.state is not State.CANCELLED]
     # Observed to end, and not observed to fail.
     succeeded = [pair for pair in counted if pair.ended is not None and pair.done is not False]
@@ -181,10 +147,10 @@ def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
     promised = [pair for pair in succeeded if pair.view.first_promise is not None]
     states = Counter(pair.view.state for pair in counted)
     observed_states = Counter(pair.observed_state for pair in counted)
-    return ComparisonTotals(
+    return rest.ComparisonTotals(
         jobs=len(counted),
         withdrawn=len(found) - len(counted),
-        simulated=SimulatedTotals(
+        simulated=rest.SimulatedTotals(
             utility=sum(pair.earned or 0.0 for pair in counted),
             finished=states[State.FINISHED],
             running=states[State.RUNNING] + states[State.RESIZING],
@@ -192,7 +158,7 @@ def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
             refused=states[State.REFUSED],
             failed=states[State.FAILED],
         ),
-        observed=ObservedTotals(
+        observed=rest.ObservedTotals(
             utility=sum(pair.utility or 0.0 for pair in counted),
             finished=len(succeeded),
             running=observed_states["running"],
@@ -201,7 +167,7 @@ def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
             assumed_completed=sum(pair.done is None for pair in succeeded),
             unknown_utility=sum(pair.utility is None for pair in succeeded),
         ),
-        both=CompletedInBoth(
+        both=rest.CompletedInBoth(
             jobs=len(both),
             simulated_seconds=_mean(
                 [_seconds_since_submission(pair.view, pair.view.completion_at) for pair in both]
@@ -210,7 +176,7 @@ def totals(found: Sequence[JobComparison]) -> ComparisonTotals:
                 [_seconds_since_submission(pair.view, pair.ended) for pair in both]
             ),
         ),
-        promises=ComparedPromises(
+        promises=rest.ComparedPromises(
             jobs=len(promised),
             observed_in_time=sum(
                 pair.view.promise_at is not None
@@ -233,7 +199,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def unsubmitted_jobs(
     connection: Connection, since: int, tenant: str | None = None
-) -> UnmanagedJobs:
+) -> rest.UnmanagedJobs:
     """Return unmanaged jobs that ran since a moment; their utility is unknown."""
     jobs, outcomes = tables.jobs, tables.outcomes
     condition = and_(
@@ -248,7 +214,7 @@ def unsubmitted_jobs(
     query = select(outcomes).select_from(joined).where(condition)
     rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(MAX_UNMANAGED_JOBS))
     newest = [
-        UnmanagedJob(
+        rest.UnmanagedJob(
             name=name_of_key(row.job),
             tenant=row.tenant,
             started=to_datetime(row.started),
@@ -258,37 +224,12 @@ def unsubmitted_jobs(
         )
         for row in rows
     ]
-    return UnmanagedJobs(count=int(count), newest=newest)
-
-
-# ------------------------------------------------------------------ utilization
-
-
-def observed_bars(
-    connection: Connection, calendar: SlotCalendar, first: int, now: int, job: str | None = None
-) -> tuple[list[TimelineBar], bool]:
-    """Return the observed bars from slot ``first`` on, and whether some were omitted.
-
-    Bars of running jobs end at ``now``, in nanoseconds since 1970, or at the last poll if that was
-    earlier.
-    """
-    table = tables.observed
-    since = calendar.begins(first)
-    polled = last_observation_time(connection)
-    until = now if polled is None else min(now, polled)
-    query = select(table).where(or_(table.c.ended.is_(None), table.c.ended > since))
-    if job is not None:
-        query = query.where(table.c.job == job)
-    rows = connection.execute(
-        query.order_by(table.c.id.desc()).limit(MAX_GENERATION_ROWS + 1)
-    ).all()
-    runs = [(row.job, row.since, row.ended, row.placement) for row in rows[:MAX_GENERATION_ROWS]]
-    return bars_of_runs(runs, calendar, first, until), len(rows) > MAX_GENERATION_ROWS
+    return rest.UnmanagedJobs(count=int(count), newest=newest)
 
 
 def utilization(
-    connection: Connection, published: ReadModel, plans: PlannedBars, first: int, now: int
-) -> ComparedUtilization:
+    connection: Connection, published: ReadModel, plans: timeline.PlannedBars, first: int, now: int
+) -> rest.ComparedUtilization:
     """Return the used share of the cluster per slot, as simulated and as observed.
 
     The share of a server is that of its scarcest resource, and all servers have equal weight.
@@ -297,14 +238,14 @@ def utilization(
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     last = calendar.slot_at(now)
-    simulated, simulated_cut = past_bars(connection, calendar, first, now)
-    observed, observed_cut = observed_bars(connection, calendar, first, now)
-    job_data = load_job_info(
+    simulated, simulated_cut = timeline.past_bars(connection, calendar, first, now)
+    observed, observed_cut = timeline.past_bars(connection, calendar, first, now, observed=True)
+    job_data = timeline.load_job_info(
         connection, {bar.job for bar in (*simulated, *observed)}, cluster, published, plans.demands
     )
     unknown = {bar.job for bar in observed if bar.job not in job_data.demands}
     unknown_servers = {bar.server for bar in observed if bar.server not in cluster.index}
-    return ComparedUtilization(
+    return rest.ComparedUtilization(
         first=first,
         simulated=_shares(simulated, job_data, cluster, first, last),
         observed=_shares(observed, job_data, cluster, first, last),
@@ -315,23 +256,29 @@ def utilization(
 
 
 def _shares(
-    bars: list[TimelineBar], known: JobInfo, cluster: Cluster, first: int, last: int
+    bars: list[timeline.TimelineBar],
+    known: timeline.JobInfo,
+    cluster: Cluster,
+    first: int,
+    last: int,
 ) -> list[float]:
     if last <= first or not cluster.names:
         return []
-    levels_by_slot = utilization_levels(bars, known, cluster, first, last).mean(axis=0) / 255
+    levels_by_slot = (
+        timeline.utilization_levels(bars, known, cluster, first, last).mean(axis=0) / 255
+    )
     return [round(share, 4) for share in levels_by_slot.tolist()]
 
 
 def comparison(
     connection: Connection,
     published: ReadModel,
-    plans: PlannedBars,
+    plans: timeline.PlannedBars,
     *,
     now: int,
     days: float,
     scope: str | None,
-) -> Comparison:
+) -> rest.Comparison:
     """Return the comparison of the last days as a REST resource.
 
     ``plans`` provides the demands of open jobs, and ``now`` is in nanoseconds since 1970. If
@@ -343,7 +290,7 @@ def comparison(
     jobs = compare_jobs(connection, published, since=since, tenant=scope, limit=MAX_JOBS + 1)
     current = calendar.slot_at(now)
     first = max(0, current - MAX_UTILIZATION_SLOTS, calendar.slot_at(since))
-    return Comparison(
+    return rest.Comparison(
         **dict(totals(jobs[:MAX_JOBS])),
         days=days,
         last_observation=to_datetime_or_none(last_observation_time(connection)),

@@ -18,6 +18,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Final
 
+from shadowprice import rest
 from shadowprice.advice.candidate_changes import JobChange, Key, candidate_changes
 from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
 from shadowprice.advice.variants import JobVariants
@@ -29,7 +30,6 @@ from shadowprice.core.quote import QuoteAnswer
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
-from shadowprice.rest.jobs import JobOutlook, SuggestedChange
 from shadowprice.results.advice import (
     Advice,
     IneffectiveChange,
@@ -47,13 +47,9 @@ from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
-LIMIT_SECONDS: Final = 0.9
-"""Processor time after which an outlook starts no further quote or slot, which may take longer."""
-
+LIMIT_SECONDS: Final = 0.9  # processor time after which no further quote or slot is started
 MAX_REQUESTS: Final = 4  # maximum number of requests of one tenant that wait
-
-START_SHARE: Final = 0.4
-"""Share of `LIMIT_SECONDS` for planning the slots up to the start of a waiting job."""
+START_SHARE: Final = 0.4  # of the limit, for planning the slots up to the start of a job
 
 _HELD: Final = (
     "the rest of the submission and all running and promised jobs don't change; each changed job "
@@ -66,10 +62,7 @@ class _TimeUpError(Exception):
 
 
 class OutlookQueue:
-    """Builds outlooks in a thread, one at a time, because two would share one interpreter.
-
-    Tenants take turns, so that one tenant's requests delay those of another by one outlook.
-    """
+    """Builds outlooks in a thread, one at a time, because two would share one interpreter."""
 
     def __init__(self) -> None:
         self._turns = TenantTurns(max_waiting=MAX_REQUESTS, what="requests for advice")
@@ -81,11 +74,9 @@ class OutlookQueue:
         record: Mapping[str, Any],
         *,
         tenant: str | None,
-        waits: bool,
-        promised: bool = False,
-        quoted: bool = False,
-    ) -> JobOutlook:
-        """Return the outlook of a job; see `build_outlook` for the other parameters.
+        **options: bool,
+    ) -> rest.JobOutlook:
+        """Return the outlook of a job; ``options`` are those of `build_outlook`.
 
         ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
         of its requests wait, and `ShadowpriceError` if the policy gives no quotes, or the cluster
@@ -93,9 +84,7 @@ class OutlookQueue:
         """
         async with self._turns.turn(tenant):
             fork = await writer.do(ForkEngine(key, JobSpec.model_validate(record)))
-            return await asyncio.to_thread(
-                build_outlook, fork, record, waits=waits, promised=promised, quoted=quoted
-            )
+            return await asyncio.to_thread(build_outlook, fork, record, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +119,7 @@ def build_outlook(
     waits: bool,
     promised: bool = False,
     quoted: bool = False,
-) -> JobOutlook:
+) -> rest.JobOutlook:
     """Return the outlook of a job that waits or was refused; ``record`` is its submission.
 
     Changes of a waiting job get it a promise, or let it start at once. A ``promised`` job needs
@@ -139,7 +128,7 @@ def build_outlook(
     """
     started = time.thread_time()
     engine, calendar = fork.engine, fork.calendar
-    wait = _Wait()
+    times: dict[str, datetime | None] = {}
     if waits:
         future, name = clone(engine), fork.job.name
         if name in engine.open_jobs and not quoted:
@@ -148,41 +137,24 @@ def build_outlook(
             arriving = _rename(fork.job, engine)
             name = arriving.name
             future.handle(JobsArrived(future.slot, (arriving,)))
-        wait = _plan_wait(future, name, started + LIMIT_SECONDS * START_SHARE)
+        times = _plan_wait(future, calendar, name, started + LIMIT_SECONDS * START_SHARE)
     if promised:
-        outlook = _empty_outlook(calendar, wait, seconds=time.thread_time() - started)
+        outlook = _outlook(started, **times)
         return outlook.model_copy(update={"lines": _start_lines(outlook)})
     fits = waits and fork.job.bag is None and has_free_capacity(engine, fork.job)
     scarce = None if fits else find_scarcest(engine, fork.job)
     job_advice, admitted_now, untried = _search(
         fork, record, started + LIMIT_SECONDS, promised=waits
     )
-    changes = [
-        SuggestedChange(
-            key=advice.key,
-            before=advice.before,
-            after=advice.after,
-            change=advice.change,
-            option=advice.option,
-            option_before=advice.option_before,
-            option_after=advice.option_after,
-            completion=None
-            if advice.completion is None
-            else to_datetime(calendar.ends(advice.completion)),
-            utility=advice.utility,
-            price=advice.price,
-        )
-        for advice in job_advice.advice
-    ]
-    outlook = _empty_outlook(calendar, wait, seconds=time.thread_time() - started).model_copy(
-        update={
-            "resource": None if scarce is None else scarce.resource,
-            "servers": None if scarce is None else scarce.servers,
-            "admitted_now": admitted_now,
-            "changes": changes,
-            "ineffective": [change.key for change in job_advice.ineffective],
-            "untried": [change.label for change in untried],
-        }
+    outlook = _outlook(
+        started,
+        **times,
+        resource=None if scarce is None else scarce.resource,
+        servers=None if scarce is None else scarce.servers,
+        admitted_now=admitted_now,
+        changes=[_suggested_change(advice, calendar) for advice in job_advice.advice],
+        ineffective=[change.key for change in job_advice.ineffective],
+        untried=[change.label for change in untried],
     )
     is_open = waits and not quoted
     change_text = partial(_describe_revision, str(record["name"])) if is_open else describe_change
@@ -190,26 +162,25 @@ def build_outlook(
     return outlook.model_copy(update={"lines": lines})
 
 
-def _empty_outlook(calendar: SlotCalendar, wait: _Wait, *, seconds: float) -> JobOutlook:
-    """Return an outlook that only has when the job starts and completes."""
-    completes = None if wait.completes is None else to_datetime(calendar.ends(wait.completes))
-    return JobOutlook(
-        resource=None,
-        servers=None,
-        admitted_now=False,
-        starts=_begin(calendar, wait.starts),
-        completes=completes,
-        abandoned=_begin(calendar, wait.abandoned),
-        waits_beyond=_begin(calendar, wait.beyond),
-        changes=[],
-        ineffective=[],
-        untried=[],
-        seconds=round(seconds, 4),
-        lines=[],
+def _outlook(started: float, **found: Any) -> rest.JobOutlook:
+    """Return an outlook without lines, of which only a part is found."""
+    unknown = ("resource", "servers", "starts", "completes", "abandoned", "waits_beyond")
+    absent: dict[str, Any] = {"admitted_now": False, **dict.fromkeys(unknown)}
+    absent |= {"changes": [], "ineffective": [], "untried": [], "lines": []}
+    seconds = round(time.thread_time() - started, 4)
+    return rest.JobOutlook(**(absent | found), seconds=seconds)
+
+
+def _suggested_change(advice: Advice, calendar: SlotCalendar) -> rest.SuggestedChange:
+    slot = advice.completion
+    equal = rest.SuggestedChange.model_fields.keys() - {"completion"}
+    return rest.SuggestedChange(
+        **{name: getattr(advice, name) for name in equal},
+        completion=None if slot is None else to_datetime(calendar.ends(slot)),
     )
 
 
-def _start_lines(outlook: JobOutlook) -> list[str]:
+def _start_lines(outlook: rest.JobOutlook) -> list[str]:
     """Return when a promised job starts and completes, for people."""
     if outlook.starts is None:
         if outlook.waits_beyond is None:
@@ -220,19 +191,15 @@ def _start_lines(outlook: JobOutlook) -> list[str]:
     return [f"{text}{_completes(outlook)} if plans hold and no job arrives"]
 
 
-def _completes(outlook: JobOutlook) -> str:
+def _completes(outlook: rest.JobOutlook) -> str:
     """Return when a job completes that starts as planned; empty if that isn't known."""
     if outlook.completes is None:
         return ""
     return f", and is expected to complete by {_rfc3339(outlook.completes)}"
 
 
-def _begin(calendar: SlotCalendar, slot: int | None) -> datetime | None:
-    return None if slot is None else to_datetime(calendar.begins(slot))
-
-
 def _lines(
-    outlook: JobOutlook,
+    outlook: rest.JobOutlook,
     job_advice: JobAdvice,
     calendar: SlotCalendar,
     change_text: Callable[[Advice], str],
@@ -254,9 +221,7 @@ def _lines(
             lines.append(f"{subject}, for longer than until {end}, the last time that was planned")
     if outlook.admitted_now:
         answer = "promised" if waits else "admitted"
-        lines.append(f"would be {answer} if it were submitted again now")
-    if outlook.admitted_now:
-        return lines
+        return [*lines, f"would be {answer} if it were submitted again now"]
     texts = advice_lines(
         job_advice,
         lambda slot: f"by {format_rfc3339(calendar.ends(slot))}",
@@ -280,21 +245,10 @@ def _rfc3339(moment: datetime) -> str:
     return format_rfc3339(round(moment.timestamp() * 1_000_000) * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """Slots in which a waiting job starts or is abandoned, or until which it certainly waits.
-
-    A job that ``starts`` is expected to complete in the slot ``completes``.
-    """
-
-    starts: int | None = None
-    completes: int | None = None
-    abandoned: int | None = None
-    beyond: int | None = None
-
-
-def _plan_wait(engine: Engine, name: str, deadline: float) -> _Wait:
-    """Plan slots, with every job progressing as stated, until a waiting job starts.
+def _plan_wait(
+    engine: Engine, calendar: SlotCalendar, name: str, deadline: float
+) -> dict[str, datetime | None]:
+    """Plan slots, with progress as stated, until a job starts; return the times of its outlook.
 
     The processor time ``deadline`` and the planning horizon limit the slots.
     """
@@ -308,13 +262,14 @@ def _plan_wait(engine: Engine, name: str, deadline: float) -> _Wait:
             engine.handle(SlotBegan(slot))
             if name in engine.running:
                 completes = expected_slot(engine, engine.open_jobs[name], None)
-                return _Wait(starts=slot, completes=completes)
+                end = None if completes is None else to_datetime(calendar.ends(completes))
+                return {"starts": to_datetime(calendar.begins(slot)), "completes": end}
             if name not in engine.open_jobs:
-                return _Wait(abandoned=slot)
+                return {"abandoned": to_datetime(calendar.begins(slot))}
             _end_slot(engine, slot)
     except ShadowpriceError as error:
         log.info("failed to plan the wait of job %s: %s", name, error)
-    return _Wait(beyond=slot)
+    return {"waits_beyond": to_datetime(calendar.begins(slot))}
 
 
 def _end_slot(engine: Engine, slot: int) -> None:
@@ -335,11 +290,7 @@ def _search(
     job = _rename(fork.job, engine)
     changes = [
         *candidate_changes(
-            record,
-            job,
-            engine.cluster,
-            engine.view.end,
-            _ClockDeadlines(fork.calendar, job),
+            record, job, engine.cluster, engine.view.end, _ClockDeadlines(fork.calendar, job)
         )
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, or_, select
 
+from shadowprice import rest
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import without_total
@@ -25,47 +26,32 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.rest.jobs import JobState
-from shadowprice.rest.monitoring import Timeline, TimelineBars, TimelineJob
 from shadowprice.service.clock import SlotCalendar, to_datetime
+from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks
 
 MAX_SLOTS: Final = 1_000  # maximum number of past slots, and of future slots
-
-MAX_BARS: Final = 4_000
-"""Maximum number of bars and promises; if there are more, only levels are returned."""
-
-MAX_GENERATION_ROWS: Final = 20_000
-"""Maximum number of generations read from the store, newest first."""
-
-
+MAX_BARS: Final = 4_000  # maximum number of bars and promises; above it, only levels are returned
+MAX_GENERATION_ROWS: Final = 20_000  # maximum number that is read, newest first
 BAR_PAST: Final = 0  # kind of a bar: the job ran
-
-BAR_PLANNED: Final = 1
-"""Kind of a bar: reserved by the plan in force, or for the rest of the running slot."""
-
-BAR_EXPECTED: Final = 2
-"""Kind of a bar: remaining time at the present rate, if the policy decides slot by slot."""
+BAR_PLANNED: Final = 1  # reserved by the plan in force, or for the rest of the running slot
+BAR_EXPECTED: Final = 2  # at the present rate, if the policy decides slot by slot
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineBar:
-    """A job on a server for some time.
-
-    ``begins`` and ``ends`` are in slots since the start of slot 0. ``what`` is `BAR_PAST`,
-    `BAR_PLANNED` or `BAR_EXPECTED`.
-    """
+    """A job on a server for some time."""
 
     job: str
     server: str
-    begins: float
+    begins: float  # in slots since the start of slot 0, as ``ends``
     ends: float
     workers: int
     ps: int
-    what: int
+    what: int  # `BAR_PAST`, `BAR_PLANNED` or `BAR_EXPECTED`
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +62,25 @@ class JobDemand:
     ps: NDArray[np.int64]
 
 
-Past = Callable[[Connection, SlotCalendar, int, int, str | None], tuple[list[TimelineBar], bool]]
-"""A function with the signature of `past_bars`."""
-
-
 @dataclass(slots=True)
 class JobInfo:
-    """Ids, tenants, states and demands of the jobs of bars, by key.
+    """Id, tenant, state and known demand of the jobs of bars, by key."""
 
-    A job without a known demand is missing from ``demands``, and counts as 0.
-    """
-
-    ids: dict[str, int] = field(default_factory=dict)
-    tenants: dict[str, str | None] = field(default_factory=dict)
-    states: dict[str, JobState] = field(default_factory=dict)
+    jobs: dict[str, tuple[int, str | None, rest.JobState]] = field(default_factory=dict)
     demands: dict[str, JobDemand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBars:
-    """Planned and expected bars.
-
-    ``promises`` holds the promised slots of jobs without a placement, and ``demands`` the demands
-    of all open jobs.
-    """
+    """Planned and expected bars."""
 
     bars: tuple[TimelineBar, ...]
-    promises: Mapping[str, int]
-    demands: Mapping[str, JobDemand]
+    promises: Mapping[str, int]  # promised slots of jobs without a placement
+    demands: Mapping[str, JobDemand]  # of all open jobs
 
 
 def planned_bars(state: DurableState, slots: int) -> PlannedBars:
-    """Return the reservations of the first ``slots`` slots that can still be decided.
-
-    Call it between two batches, in the thread of the durable state.
-    """
+    """Return the reservations of the first ``slots`` slots that can still be decided."""
     engine = state.engine
     names, next_slot = engine.cluster.names, state.next_slot
     last = next_slot + slots
@@ -128,12 +98,6 @@ def planned_bars(state: DurableState, slots: int) -> PlannedBars:
         elif record.promise is not None:
             promises[name] = record.promise
     return PlannedBars(tuple(bars), promises, demands)
-
-
-def _clip(bars: Iterable[TimelineBar], first: int, last: int) -> Iterable[TimelineBar]:
-    for bar in bars:
-        if bar.begins < last and bar.ends > first:
-            yield replace(bar, begins=max(bar.begins, first), ends=min(bar.ends, last))
 
 
 def _bars_in_place(
@@ -176,43 +140,43 @@ def _runs(
 
 
 def past_bars(
-    connection: Connection, calendar: SlotCalendar, first: int, now: int, job: str | None = None
+    connection: Connection,
+    calendar: SlotCalendar,
+    first: int,
+    now: int,
+    job: str | None = None,
+    *,
+    observed: bool = False,
 ) -> tuple[list[TimelineBar], bool]:
     """Return the bars that ran from slot ``first`` on, and whether some were omitted.
 
-    Running generations end at ``now``, in nanoseconds since 1970. ``job`` limits the bars to one
-    job.
+    ``now`` is in nanoseconds since 1970. Bars of running jobs end then; ``observed`` ones end at
+    the last poll if that was earlier. ``job`` limits the bars to one job.
     """
-    table = tables.generations
-    since = calendar.begins(first)
-    query = select(table).where(
-        table.c.started.is_not(None), or_(table.c.ended.is_(None), table.c.ended > since)
+    if observed:
+        columns = tables.observed.c
+        started, order = columns.since, columns.id
+        polled = last_observation_time(connection)
+        now = now if polled is None else min(now, polled)
+    else:
+        columns = tables.generations.c
+        started, order = columns.started, columns.ordered
+    query = select(columns.job, started, columns.ended, columns.placement).where(
+        started.is_not(None), or_(columns.ended.is_(None), columns.ended > calendar.begins(first))
     )
     if job is not None:
-        query = query.where(table.c.job == job)
-    query = query.order_by(table.c.ordered.desc()).limit(MAX_GENERATION_ROWS + 1)
-    rows = connection.execute(query).all()
-    runs = [(row.job, row.started, row.ended, row.placement) for row in rows[:MAX_GENERATION_ROWS]]
-    return bars_of_runs(runs, calendar, first, now), len(rows) > MAX_GENERATION_ROWS
-
-
-def bars_of_runs(
-    runs: Iterable[tuple[str, int, int | None, str]], calendar: SlotCalendar, first: int, now: int
-) -> list[TimelineBar]:
-    """Return the past bars of runs: job, start, end and JSON of the placement.
-
-    Bars are clipped to the time from slot ``first`` until ``now``, in nanoseconds since 1970.
-    """
+        query = query.where(columns.job == job)
+    rows = connection.execute(query.order_by(order.desc()).limit(MAX_GENERATION_ROWS + 1)).all()
     bars = []
-    for job, started, ended, placement in runs:
-        start = max(float(calendar.in_slots(started)), float(first))
+    for name, begins, ended, placement in rows[:MAX_GENERATION_ROWS]:
+        start = max(float(calendar.in_slots(begins)), float(first))
         end = float(calendar.in_slots(now if ended is None else min(ended, now)))
         if end > start:
             bars += [
-                TimelineBar(job, server, start, end, workers, ps, BAR_PAST)
+                TimelineBar(name, server, start, end, workers, ps, BAR_PAST)
                 for server, workers, ps in json.loads(placement)
             ]
-    return bars
+    return bars, len(rows) > MAX_GENERATION_ROWS
 
 
 def load_job_info(
@@ -228,9 +192,7 @@ def load_job_info(
     for name in names:
         view = published.jobs.get(name)
         if view is not None and name in demands:
-            result.ids[name] = view.id
-            result.tenants[name] = view.tenant
-            result.states[name] = view.state.value
+            result.jobs[name] = (view.id, view.tenant, view.state.value)
             result.demands[name] = demands[name]
         else:
             missing.append(name)
@@ -238,9 +200,7 @@ def load_job_info(
     query = select(table.c.id, table.c.key, table.c.tenant, table.c.state, table.c.spec)
     for chunk in in_chunks(missing):
         for row in connection.execute(query.where(table.c.key.in_(chunk))):
-            result.ids[row.key] = row.id
-            result.tenants[row.key] = row.tenant
-            result.states[row.key] = row.state
+            result.jobs[row.key] = (row.id, row.tenant, row.state)
             spec = json.loads(row.spec)
             result.demands[row.key] = JobDemand(
                 _demand(cluster, json.dumps(spec.get("worker") or {})),
@@ -324,23 +284,27 @@ def timeline(
     server: str | None = None,
     job: str | None = None,
     scope: str | None = None,
-    past: Past = past_bars,
-    real: bool = False,
-) -> Timeline:
+    observed: bool = False,
+) -> rest.Timeline:
     """Return past, running and planned placements as a REST resource.
 
     ``back`` and ``slots`` are the numbers of past and of future slots, and ``now`` is in
     nanoseconds since 1970. ``server`` and ``job`` limit the result. Jobs of other tenants than
-    ``scope`` stay anonymous. ``past`` reads the past bars, and ``real`` omits planned placements.
+    ``scope`` stay anonymous. ``observed`` ones are what really ran, without planned placements.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     current = calendar.slot_at(now)
     first, last = max(0, current - back), max(current + 1, servers.next_slot) + slots
-    bars, incomplete = past(connection, calendar, first, now, job)
-    if not real:
+    bars, incomplete = past_bars(connection, calendar, first, now, job, observed=observed)
+    if not observed:
         # The answer may cover more slots, and slots that began since it was computed.
-        planned = _clip(plans.bars, servers.next_slot, last)
+        start = servers.next_slot
+        planned = [
+            replace(bar, begins=max(bar.begins, start), ends=min(bar.ends, last))
+            for bar in plans.bars
+            if bar.begins < last and bar.ends > start
+        ]
         bars = [*bars, *_running_bars(published, calendar, now), *planned]
     bars = [
         bar
@@ -349,15 +313,11 @@ def timeline(
     ]
     promises = {
         name: slot
-        for name, slot in ({} if real else plans.promises).items()
+        for name, slot in ({} if observed else plans.promises).items()
         if server is None and (job is None or name == job)
     }
     job_data = load_job_info(
-        connection,
-        {*(bar.job for bar in bars), *promises},
-        cluster,
-        published,
-        plans.demands,
+        connection, {*(bar.job for bar in bars), *promises}, cluster, published, plans.demands
     )
     encoded_levels = None
     if job is None:
@@ -370,7 +330,7 @@ def timeline(
         order = dict.fromkeys([*(bar.job for bar in bars), *promises])
         numbers = {name: index for index, name in enumerate(order)}
         jobs = [_timeline_job(name, job_data, scope) for name in order]
-        columns = TimelineBars(
+        columns = rest.TimelineBars(
             job=[numbers[bar.job] for bar in bars],
             server=[bar.server for bar in bars],
             start=[round(bar.begins, 4) for bar in bars],
@@ -381,7 +341,7 @@ def timeline(
             share=bar_shares(bars, job_data, cluster),
         )
         open_promises = [(numbers[name], slot) for name, slot in promises.items()]
-    return Timeline(
+    return rest.Timeline(
         slot_seconds=float(cluster.slot_seconds),
         origin=to_datetime(calendar.origin),
         now=round(float(calendar.in_slots(now)), 4),
@@ -398,15 +358,11 @@ def timeline(
     )
 
 
-def _timeline_job(key: str, known: JobInfo, scope: str | None) -> TimelineJob:
-    if scope is not None and known.tenants.get(key) != scope:
-        return TimelineJob(job=None, job_id=None, tenant=None, state=None)
-    return TimelineJob(
-        job=name_of_key(key),
-        job_id=known.ids.get(key),
-        tenant=known.tenants.get(key),
-        state=known.states.get(key),
-    )
+def _timeline_job(key: str, known: JobInfo, scope: str | None) -> rest.TimelineJob:
+    number, tenant, state = known.jobs.get(key, (None, None, None))
+    if scope is not None and tenant != scope:
+        return rest.TimelineJob(job=None, job_id=None, tenant=None, state=None)
+    return rest.TimelineJob(job=name_of_key(key), job_id=number, tenant=tenant, state=state)
 
 
 def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> list[TimelineBar]:
@@ -415,29 +371,11 @@ def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> lis
     if running is None:
         return []
     start, end = float(calendar.in_slots(now)), float(running + 1)
-    bars = []
-    for name, order in published.running.items():
-        if order.slot > running or end <= start:
-            continue
-        placement = order.placement
-        bars += [
-            TimelineBar(name, server, max(start, float(running)), end, workers, ps, BAR_PLANNED)
-            for server, workers, ps in zip(
-                order.servers, placement.workers, placement.ps, strict=True
-            )
-        ]
-    return bars
-
-
-__all__ = [
-    "MAX_SLOTS",
-    "JobInfo",
-    "PlannedBars",
-    "TimelineBar",
-    "bars_of_runs",
-    "load_job_info",
-    "past_bars",
-    "planned_bars",
-    "timeline",
-    "utilization_levels",
-]
+    return [
+        TimelineBar(name, server, max(start, float(running)), end, workers, ps, BAR_PLANNED)
+        for name, order in published.running.items()
+        if order.slot <= running and start < end
+        for server, workers, ps in zip(
+            order.servers, order.placement.workers, order.placement.ps, strict=True
+        )
+    ]

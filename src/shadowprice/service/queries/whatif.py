@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -27,6 +27,7 @@ import yaml
 from pydantic import BeforeValidator, Field
 from sqlalchemy import Connection, select
 
+from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, format_amount, parse_duration
 from shadowprice.core.budget import parse_timestamp
@@ -38,13 +39,6 @@ from shadowprice.core.specs.fields import Name, Positive, StrictSpec, as_validat
 from shadowprice.core.submit_options import states_no_length
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.rest.monitoring import (
-    WhatIf,
-    WhatIfProgress,
-    WhatIfQuestion,
-    WhatIfState,
-    WhatIfTimes,
-)
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import JobView
@@ -54,14 +48,9 @@ from shadowprice.service.store import tables
 log = logging.getLogger("shadowprice.service")
 
 MAX_JOBS: Final = 20_000  # maximum number of simulated jobs, newest first
-
 MAX_DAYS: Final = 366  # maximum number of days to look back
-
 MAX_SERVERS: Final = 10_000  # maximum number of servers of a kind to add or remove
-
-NICENESS: Final = 5
-"""Niceness of simulations: beside one busy process they get a quarter of a core, not a tenth."""
-
+NICENESS: Final = 5  # beside a busy process, a quarter of a core; 10 would be a tenth
 MAX_KEPT_RUNS: Final = 50
 MAX_QUEUED_RUNS: Final = 10
 
@@ -76,8 +65,8 @@ REPORTED_METRICS: Final = (
 )
 """Summary values that are reported of each simulation, if it has them."""
 
+JOBS: Final = "jobs.jsonl"  # name of the job file of simulations
 RUN: Final = "run"  # name of the run directory of a simulation
-
 _START: Final = "from shadowprice.cli.main import run; run()"
 
 
@@ -85,53 +74,22 @@ _START: Final = "from shadowprice.cli.main import run; run()"
 class WhatIfRequest:
     """Request of a what-if run."""
 
-    days: float  # to look back
-    at: int  # end of these days, in nanoseconds since 1970
-    servers: Mapping[str, int]  # number to add, or to remove if negative, by kind
+    question: rest.WhatIfQuestion
     choice: PolicyChoice  # policy on the changed cluster
-    settings: Mapping[str, Any]  # its parameters that differ from the service's
+    at: int  # end of the simulated days, in nanoseconds since 1970
 
 
 @dataclass(slots=True)
 class WhatIfRun:
-    """A what-if run: its request and its results so far."""
+    """A what-if run: its request, its REST resource with the results so far, and its task."""
 
-    id: int  # counts from 1 at each start of the service
     request: WhatIfRequest
-    requested_at: int  # nanoseconds since 1970
-    state: WhatIfState = "waiting"
-    done: int = 0  # completed simulations, of two
-    jobs: int = 0  # number of simulated jobs
-    results: dict[str, Any] = field(default_factory=dict)  # summaries ``as_is`` and ``changed``
-    times: WhatIfTimes | None = None
-    reason: str = ""  # why it failed
+    resource: rest.WhatIf
     task: asyncio.Task[None] | None = None
 
-    def to_resource(self) -> WhatIf:
-        """Return the run as a REST resource."""
-        gain = None
-        if self.state == "done":
-            before, after = (self.results[key]["total_utility"] for key in ("as_is", "changed"))
-            gain = after - before
-        return WhatIf(
-            id=self.id,
-            requested_at=to_datetime(self.requested_at),
-            state=self.state,
-            progress=WhatIfProgress(done=self.done, of=2),
-            jobs=self.jobs,
-            question=WhatIfQuestion(
-                days=self.request.days,
-                at=to_datetime(self.request.at),
-                servers=dict(self.request.servers),
-                policy=self.request.choice.name,
-                set=dict(self.request.settings),
-            ),
-            as_is=self.results.get("as_is"),
-            changed=self.results.get("changed"),
-            gain=gain,
-            times=self.times,
-            reason=self.reason or None,
-        )
+    def update(self, **changes: Any) -> None:
+        """Change fields of the resource."""
+        self.resource = self.resource.model_copy(update=changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +98,13 @@ class AsIsRun:
 
     digest: bytes  # of the jobs and the cluster
     summary: dict[str, Any]
-    kept: tempfile.TemporaryDirectory[str]
-    files: frozenset[Path]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether its files are there: others may delete what no process has open."""
-        return all(file.is_file() for file in self.files)
+    directory: tempfile.TemporaryDirectory[str]
+    files: frozenset[Path]  # others may delete what no process has open
 
     @property
     def folder(self) -> Path:
         """Directory of its files."""
-        return Path(self.kept.name)
-
-    @property
-    def jobs(self) -> Path:
-        """Job file."""
-        return self.folder / "jobs.jsonl"
-
-    @property
-    def run(self) -> Path:
-        """Run directory."""
-        return self.folder / RUN
+        return Path(self.directory.name)
 
 
 class WhatIfParameters(StrictSpec):
@@ -179,10 +122,7 @@ class WhatIfParameters(StrictSpec):
 def parse_request(
     parameters: WhatIfParameters, cluster: Cluster, current: PolicyChoice, now: int
 ) -> WhatIfRequest:
-    """Validate the parameters of a request; ``current`` is the service's policy.
-
-    Raise `InputError` if a kind of server, a count, the policy or a parameter is invalid.
-    """
+    """Validate the parameters of a request; ``current`` is the service's policy."""
     faults = []
     servers = parameters.servers
     kinds = build_server_classes(cluster)
@@ -211,7 +151,10 @@ def parse_request(
     at = max(0, (end - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000)
     own = current.settings if choice.name == current.name else {}
     changed = {key: value for key, value in settings.items() if own.get(key) != value}
-    return WhatIfRequest(parameters.days, at, servers, choice, changed)
+    question = rest.WhatIfQuestion(
+        days=parameters.days, at=to_datetime(at), servers=servers, policy=choice.name, set=changed
+    )
+    return WhatIfRequest(question, choice, at)
 
 
 def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
@@ -353,20 +296,28 @@ class WhatIfRunner:
         current: PolicyChoice,
         now: int,
     ) -> WhatIfRun:
-        """Start a run in a background task.
-
-        Raise `ProblemError` if too many runs wait, or no job was submitted in that time.
-        """
+        """Start a run in a background task; raise `ProblemError` without jobs or a free place."""
         if not jobs:
-            span = "day" if request.days == 1 else f"{request.days:g} days"
+            days = request.question.days
+            span = "day" if days == 1 else f"{days:g} days"
             raise ProblemError("conflict", f"no job was submitted in the last {span}")
-        if (
-            sum(run.state in {"waiting", "running"} for run in self._runs.values())
-            >= MAX_QUEUED_RUNS
-        ):
+        states = [run.resource.state for run in self._runs.values()]
+        if states.count("waiting") + states.count("running") >= MAX_QUEUED_RUNS:
             raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-if runs are already waiting")
-        run = WhatIfRun(max(self._runs, default=0) + 1, request, now, jobs=len(jobs))
-        self._runs[run.id] = run
+        resource = rest.WhatIf(
+            id=max(self._runs, default=0) + 1,  # counts from 1 at each start of the service
+            requested_at=to_datetime(now),
+            state="waiting",
+            progress=rest.WhatIfProgress(done=0, of=2),
+            jobs=len(jobs),
+            question=request.question,
+            as_is=None,
+            changed=None,
+            gain=None,
+            times=None,
+            reason=None,
+        )
+        run = self._runs[resource.id] = WhatIfRun(request, resource)
         while len(self._runs) > MAX_KEPT_RUNS:
             del self._runs[next(iter(self._runs))]
         run.task = asyncio.create_task(self._run(run, cluster, jobs, current))
@@ -378,7 +329,7 @@ class WhatIfRunner:
             run.task.cancel()
             with suppress(asyncio.CancelledError):
                 await run.task
-            run.state = "cancelled"
+            run.update(state="cancelled")
 
     async def close(self) -> None:
         """Cancel all runs, and delete their files; those of another instance stay."""
@@ -396,26 +347,31 @@ class WhatIfRunner:
         current: PolicyChoice,
     ) -> None:
         async with self._run_lock:
-            run.state = "running"
+            run.update(state="running")
             try:
                 as_is = await self._simulate_as_is(cluster, jobs, current)
-                run.results["as_is"], run.done = as_is.summary, 1
+                run.update(as_is=as_is.summary, progress=rest.WhatIfProgress(done=1, of=2))
                 with tempfile.TemporaryDirectory(prefix="changed-", dir=as_is.folder) as name:
                     changed, choice = Path(name), run.request.choice
-                    document = modified_cluster_document(cluster, run.request.servers)
-                    summary = await _simulate(as_is.jobs, document, choice, changed)
+                    document = modified_cluster_document(cluster, run.request.question.servers)
+                    summary = await _simulate(as_is.folder / JOBS, document, choice, changed)
                     difference = await _shadowprice(
-                        "diff", str(as_is.run), str(changed / RUN), "-o", "json"
+                        "diff", str(as_is.folder / RUN), str(changed / RUN), "-o", "json"
                     )
-                run.results["changed"], run.done = summary, 2
-                run.times = WhatIfTimes(
-                    **{key: difference["times"][key] for key in WhatIfTimes.model_fields}
+                times = {key: difference["times"][key] for key in rest.WhatIfTimes.model_fields}
+                run.update(
+                    state="done",
+                    progress=rest.WhatIfProgress(done=2, of=2),
+                    changed=summary,
+                    gain=summary["total_utility"] - as_is.summary["total_utility"],
+                    times=rest.WhatIfTimes(**times),
                 )
-                run.state = "done"
             except Exception as error:  # any error becomes the result of the run
                 is_expected = isinstance(error, OSError | ValueError | KeyError | ProblemError)
-                log.warning("what-if %d failed: %s", run.id, error, exc_info=not is_expected)
-                run.state, run.reason = "failed", str(error)
+                log.warning(
+                    "what-if %d failed: %s", run.resource.id, error, exc_info=not is_expected
+                )
+                run.update(state="failed", reason=str(error) or None)
 
     async def _simulate_as_is(
         self, cluster: Cluster, jobs: Sequence[Mapping[str, Any]], current: PolicyChoice
@@ -424,26 +380,27 @@ class WhatIfRunner:
         lines = "".join(json.dumps(record) + "\n" for record in jobs)
         document = modified_cluster_document(cluster, {})
         digest = hashlib.sha256(json.dumps([lines, document]).encode()).digest()
-        if self._as_is is not None and self._as_is.digest == digest and self._as_is.is_complete:
-            return self._as_is
+        as_is = self._as_is
+        if as_is is not None and as_is.digest == digest and all(map(Path.is_file, as_is.files)):
+            return as_is
         self._forget()
         # Not in the system's temporary directory, where old files are deleted.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = tempfile.TemporaryDirectory(prefix="as-is-", dir=self._folder)
+        directory = tempfile.TemporaryDirectory(prefix="as-is-", dir=self._folder)
+        folder = Path(directory.name)
         try:
-            path = Path(kept.name) / "jobs.jsonl"
-            path.write_text(lines)
-            summary = await _simulate(path, document, current, Path(kept.name))
+            (folder / JOBS).write_text(lines)
+            summary = await _simulate(folder / JOBS, document, current, folder)
         except BaseException:
-            kept.cleanup()
+            directory.cleanup()
             raise
-        files = frozenset(file for file in Path(kept.name).rglob("*") if file.is_file())
-        self._as_is = AsIsRun(digest, summary, kept, files)
+        files = frozenset(file for file in folder.rglob("*") if file.is_file())
+        self._as_is = AsIsRun(digest, summary, directory, files)
         return self._as_is
 
     def _forget(self) -> None:
         if self._as_is is not None:
-            self._as_is.kept.cleanup()
+            self._as_is.directory.cleanup()
             self._as_is = None
 
 

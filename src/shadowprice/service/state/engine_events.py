@@ -15,8 +15,7 @@ from shadowprice.core.relative_values import MAX_TENANTS, counted_share, is_rela
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
-from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
-from shadowprice.service.budgets.overruns import overrunning_jobs
+from shadowprice.service.budgets.billing import Billing, InsufficientPointsError, overrunning_jobs
 from shadowprice.service.budgets.usage import SlotUsage
 from shadowprice.service.state import ending
 from shadowprice.service.state.batch import Batch

@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from shadowprice import rest
 from shadowprice.core.budget import in_points
 from shadowprice.core.job import Job
 from shadowprice.core.length_history import LengthPrediction
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.rest import jobs as rest
 from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
 from shadowprice.service.state.ending import CODE, has_ended, reason_to_wait, refusal_reason
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
+from shadowprice import rest
 from shadowprice.core import events
 from shadowprice.core.budget import POINT, in_points
 from shadowprice.core.cluster import Cluster, Role, Tenant
@@ -28,7 +29,6 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
-from shadowprice.rest import jobs as rest
 from shadowprice.service.budgets import billing
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select
 
-from shadowprice.rest.monitoring import PriceSlot
+from shadowprice.rest import PriceSlot
 from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.prices import prices

@@ -14,7 +14,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PricedPolicy, View, as_priced_policy
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.engine import Engine
-from shadowprice.rest.monitoring import Prices, PriceSlot, ResourcePrice, ServerKind
+from shadowprice.rest import Prices, PriceSlot, ResourcePrice, ServerKind
 from shadowprice.service.clock import SlotCalendar, to_datetime
 
 MAX_SLOTS: Final = 1_000  # maximum number of slots in one query

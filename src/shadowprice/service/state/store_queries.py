@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select, tuple_
 
 from shadowprice.core.job_keys import name_of_key
-from shadowprice.rest.jobs import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
+from shadowprice.rest import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
 from shadowprice.service.clock import to_datetime, to_datetime_or_none
 from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView

@@ -12,10 +12,12 @@ the resource alone.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import math
+import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -25,16 +27,11 @@ from shadowprice.core.owner import Owner
 from shadowprice.core.wording import escape_controls
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.inputs.families import with_family
-from shadowprice.kubernetes.conditions import Reason
 from shadowprice.kubernetes.connection import MAX_INFLIGHT_REQUESTS, ApiClient
 from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
-from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
-from shadowprice.service.execution.modes import (
-    container_diagnostic,
-    upload_diagnostic,
-    user_diagnostic,
-)
+from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL, Reason
+from shadowprice.service.execution import modes
 from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.durable_state import CommitResult
@@ -42,55 +39,131 @@ from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
 from shadowprice.service.state.submission import MISSING_FAMILY_HINT, read_submissions
 from shadowprice.service.trainingjobs.event_recorder import EventRecorder
-from shadowprice.service.trainingjobs.namespace_shares import NamespaceShares
-from shadowprice.service.trainingjobs.resource import ROUTE, TrainingJobResource, diff_spec
-from shadowprice.service.trainingjobs.status import (
+from shadowprice.service.trainingjobs.resource import (
+    ROUTE,
     ConditionValue,
     SubmissionRejected,
+    TrainingJobResource,
     build_patch,
     build_status,
+    diff_spec,
     needs_patch,
     state_changed,
 )
-from shadowprice.service.trainingjobs.workqueue import WorkQueue
+from shadowprice.service.trainingjobs.shares import NamespaceShares
 from shadowprice.service.usage import added_memory, estimate_memory
 
 log = logging.getLogger("shadowprice.service")
 
-WORKERS: Final = MAX_INFLIGHT_REQUESTS
-"""Resources reconciled concurrently; more would only wait for free API requests."""
-
-CONFLICT_RETRY_SECONDS: Final = 1.0
-"""Seconds before a resource that a newer leader wrote is reconciled again."""
-
+WORKERS: Final = MAX_INFLIGHT_REQUESTS  # resources reconciled concurrently
+CONFLICT_RETRY_SECONDS: Final = 1.0  # until a resource that a newer leader wrote is tried again
 DELETION_POLL_SECONDS: Final = 5.0
 """Minimum seconds before a deleted resource is reconciled again while its job still runs.
 
-This is a fallback: `_on_published` requeues the resource once its job has no processes. With many
-deleted resources the delay grows, so that the rate of passes stays below
-`DELETION_POLLS_PER_SECOND`.
+A fallback: `_on_published` requeues the resource once its job has no processes. With many deleted
+resources the delay grows.
 """
 
-DELETION_POLLS_PER_SECOND: Final = 10.0
-"""Maximum passes a second, over all resources, so that they don't delay cancellations."""
+DELETION_POLLS_PER_SECOND: Final = 10.0  # maximum over all resources: cancellations come first
+STATUS_WRITE_SECONDS: Final = 10.0  # minimum between two writes of figures only
+STATUS_WRITES_PER_SECOND: Final = 10.0  # maximum: a slot may change thousands of statuses
+NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0  # head start before status writes of a slot
+LIMIT_RETRY_SECONDS: Final = 60.0  # until an edit beyond a limit of its tenant is tried again
+RETRY_SECONDS: Final = 5.0  # until the controller starts again, if the definition is missing
+INITIAL_BACKOFF_SECONDS: Final = 0.1
+MAX_BACKOFF_SECONDS: Final = 60.0  # initial and maximum backoff of a failed key, in seconds
 
-STATUS_WRITE_SECONDS: Final = 10.0
-"""Minimum seconds between two writes of a status in which only figures changed."""
 
-STATUS_WRITES_PER_SECOND: Final = 10.0
-"""Maximum writes a second, over all resources: a slot may change thousands of statuses."""
+class WorkQueue:
+    """Delayed queue of keys for several workers; no key is processed twice at the same time.
 
-NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0
-"""Head start in the queue, in seconds, of a resource without a status.
+    A key that is added while a worker processes it is processed again afterwards. ``gather`` is the
+    default delay of a key in seconds, which merges simultaneous changes.
+    """
 
-Otherwise a new resource would wait behind the many status writes that a slot boundary causes.
-"""
+    def __init__(self, gather: float = 0.05, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gather = gather
+        self._clock = clock
+        self._due: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._busy: set[str] = set()
+        self._failures: dict[str, int] = {}
+        self._wake = asyncio.Event()
 
-LIMIT_RETRY_SECONDS: Final = 60.0
-"""Seconds before an edit is retried that exceeds a limit of its tenant."""
+    def __len__(self) -> int:
+        return len(self._due)
 
-RETRY_SECONDS: Final = 5.0
-"""Seconds before the controller starts again, for example if the definition is missing."""
+    def add(self, key: str, after: float | None = None) -> None:
+        """Add a key with a delay in seconds (None: ``gather``); an earlier due time is kept."""
+        due = self._clock() + (self._gather if after is None else after)
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, key))
+            self._wake.set()
+
+    def add_rate_limited(self, key: str) -> float:
+        """Add a failed key again with exponential backoff; return the delay in seconds."""
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        pause = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2.0 ** min(count - 1, 20))
+        pause *= random.uniform(0.8, 1.2)
+        self.add(key, pause)
+        return pause
+
+    def reset_backoff(self, key: str) -> None:
+        """Reset a key's backoff."""
+        self._failures.pop(key, None)
+
+    def take(self) -> str | None:
+        """Return a due key that no worker processes, and mark it busy; None if there is none."""
+        now = self._clock()
+        postponed = []
+        result = None
+        while self._heap and self._heap[0][0] <= now:
+            due, key = heapq.heappop(self._heap)
+            if self._due.get(key) != due:
+                continue  # stale entry: the key was added again with an earlier due time
+            if key in self._busy:
+                postponed.append((due, key))
+                continue
+            del self._due[key]
+            self._busy.add(key)
+            result = key
+            break
+        for entry in postponed:
+            heapq.heappush(self._heap, entry)
+        return result
+
+    def mark_done(self, key: str) -> None:
+        """Mark a key as not busy."""
+        self._busy.discard(key)
+        if key in self._due:
+            self._wake.set()
+
+    async def work(self, look: Callable[[str], Awaitable[None]]) -> None:
+        """Process keys with ``look``, which must not raise, until cancelled."""
+        while True:
+            key = self.take()
+            if key is None:
+                await self._pause()
+                continue
+            try:
+                await look(key)
+            finally:
+                self.mark_done(key)
+
+    async def _pause(self) -> None:
+        if self._heap and self._heap[0][1] in self._busy:
+            # Other keys may become due while the first one is busy.
+            due = min((due for due, key in self._heap if key not in self._busy), default=math.inf)
+        else:
+            due = self._heap[0][0] if self._heap else math.inf
+        wait = min(1.0, due - self._clock())
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(max(0.001, wait)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
 
 
 class Controller:
@@ -111,7 +184,8 @@ class Controller:
         epoch: int = 0,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.fault: Callable[[str, str], None] = _no_fault  # tests fail a step for a resource's key
+        # Tests fail a step for a resource's key.
+        self.fault: Callable[[str, str], None] = lambda *_: None
         self.health_error: str | None = None  # why it doesn't watch resources
         self._service = service
         self._writer = service.writing
@@ -190,10 +264,7 @@ class Controller:
         """Stop all tasks and close the connection."""
         self._writer.unsubscribe(self._on_published)
         await run_all(
-            self._background.end,
-            self._resources.close,
-            self._tenancy.close,
-            self._connection.close,
+            self._background.end, self._resources.close, self._tenancy.close, self._connection.close
         )
 
     # ---------------------------------------------------------------- changes
@@ -222,12 +293,9 @@ class Controller:
         self._requeue_invalid()
         if self._ending:
             commanded = self._commanded_jobs()
-            for job in [
-                candidate
-                for candidate in self._ending
-                if self._has_no_processes(candidate, commanded)
-            ]:
-                self._queue.add(self._ending.pop(job))
+            for job in list(self._ending):
+                if self._has_no_processes(job, commanded):
+                    self._queue.add(self._ending.pop(job))
 
     def _requeue_invalid(self) -> None:
         """Queue resources that the cluster's tenants or resources made invalid, if these change."""
@@ -298,7 +366,8 @@ class Controller:
         if resource.is_settled and resource.has_finalizer:
             return
         if not (resource.has_finalizer and resource.claim):
-            resource = await self._add_finalizer(key, resource)
+            finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
+            resource = await self._claim(key, resource, finalizers=list(finalizers))
         tenant = self._tenancy.of(resource.owner.namespace)
         result, edited = await self._job_for(resource, tenant)
         await self._write_status(key, resource, result, tenant, edited)
@@ -322,11 +391,6 @@ class Controller:
             self._status_written.pop(owner.uid, None)
         if not self._jobs.get(key, True):
             del self._jobs[key]
-
-    async def _add_finalizer(self, key: str, resource: TrainingJobResource) -> TrainingJobResource:
-        """Claim the resource, and add the finalizer, which keeps it until its job has ended."""
-        finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
-        return await self._claim(key, resource, finalizers=list(finalizers))
 
     async def _claim(
         self, key: str, resource: TrainingJobResource, **more: Any
@@ -410,10 +474,7 @@ class Controller:
     async def _job_for(
         self, resource: TrainingJobResource, tenant: str
     ) -> tuple[JobView | SubmissionRejected, ConditionValue | None]:
-        """Submit or revise the resource's job as needed, and return it.
-
-        The verdict is the result of an edit of the resource; None if there was no edit.
-        """
+        """Submit or revise the resource's job; return it, and the result of an edit, if any."""
         job = resource.owner.key
         view = await find_view(self._service, job)
         if view is not None:
@@ -436,11 +497,15 @@ class Controller:
                 families=self._service.families,
                 now=self._writer.clock.now(),
             )
-            fault = user_diagnostic(self._service.settings, submission.spec, "spec")
+            fault = modes.user_diagnostic(self._service.settings, submission.spec, "spec")
             runner = self._service.runner
             if runner is not None:
-                fault = fault or container_diagnostic(runner.executor, submission.spec, "spec")
-            fault = fault or upload_diagnostic(self._service.upload_store, submission.spec, "spec")
+                fault = fault or modes.container_diagnostic(
+                    runner.executor, submission.spec, "spec"
+                )
+            fault = fault or modes.upload_diagnostic(
+                self._service.upload_store, submission.spec, "spec"
+            )
             if fault is not None:
                 raise InputError(fault)
         except InputError as error:
@@ -606,7 +671,3 @@ def _limit_text(error: ProblemError) -> str:
     """
     hints = "; ".join(fault.hint for fault in error.faults)
     return f"the tenant has reached a limit: {hints}"
-
-
-def _no_fault(step: str, key: str) -> None:
-    del step, key

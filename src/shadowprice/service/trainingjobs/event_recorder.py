@@ -16,8 +16,11 @@ from shadowprice.kubernetes.errors import ApiError
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.durable_state import StreamEvent
-from shadowprice.service.trainingjobs.resource import TrainingJobResource, object_reference
-from shadowprice.service.trainingjobs.status import SubmissionRejected
+from shadowprice.service.trainingjobs.resource import (
+    SubmissionRejected,
+    TrainingJobResource,
+    object_reference,
+)
 
 log = logging.getLogger("shadowprice.service")
 
@@ -40,12 +43,8 @@ WARNINGS: Final = frozenset(
 UNREPORTED_KINDS: Final = frozenset({"submitted", "paid", "debited", "refunded", "placed"})
 """Kinds of events that are only in the job's history."""
 
-MAX_QUEUED_EVENTS: Final = 10_000
-"""Maximum number of queued events; above it, the oldest are dropped."""
-
-MAX_EVENT_MESSAGE_CHARS: Final = 1_000
-"""Maximum characters of an event's message; the API server allows 1,024."""
-
+MAX_QUEUED_EVENTS: Final = 10_000  # above it, the oldest are dropped
+MAX_EVENT_MESSAGE_CHARS: Final = 1_000  # the API server allows 1,024
 MAX_ATTEMPTS: Final = 3
 
 

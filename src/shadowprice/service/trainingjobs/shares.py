@@ -8,8 +8,10 @@ the API server enforces. So a namespace declares its share with the annotation
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,20 +21,28 @@ import yaml
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_amount
 from shadowprice.core.cluster import Cluster, Tenant
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.specs.cluster import TenantSpec
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
 from shadowprice.inputs.shape import check_yaml_size
+from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
 from shadowprice.service.store.lookups import stored_value
+from shadowprice.service.writer import Writer
+
+log = logging.getLogger("shadowprice.service")
 
 _KEY: Final = "namespace-shares"  # key in the store of the declared shares that were last applied
-
+DEBOUNCE_SECONDS: Final = 0.2  # for which changes are collected, to be applied together
+RETRY_SECONDS: Final = 10.0  # before refused shares are tried again: nodes may have joined
+REASON: Final = "ShareNotTaken"  # of the Kubernetes event about a refused share
 _MAX_TEXT_CHARS: Final = 10_000
 _REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
@@ -46,7 +56,6 @@ class ShareStatement:
     namespace: str
     name: str
     uid: str
-    version: str = ""  # ``resourceVersion``
     text: str | None = None  # share annotation of a namespace
     hard: tuple[tuple[str, str], ...] = ()  # ``spec.hard`` of a quota, sorted
     tenant: str = ""  # of a namespace's jobs; empty for a quota
@@ -59,7 +68,6 @@ class ShareStatement:
             "namespace": self.namespace,
             "name": self.name,
             "uid": self.uid,
-            "resourceVersion": self.version,
         }
 
 
@@ -73,7 +81,6 @@ def share_from_namespace(item: Mapping[str, Any]) -> ShareStatement:
         name,
         name,
         str(metadata.get("uid", "")),
-        # Without the version: other annotations must not make the namespace look changed.
         text=None if text is None else str(text),
         tenant=str((metadata.get("labels") or {}).get(TENANT_LABEL) or name),
     )
@@ -97,15 +104,9 @@ class InvalidShareError(InputError):
 
 
 def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
-    """Return a declared share, in the cluster's units.
-
-    Raise `InvalidShareError` if it is invalid or names a resource that the cluster doesn't count.
-    """
-    return (
-        _share_from_annotation(stated, cluster)
-        if stated.text is not None
-        else _share_from_hard(stated, cluster)
-    )
+    """Return a declared share in the cluster's units; raise `InvalidShareError` if invalid."""
+    read = _share_from_hard if stated.text is None else _share_from_annotation
+    return read(stated, cluster)
 
 
 def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
@@ -129,7 +130,10 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
         raise InvalidShareError(message)
     share = {}
     for name, amount in spec.share.items():
-        resource = _counted_resource(name, cluster)
+        resource = cluster.find_resource(name)
+        if resource is None:
+            unknown, known = quote_for_display(name), ", ".join(cluster.resources)
+            raise InvalidShareError(f"{SHARE}: no server has {unknown}; counted here: {known}")
         kind = cluster.dimensions[cluster.column[resource]]
         if amount.value and amount.dimension is not kind:
             example = format_amount(8 * 10**9, kind)
@@ -158,16 +162,6 @@ def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]
             "add requests.cpu, requests.memory or requests.nvidia.com/gpu to its spec.hard"
         )
     return share
-
-
-def _counted_resource(name: str, cluster: Cluster) -> str:
-    resource = cluster.find_resource(name)
-    if resource is None:
-        known = ", ".join(cluster.resources)
-        raise InvalidShareError(
-            f"{SHARE}: no server has {quote_for_display(name)}; counted here: {known}"
-        )
-    return resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +224,7 @@ def desired_shares(
 
 
 def excess_message(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) -> str:
-    """Return a message if the shares exceed the servers' capacity; otherwise an empty string.
-
-    Shares from operators and the cluster file count too.
-    """
+    """Return a message if all shares exceed the servers' capacity; otherwise an empty string."""
     all_shares = {tenant.name: tenant.share for tenant in cluster.tenants} | dict(shares)
     for column, name in enumerate(cluster.resources):
         total = sum(cluster.capacity[:, column].tolist())
@@ -289,3 +280,132 @@ class SyncShares:
         new_text = json.dumps({"shares": declared, "others": others})
         batch.set_value(_KEY, new_text)
         return True
+
+
+class NamespaceShares:
+    """Applies the tenants and shares that namespaces and labelled quotas declare.
+
+    ``file`` is the cluster file's cluster. ``warn`` emits a warning about an object, with its
+    reference, a reason and a text. ``may_write`` raises if this instance no longer leads.
+    ``with_jobs`` returns the namespaces that have resources, and ``changed`` handles a change of a
+    namespace's tenant.
+    """
+
+    def __init__(
+        self,
+        connection: ApiClient,
+        writer: Writer,
+        file: Cluster,
+        *,
+        warn: Callable[[Mapping[str, Any], str, str], None],
+        may_write: Callable[[str, str], None],
+        with_jobs: Callable[[], Iterable[str]],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._writer = writer
+        self._file = file
+        self._warn = warn
+        self._may_write = may_write
+        self._with_jobs = with_jobs
+        self._changed = changed
+        self._namespaces: Informer[ShareStatement] = Informer(
+            connection, "/api/v1/namespaces", share_from_namespace, self._namespace_changed
+        )
+        self._quotas: Informer[ShareStatement] = Informer(
+            connection,
+            "/api/v1/resourcequotas",
+            share_from_quota,
+            lambda *_: self._wake.set(),
+            {"labelSelector": f"{SHARE}=true"},
+        )
+        self._wake = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._warned: set[tuple[str, str]] = set()
+        self._followed = False
+
+    async def start(self) -> None:
+        """Start the watches; raise `ApiError` if namespaces can't be read. Quotas are optional."""
+        await self._namespaces.start()
+        try:
+            await self._quotas.start()
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            log.warning("ResourceQuotas don't become shares, because they can't be read: %s", error)
+
+    async def close(self) -> None:
+        """Stop the watches."""
+        await self._namespaces.close()
+        await self._quotas.close()
+
+    def of(self, namespace: str) -> str:
+        """Return the tenant of a namespace."""
+        declaration = self._namespaces.items.get(namespace)
+        return namespace if declaration is None else declaration.tenant
+
+    def _namespace_changed(
+        self, name: str, old: ShareStatement | None, new: ShareStatement | None
+    ) -> None:
+        self._wake.set()
+        if (old and old.tenant) != (new and new.tenant):
+            self._changed(name)
+
+    async def run(self) -> None:
+        """Apply shares whenever they change, until cancelled; retry refused ones."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(DEBOUNCE_SECONDS)
+            self._wake.clear()
+            followed = False
+            try:
+                followed = await self.follow()
+            finally:
+                if not followed:
+                    asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
+
+    async def follow(self) -> bool:
+        """Apply the current declarations; return False if the shares were refused."""
+        async with self._one_at_a_time:
+            cluster = self._writer.published.servers.cluster
+            namespaces = self._namespaces.items
+            combined = desired_shares(
+                namespaces,
+                self._quotas.items.values(),
+                file=self._file,
+                cluster=cluster,
+                also=[self.of(name) for name in self._with_jobs()],
+            )
+            faults = list(combined.wrong)
+            reason = excess_message(combined.shares, cluster)
+            if not reason:
+                try:
+                    self._may_write("shares", "")
+                    await self._writer.do(
+                        SyncShares(combined.shares, self._file.tenants, anew=not self._followed)
+                    )
+                    self._followed = True
+                except ShadowpriceError as error:
+                    reason = str(error)
+                except Exception as error:  # jobs have to be reconciled regardless
+                    self._writer.metrics.failures.labels("trainingjobs").inc()
+                    log.exception("failed to watch the shares of namespaces")
+                    reason = f"failed to apply them: {type(error).__name__}"
+            if reason:
+                declaring = [source for source in namespaces.values() if source.text is not None]
+                refused_uids = {source.uid for source, _ in faults}
+                faults += [
+                    (source, reason)
+                    for source in [*declaring, *self._quotas.items.values()]
+                    if source.uid not in refused_uids
+                ]
+            self._warn_once(faults)
+            return not reason
+
+    def _warn_once(self, faults: list[tuple[ShareStatement, str]]) -> None:
+        """Warn of refused declarations, each reason once."""
+        current = {(source.uid, text) for source, text in faults}
+        for source, text in faults:
+            if (source.uid, text) not in self._warned:
+                log.warning("the share of %s %s: %s", source.kind.lower(), source.name, text)
+                self._warn(source.reference(), REASON, text)
+        self._warned = current
