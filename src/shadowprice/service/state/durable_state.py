@@ -16,7 +16,7 @@ from shadowprice.core.open_values import OpenValues
 from shadowprice.core.relative_values import AUTO, STATED, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.rest.ops import Timespan
+from shadowprice.rest import Timespan
 from shadowprice.service.budgets.accounts import Account, Accounts
 from shadowprice.service.clock import MonotonicWallClock, SlotCalendar, to_datetime_or_none
 from shadowprice.service.state.ending import TimespanEnd
