@@ -7,8 +7,10 @@ supervisor, with a log, and without leaving anything behind.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,12 +28,46 @@ from shadowprice.executors.contract import (
     ServerInfo,
     StartRefused,
 )
+from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.local.executor import LocalExecutor
-from shadowprice.profiling import memory
+from shadowprice.executors.supervision.children import find_by_execution_id
 from shadowprice.profiling.fit import Speed
 from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
+
+
+def memory_by_role(execution: str) -> dict[str, int]:
+    """Return the memory in bytes that the largest process of each role needs now.
+
+    It is the larger of two figures. The first is the proportional set size of the process with all
+    its children, which control groups limit. The second is the largest private mapping of one of
+    them, which ``RLIMIT_DATA`` limits. ``execution`` is the mark in the environment of the
+    generation's processes.
+    """
+    taken: Counter[tuple[str, str]] = Counter()
+    mapped: Counter[tuple[str, str]] = Counter()
+    for process in find_by_execution_id(execution):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            environment = dict(
+                line.partition(b"=")[::2]
+                for line in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            )
+            role = environment.get(b"SHADOWPRICE_ROLE", b"worker").decode()
+            rank = environment.get(b"SHADOWPRICE_RANK", b"0").decode()
+            taken[role, rank] += _bytes(process, "smaps_rollup", b"Pss")
+            private = _bytes(process, "status", b"VmData")
+            mapped[role, rank] = max(mapped[role, rank], private)
+    largest: dict[str, int] = {}
+    for (role, rank), size in taken.items():
+        largest[role] = max(largest.get(role, 0), size, mapped[role, rank])
+    return largest
+
+
+def _bytes(process: int, file: str, name: bytes) -> int:
+    """Return a size that a file of the kernel states in KiB on a line of its own, in bytes."""
+    content = Path(f"/proc/{process}/{file}").read_bytes()
+    return int(content.partition(b"\n%b:" % name)[2].split()[0]) * 1024
+
 
 HERE: Final = "this machine"
 _POLL_SECONDS: Final = 0.05
@@ -291,7 +327,7 @@ async def _follow_until_known(
             execution = entry.generation.plan().get("execution", "")
         if execution and now - memory_read_at > _MEMORY_POLL_SECONDS:
             memory_read_at = now
-            for role, size in (await asyncio.to_thread(memory.by_role, execution)).items():
+            for role, size in (await asyncio.to_thread(memory_by_role, execution)).items():
                 seen.memory[role] = max(seen.memory.get(role, 0), size)
         estimate = seen.pace.step_time()
         elapsed = now - ordered

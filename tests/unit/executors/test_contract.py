@@ -15,7 +15,7 @@ from shadowprice import jobs
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import (
+from shadowprice.executors.processes import (
     build_environment,
     inherited_environment,
     list_processes,

@@ -21,7 +21,6 @@ from shadowprice.executors.contract import (
     InvalidProgress,
     ServerAllocation,
 )
-from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     ENDED,
@@ -30,27 +29,26 @@ from shadowprice.executors.generations.generation import (
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.outcome import compute_outcome
-from shadowprice.executors.generations.placement_checks import PlacementError
-from shadowprice.executors.generations.process_exits import (
+from shadowprice.executors.generations.outcome import (
     ProcessExit,
+    compute_outcome,
     is_outcome_final,
     outcome_from_exits,
 )
+from shadowprice.executors.processes import PlacementError, list_processes
 from shadowprice.executors.ray import part
 from shadowprice.executors.ray.agent import ProcessActor, clean_up_dead_actor
 from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.ray.head_probe import parse_endpoint, probe
-from shadowprice.executors.ray.launch_plan import build_process_plan
-from shadowprice.executors.ray.nodes import (
+from shadowprice.executors.ray.launch_plan import (
     RayNode,
     actor_resources,
+    build_process_plan,
     check_available,
     find_duplicate_names,
     list_nodes,
 )
-from shadowprice.executors.ray.settings import read_settings
-from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
+from shadowprice.executors.ray.session import RayGeneration, RayProcess, read_settings
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 PART: Final = Path(part.__file__)

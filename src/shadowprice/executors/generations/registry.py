@@ -1,15 +1,403 @@
-"""The generations that an executor hasn't forgotten, and the queue of its reports."""
+"""The generations that an executor hasn't forgotten, their reports, and their records on disk."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+import os
+import stat
+import time
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from shadowprice.executors.contract import GenerationStatus, InvalidProgress, Progressed, Report
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
+from shadowprice.core.errors import InputError
+from shadowprice.core.job_keys import key_digest
+from shadowprice.core.program import DEFAULT_GRACE_SECONDS
+from shadowprice.core.wording import escape_controls
+from shadowprice.executors.contract import (
+    Ended,
+    Ending,
+    ExecutorError,
+    GenerationPhase,
+    GenerationSpec,
+    GenerationStatus,
+    InvalidProgress,
+    LogChunk,
+    PartlyEnded,
+    Progressed,
+    Receipt,
+    Report,
+    ServerAllocation,
+    Started,
+    StartRefused,
+    UnpackFailure,
+)
+from shadowprice.executors.generations import logs
+from shadowprice.executors.generations.disk import make_private
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    DAMAGED,
+    ENDED,
+    LAUNCHING,
+    REFUSED,
+    RUNNING,
+    TERMINAL_PHASES,
+    GenerationDirectory,
+)
+from shadowprice.executors.generations.store import GenerationStore, JobFiles, UnpackedJobs
+from shadowprice.executors.progress import (
+    decode_report,
+    describe_omitted,
+    format_report_error,
+    read_progress,
+    same_kind,
+)
+
+_MAX_PROGRESS_BYTES: Final = 65_536
+
+UNEVEN_END_SECONDS: Final = 3.0  # seconds that workers may end after the first one without a report
+
+_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors caused by the service's own resource limits; the file is read again later."""
+
+
+class TrackedGeneration:
+    """One generation that isn't forgotten.
+
+    ``generation`` is its directory.
+    """
+
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
+        self.job = job
+        self.number = number
+        self.key = key_digest(job)
+        self.generation = generation
+        self.state: dict[str, Any] = {"phase": ACCEPTED, "command": 0, "accepted": 0.0}
+        self.placement: tuple[ServerAllocation, ...] = ()
+        self.processes: tuple[str, ...] = ()
+        self.allocations: list[dict[str, Any]] = []
+        self.port = 0
+        self.grace = DEFAULT_GRACE_SECONDS
+        self.progress = generation.progress
+        self.stop_ordered = False
+        self.start_reported = False
+        self.end_reported = False
+        self.reported_exit_count = 0
+        """Number of workers in the last report of those that exited."""
+        self.launched = float("-inf")
+        self.refreshing = asyncio.Lock()
+        self._uneven_since: float | None = None
+        """Monotonic time since which some workers have ended, and others haven't."""
+        self._stop_command = 0
+        self._seen_progress: tuple[int, int, int] | None = None
+        self._fault = ""
+        """Problem of its last progress report; empty if valid."""
+        self._faults = 0
+        """Number of consecutive polls that found an invalid report."""
+        self._reported_faults: list[str] = []
+
+    @property
+    def phase(self) -> str:
+        """State according to its directory."""
+        return str(self.state["phase"])
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended or was refused."""
+        return self.phase in TERMINAL_PHASES
+
+    @property
+    def accepted(self) -> tuple[float, int]:
+        """Sort key for the order of acceptance."""
+        return float(self.state.get("accepted", 0.0)), self.number
+
+    def set_plan(self, plan: dict[str, Any]) -> None:
+        """Copy the executor's part of a plan; an empty plan changes nothing."""
+        if plan:
+            self.processes = tuple(process["name"] for process in plan["processes"])
+            self.allocations = plan["allocations"]
+            self.port = plan["port"]
+            self.grace = plan["grace"]
+            self.progress = Path(plan.get("progress") or self.generation.progress)
+
+    def read(self) -> None:
+        """Read its directory."""
+        try:
+            self.state = self.generation.state()
+            self._stop_command = self.generation.stop()["command"]
+            if not self.allocations and not self.is_finished:
+                self.set_plan(self.generation.plan())
+        except FileNotFoundError:  # not accepted yet, or already removed
+            return
+        except (OSError, ValueError):
+            self.state = {**self.state, "phase": DAMAGED}
+        self.stop_ordered = bool(self._stop_command)
+        self.placement = tuple(
+            ServerAllocation(*share) for share in self.state.get("placement", ())
+        )
+
+    def is_live(self) -> bool:
+        """Return whether it isn't forgotten."""
+        jobs = self.generation.path.parent.parent.parent
+        return (jobs.parent / "live" / f"{self.key}.{self.number}").exists()
+
+    def pop_reports(self) -> list[Report]:
+        """Return the reports that weren't emitted yet, and mark them as emitted."""
+        reports: list[Report] = []
+        started = self._started()
+        if started is not None and not self.start_reported:
+            self.start_reported = True
+            reports.append(started)
+        # A single poll may have read a half-written file.
+        if self._faults > 1 and not same_kind(self._fault, self._reported_faults):
+            self._reported_faults.append(self._fault)
+            reports.append(InvalidProgress(self.job, self.number, time.time(), self._fault))
+        partly = self._partly_ended()
+        if partly is not None and len(partly.ended) != self.reported_exit_count:
+            self.reported_exit_count = len(partly.ended)
+            reports.append(partly)
+        end = self._end()
+        if end is not None and not self.end_reported:
+            self.end_reported = True
+            reports.append(end)
+        return reports
+
+    def _started(self) -> Started | None:
+        # A generation lost during its launch has no start time, but needs a `Started` first.
+        started = self.state.get("started")
+        if started is None and self.phase == ENDED:
+            started = self.state.get("at", 0.0)
+        if started is None:
+            return None
+        return Started(self.state["command"], self.job, self.number, started)
+
+    def exits(self) -> dict[str, int]:
+        """Return the exit statuses of the processes that have ended, while others run."""
+        return dict(self.state.get("exits", ()))
+
+    def _partly_ended(self) -> PartlyEnded | None:
+        """Return which workers exited 0, if others have not ended some seconds later."""
+        exits = self.exits()
+        workers = [name for name in self.processes if name.startswith("worker-")]
+        ended = tuple(name for name in workers if exits.get(name) == 0)
+        running = tuple(name for name in workers if name not in exits)
+        if self.phase != RUNNING or self.stop_ordered or not ended or not running:
+            self._uneven_since = None
+            return None
+        now = time.monotonic()
+        if self._uneven_since is None:
+            self._uneven_since = now
+        if now - self._uneven_since < UNEVEN_END_SECONDS:
+            return None
+        since = time.time() - (now - self._uneven_since)
+        return PartlyEnded(self.job, self.number, since, ended, running)
+
+    def _end(self) -> Ended | StartRefused | None:
+        ended = float(self.state.get("at", 0.0))
+        reason = escape_controls(str(self.state.get("reason", "")))
+        if self.phase == REFUSED:
+            command = self.state["command"]
+            return StartRefused(command, self.job, self.number, ended, reason)
+        if self.phase != ENDED:
+            return None
+        return Ended(
+            command=self._stop_command,
+            job=self.job,
+            generation=self.number,
+            at=ended,
+            ending=Ending(self.state["ending"]),
+            code=self.state.get("code"),
+            reason=reason,
+            tail=tuple(escape_controls(line) for line in self.state.get("tail", ())),
+            forced=bool(self.state.get("forced", False)),
+            from_outside=bool(self.state.get("outside", False)),
+        )
+
+    def to_status(self) -> GenerationStatus:
+        """Return the generation's state for `Executor.list`."""
+        if self.is_finished:
+            phase = GenerationPhase.ENDED
+        elif self.stop_ordered:
+            phase = GenerationPhase.STOPPING
+        else:
+            not_running_yet = self.phase in {ACCEPTED, LAUNCHING}
+            phase = GenerationPhase.STARTING if not_running_yet else GenerationPhase.RUNNING
+        return GenerationStatus(
+            job=self.job,
+            generation=self.number,
+            phase=phase,
+            placement=self.placement,
+            processes=self.processes,
+            started=self.state.get("started"),
+            end=self._end(),
+            identity=str(self.state.get("identity", "")),
+        )
+
+    def poll_progress(self) -> Progressed | None:
+        """Return progress that is new in the job's file since the last poll, or None.
+
+        The job controls the path: it may be a link, a pipe, or a huge file.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.progress, flags)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno not in _RESOURCE_ERRORS:
+                reason = (
+                    "its progress file can't be read: it is a link, or its permissions forbid it"
+                )
+                self._record_read_error(reason)
+            return None
+        try:
+            status = os.fstat(descriptor)
+            # A file that is written in place can be read in between, within one tick of its clock.
+            version = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if not stat.S_ISREG(status.st_mode):
+                self._record_read_error("its progress file is not a regular file")
+                return None
+            if version == self._seen_progress:
+                self.on_unchanged_progress()
+                return None
+            self._seen_progress = version
+            content = os.read(descriptor, _MAX_PROGRESS_BYTES + 1)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return self.parse_progress(content, status.st_mtime)
+
+    async def poll_progress_async(self) -> Progressed | None:
+        """Run `poll_progress` in a thread."""
+        return await asyncio.to_thread(self.poll_progress)
+
+    def parse_progress(self, content: bytes, at: float) -> Progressed | None:
+        """Parse a progress file's content; record an invalid report or part of a report.
+
+        Of a file that is too long, one byte too many is enough. ``at`` is the file's modification
+        time, which the job can set to any moment. So it counts at most as now, and at least as the
+        start. Returns None if the report is invalid or from another generation.
+        """
+        at = min(max(at, float(self.state.get("started") or 0.0)), time.time())
+        if len(content) > _MAX_PROGRESS_BYTES:
+            self._record_read_error(f"its progress file exceeds {_MAX_PROGRESS_BYTES:,} bytes")
+            return None
+        try:
+            report, omitted = read_progress(self.job, decode_report(content), at)
+        except InputError as error:
+            self._record_read_error(str(error))
+        except (ValueError, RecursionError):
+            self._record_read_error('its progress file is not JSON; write {"generation": 1, ...}')
+        else:
+            if omitted:
+                self._record_read_error(describe_omitted(omitted))
+            else:
+                self._faults = 0
+            return report if report.generation == self.number else None
+        return None
+
+    def on_unchanged_progress(self) -> None:
+        """Count another poll that found the same invalid report."""
+        self._faults += bool(self._faults)
+
+    def _record_read_error(self, why: str) -> None:
+        self._fault = format_report_error(why)
+        self._faults += 1
+
+
+class RemoteGeneration(TrackedGeneration):
+    """A generation whose processes run separately, driven by a background task."""
+
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
+        super().__init__(job, number, generation)
+        self.workers = 0
+        self.tolerant = False
+        self.changed = asyncio.Event()
+        self.driving: asyncio.Task[None] | None = None
+
+    @property
+    def task_description(self) -> str:
+        """Description of the `driving` task, for people."""
+        return f"carrying generation {self.number} of {self.job!r} on"
+
+    def set_plan(self, plan: dict[str, Any]) -> None:
+        """Copy the executor's part of a plan; an empty plan changes nothing."""
+        super().set_plan(plan)
+        if plan:
+            self.tolerant = bool(plan["tolerates_workers"])
+            self.workers = sum(name.startswith("worker-") for name in self.processes)
+
+
+class ProgressPolls:
+    """Running progress polls. Cancelling one would lose progress that it already read.
+
+    ``emit`` emits the result of a poll whose caller was cancelled.
+    """
+
+    def __init__(self, emit: Callable[[Iterable[Report]], None]) -> None:
+        self._emit = emit
+        self._running: set[asyncio.Task[Sequence[Progressed]]] = set()
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether a poll is running."""
+        return bool(self._running)
+
+    async def poll(self, work: Coroutine[Any, Any, Sequence[Progressed]]) -> Sequence[Progressed]:
+        """Run a poll and return its result; if cancelled, the poll continues and emits it."""
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._emit_late)
+            raise
+
+    def _emit_late(self, task: asyncio.Task[Sequence[Progressed]]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._emit(task.result())
+
+    async def end(self) -> None:
+        """Cancel all running polls."""
+        tasks = tuple(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
+
+
+def read_chunk(
+    folder: Path, number: int, process: str, start: int | None, max_bytes: int, *, complete: bool
+) -> LogChunk:
+    """Return a chunk of a process's log in a generation's log folder; see `Executor.logs`.
+
+    ``complete`` is true if the process has ended.
+    """
+    if process not in logs.names(folder):
+        raise KeyError(f"{process} of generation {number}")
+    max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
+    begin, end, text = logs.read(folder, process, start, max_bytes, complete=complete)
+    _, last, _ = logs.read(folder, process, None, 1, complete=True)
+    return LogChunk(number, process, begin, end, text, complete and end >= last)
+
 
 log = logging.getLogger("shadowprice.executors")
 
@@ -86,3 +474,222 @@ class GenerationRegistry(Generic[GenerationT]):
             if next_report is None:
                 return
             yield next_report
+
+
+_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")
+"""Threads of their own for large writes, so that other calls don't wait for the default pool."""
+
+
+class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
+    """A registry whose commands and records are in a `GenerationStore`, in the directory ``path``.
+
+    ``make`` creates an entry from a job, a generation and its directory.
+    """
+
+    store: GenerationStore
+    files: UnpackedJobs
+
+    def __init__(
+        self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._make = make
+
+    def open(self) -> None:
+        """Open the store; raise OSError if its directory can't be created."""
+        self.store = GenerationStore(self._path)
+        self.files = UnpackedJobs(self._path / "unpacked")
+
+    @contextlib.contextmanager
+    def _with_path(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise ExecutorError(f"{self._path}: {error}") from error
+
+    def load_existing(self) -> None:
+        """Load the unforgotten generations that an earlier executor left."""
+        for job, number, generation in self.store.live():
+            entry = self._make(job, number, generation)
+            entry.read()
+            self.entries[job, number] = entry
+
+    async def start(
+        self,
+        spec: GenerationSpec,
+        prepare: Callable[[GenerationT], tuple[dict[str, Any], str]],
+        files: JobFiles,
+    ) -> tuple[Receipt, GenerationT | None, str]:
+        """Accept a start command; the caller holds the job's lock.
+
+        After the files are unpacked, ``prepare`` returns the plan of an entry, and a reason if the
+        generation is refused. Returns the receipt, the new entry (None if the command wasn't
+        accepted), and why the generation won't run (empty if it will). Raises `ExecutorError` if
+        the disk write failed.
+        """
+        key = spec.job, spec.generation
+        with self._with_path():
+            receipt, failure = await self._check_and_unpack(spec, files)
+            if receipt is not Receipt.ACCEPTED:
+                return receipt, None, ""
+            entry = self._make(*key, self.store.generation(*key))
+            entry.placement = spec.placement
+            # No `await` from here to the entry: the devices of its plan are allocated by it.
+            plan, refusal = prepare(entry) if failure is None else ({}, failure.reason)
+            entry.set_plan(plan)
+            self.entries[key] = entry
+            try:
+                await asyncio.to_thread(self._accept, spec, plan, refusal)
+            except BaseException:
+                del self.entries[key]
+                raise
+        return receipt, entry, refusal
+
+    async def unpack(self, spec: GenerationSpec, files: JobFiles) -> UnpackFailure | None:
+        """Unpack a job's files before its start; see `UnpacksFiles`. The caller holds its lock."""
+        with self._with_path():
+            _, failure = await self._check_and_unpack(spec, files)
+        return failure
+
+    async def _check_and_unpack(
+        self, spec: GenerationSpec, files: JobFiles
+    ) -> tuple[Receipt, UnpackFailure | None]:
+        """Unpack a job's files if a start would be accepted; return the cause if that fails."""
+        receipt = await asyncio.to_thread(self.store.check_start, spec)
+        if receipt is not Receipt.ACCEPTED or not spec.archive:
+            return receipt, None
+        # Also if they are there: without its record, they would stay until the job is purged.
+        await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
+        # Not in the threads that unpack, because others may occupy them.
+        if await asyncio.to_thread(files.are_unpacked, spec.archive):
+            return receipt, None
+        loop = asyncio.get_running_loop()
+        return receipt, await loop.run_in_executor(_UNPACKING, files.fill)
+
+    def _accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
+        make_private(self.store.job(spec.job))
+        for folder in plan.get("folders", ()):
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.store.accept(spec, plan, refusal)
+
+    async def stop(
+        self, command: int, job: str, generation: int, grace: float | None
+    ) -> tuple[Receipt, GenerationT | None]:
+        """Accept a stop command; return the receipt and the generation to stop, if any.
+
+        The caller holds the job's lock. ``grace`` is in seconds; None for the program's own. Raises
+        `ExecutorError` if the disk write failed.
+        """
+        entry = self.entries.get((job, generation))
+        if grace is None:
+            grace = entry.grace if entry is not None else 0.0
+        with self._with_path():
+            receipt = await asyncio.to_thread(
+                self.store.stop, command, job, generation, max(0.0, grace)
+            )
+        if receipt not in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
+            return receipt, None
+        if entry is None:
+            entry = self._make(job, generation, self.store.generation(job, generation))
+            if await asyncio.to_thread(entry.is_live):
+                self.entries[job, generation] = entry
+        entry.stop_ordered = True
+        entry.end_reported = False  # emitted again, with this command's number
+        return receipt, entry
+
+    async def refresh(self, entry: GenerationT) -> None:
+        """Read a generation's state and emit its new reports."""
+        async with entry.refreshing:  # serialized: the end is the last report
+            await asyncio.to_thread(entry.read)
+            progress = await entry.poll_progress_async()
+            reports = entry.pop_reports()
+            if progress is not None:  # the last progress precedes the end
+                has_end = bool(reports) and not isinstance(reports[-1], Started)
+                reports.insert(len(reports) - has_end, progress)
+            self.emit(reports)
+
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        """Acknowledge a recorded end; see `Executor.acknowledge_end`."""
+        async with self.job_lock(job):
+            with contextlib.suppress(OSError):
+                if await asyncio.to_thread(self.store.acknowledge_end, job, generation):
+                    self.entries.pop((job, generation), None)
+
+    async def delete_job_data(self, job: str) -> bool:
+        """Remove a finished job's records; return whether it is finished.
+
+        The caller holds the job's lock. Raises `ExecutorError` if the files can't be removed.
+        """
+        with self._with_path():
+            finished = await asyncio.to_thread(self.store.delete_job_data, job)
+            if finished:
+                await asyncio.to_thread(self.files.remove, job)
+        if finished:
+            self.remove_job(job)
+        return finished
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles.release`."""
+        async with self.job_lock(job):
+            if any(entry.job == job for entry in self.live):
+                return
+            with self._with_path():
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(_UNPACKING, self.files.clean, job)
+
+    def has_logs(self, job: str, number: int) -> bool:
+        """Return whether this machine has logs of a generation."""
+        return bool(logs.names(self.store.generation(job, number).logs))
+
+    def read_log(
+        self, job: str, number: int, process: str, start: int | None, max_bytes: int
+    ) -> LogChunk:
+        """Return a chunk of a log on this machine; see `Executor.logs`."""
+        generation = self.store.generation(job, number)
+        complete = generation.state()["phase"] in TERMINAL_PHASES
+        return read_chunk(generation.logs, number, process, start, max_bytes, complete=complete)
+
+
+class DiskExecutor(Generic[GenerationT]):
+    """Base of executors that keep commands and records in the directory ``path``.
+
+    ``make`` creates an entry from a job, a generation and its directory.
+    """
+
+    def __init__(
+        self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
+    ) -> None:
+        self.path = path
+        self._registry = DiskGenerationRegistry(path, make)
+        self._polls = ProgressPolls(self._registry.emit)
+
+    def _files(self, spec: GenerationSpec) -> JobFiles:
+        """Return the directory that a job's archive fills."""
+        raise NotImplementedError
+
+    @property
+    def directory(self) -> Path:
+        """Directory of its records; see `KeepsLocalRecords`."""
+        return self.path
+
+    async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
+        """Unpack a job's files before its start; see `UnpacksFiles`."""
+        async with self._registry.job_lock(spec.job):
+            return await self._registry.unpack(spec, self._files(spec))
+
+    def unpacked(self) -> Collection[str]:
+        """Return the jobs with unpacked files; see `UnpacksFiles`."""
+        return self._registry.files.jobs()
+
+    async def release(self, job: str) -> None:
+        """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
+        await self._registry.release(job)
+
+    async def list(self) -> tuple[GenerationStatus, ...]:
+        """Return every generation that isn't forgotten."""
+        return self._registry.statuses()
+
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        """Acknowledge a recorded end; see `Executor.acknowledge_end`."""
+        await self._registry.acknowledge_end(job, generation)

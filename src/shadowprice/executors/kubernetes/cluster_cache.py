@@ -9,11 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from shadowprice.executors.contract import ServerInfo
-from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView, node_view, to_server_info
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
-from shadowprice.executors.kubernetes.views import PodView, pod_view
+from shadowprice.executors.kubernetes.views import (
+    NodeView,
+    PodView,
+    node_view,
+    pod_view,
+    to_server_info,
+)
+from shadowprice.executors.processes import PlacementError
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
 

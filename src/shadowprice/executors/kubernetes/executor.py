@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -32,28 +33,101 @@ from shadowprice.executors.contract import (
     ServerSeen,
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
-from shadowprice.executors.generations.log_chunks import read_chunk
-from shadowprice.executors.generations.registry import GenerationRegistry
+from shadowprice.executors.generations.generation import ACCEPTED, RUNNING, TERMINAL_PHASES
+from shadowprice.executors.generations.registry import GenerationRegistry, read_chunk
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
-from shadowprice.executors.kubernetes.discovery import supports_scheduling_gates
 from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
-from shadowprice.executors.kubernetes.launch_plan import build_launch_plan
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.objects import GenerationObjects
-from shadowprice.executors.kubernetes.observation import observe_jobs
-from shadowprice.executors.kubernetes.orphan_pods import ORPHAN_CHECK_SECONDS, OrphanPodCollector
-from shadowprice.executors.kubernetes.pods import job_paths
+from shadowprice.executors.kubernetes.pods import build_launch_plan, job_paths
 from shadowprice.executors.kubernetes.records import ConfigMapStore
-from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.session import (
+    GenerationObjects,
+    KubernetesGeneration,
+    KubernetesSession,
+)
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
-from shadowprice.executors.kubernetes.views import PodView, pod_view
+from shadowprice.executors.kubernetes.views import PodView, observe_jobs, pod_view
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError, ConfigError
 from shadowprice.kubernetes.pausing import Backoff
+
+_POD: Final = "io.k8s.api.core.v1.PodSpec"
+
+
+async def supports_scheduling_gates(connection: ApiClient) -> bool:
+    """Return whether the API server supports scheduling gates of pods.
+
+    With them, all pods of a generation can exist before any is scheduled.
+    """
+    try:
+        index = await connection.get("/openapi/v3")
+        path = index["paths"]["api/v1"]["serverRelativeURL"]
+        text = await connection.text(path)
+    except ApiError as error:
+        if error.passing:
+            raise
+        return False  # before 1.24: no OpenAPI v3 and no gates
+    except (KeyError, TypeError):
+        return False
+    return schema_has_scheduling_gates(await asyncio.to_thread(json.loads, text))
+
+
+def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
+    """Return whether the pod schema of an OpenAPI document has scheduling gates."""
+    try:
+        return "schedulingGates" in document["components"]["schemas"][_POD]["properties"]
+    except (KeyError, TypeError):
+        return False
+
+
+ORPHAN_CHECK_SECONDS: Final = 10.0
+MAX_CHECK_BACKOFF_SECONDS: Final = 320.0
+"""Seconds between sweeps, and maximum backoff in seconds of checks of one pod."""
+
+
+class OrphanPodCollector:
+    """Garbage collector of a service's orphaned pods, with a backoff for each pod."""
+
+    def __init__(self) -> None:
+        self._orphans: dict[str, Backoff] = {}
+        self.refusals: dict[str, str] = {}
+        """Why orphans couldn't be deleted, by namespace and name."""
+
+    async def delete_orphans(
+        self, session: KubernetesSession, live: Collection[tuple[str, int]]
+    ) -> None:
+        """Delete pods of generations that have ended.
+
+        Before a pod is deleted, the current record of its job is read. ``live`` are job keys and
+        numbers of the generations that haven't ended. Raises `ApiError` if a record can't be read.
+        """
+        orphans: dict[str, Backoff] = {}
+        for key, view in tuple(session.cluster.own.items()):  # it changes during requests
+            if (view.job, view.generation) in live:
+                continue
+            orphans[key] = self._orphans.get(key) or Backoff(
+                ORPHAN_CHECK_SECONDS, MAX_CHECK_BACKOFF_SECONDS
+            )
+            if key not in self._orphans:
+                orphans[key].record_failure()  # its generation may become live in a moment
+            if not orphans[key].over or key_digest(view.outer[0]) != view.job:
+                continue
+            orphans[key].record_failure()
+            record = await session.records.read(view.outer[0])
+            state = record.generations.get(view.generation)
+            if state is not None and state["phase"] not in TERMINAL_PHASES:
+                continue
+            path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
+            try:
+                await session.connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
+            except ApiError as error:
+                self.refusals[key] = str(error)
+        self._orphans = orphans
+        self.refusals = {key: text for key, text in self.refusals.items() if key in orphans}
+
 
 log = logging.getLogger("shadowprice.executors")
 

@@ -6,11 +6,9 @@ import re
 import time
 from typing import Final
 
-from shadowprice.executors.generations.outcome import EXIT_SIGTERM
-from shadowprice.executors.generations.process_exits import ProcessExit
-from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
-from shadowprice.executors.kubernetes.views import ContainerExit, PodView
+from shadowprice.executors.generations.outcome import EXIT_SIGTERM, ProcessExit
+from shadowprice.executors.kubernetes.session import KubernetesGeneration, PodProcess
+from shadowprice.executors.kubernetes.views import ContainerExit, NodeView, PodView
 
 POD_GONE_AFTER_SECONDS: Final = 5.0
 """Seconds after a forced deletion of a pod until its node has surely killed its processes.

@@ -1,21 +1,31 @@
-"""The objects of a generation: a secret, a service, and one pod per process."""
+"""The plan of a generation, and its objects: a secret, a service, and one pod per process."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import Process, build_environment
-from shadowprice.executors.generations.placement_checks import PlacementError, process_demand
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
+from shadowprice.executors.kubernetes.views import NodeView, check_allocatable, resource_requests
+from shadowprice.executors.processes import (
+    RENDEZVOUS_PORTS,
+    PlacementError,
+    Process,
+    allocated_on,
+    build_environment,
+    list_allocations,
+    list_processes,
+    process_demand,
+    validate_spec,
+)
 
 TOKEN_VARIABLE: Final = "SHADOWPRICE_PROGRESS_TOKEN"
 RENDEZVOUS_PORT: Final = 29_500  # rendezvous port of processes whose pods have their own addresses
@@ -329,3 +339,70 @@ def _source(one: Mapping[str, Any]) -> dict[str, Any]:
     if one.get("memory"):
         return {"emptyDir": {"medium": "Memory", "sizeLimit": str(one["memory"])}}
     return {"emptyDir": {"sizeLimit": str(one["scratch"])}}
+
+
+def build_launch_plan(
+    spec: GenerationSpec,
+    *,
+    nodes: Mapping[str, NodeView],
+    servers: Collection[str],
+    used: Callable[[str], Mapping[str, int]],
+    held: Iterable[Mapping[str, Any]],
+    settings: KubernetesSettings,
+    namespace: str,
+) -> tuple[dict[str, Any], str]:
+    """Return the plan of a generation, and a reason if it is refused.
+
+    ``servers`` are the nodes that currently are servers. ``used`` returns the usage of other pods
+    on a node. ``held`` has the ``allocations`` of other generations.
+    """
+    held = list(held)
+    processes = list_processes(spec)
+    try:
+        validate_spec(spec)
+        check_pod(spec, settings)
+        allocations = list_allocations(spec, processes)
+        for server in dict.fromkeys(item.server for item in processes):
+            if server not in nodes:
+                raise PlacementError(f"the cluster has no node named {server!r}")
+            if server not in servers:
+                raise PlacementError(f"the node {server} is not ready")
+            demands, existing = allocated_on(server, allocations), allocated_on(server, held)
+            check_allocatable(nodes[server], used(server), demands, existing, settings.gpu)
+            for item in demands:
+                resource_requests(item, nodes[server], settings.gpu)
+    except PlacementError as error:
+        return {}, str(error)
+    return {
+        "namespace": namespace,
+        "parts": [
+            {
+                "process": item.name,
+                "server": item.server,
+                "pod": names.pod_name(spec.job, spec.generation, item.name),
+            }
+            for item in processes
+        ],
+        "allocations": allocations,
+        "grace": spec.program.grace,
+        "tolerates_workers": spec.program.tolerates_workers,
+        "master": _master(spec, processes, nodes, settings),
+        "port": 0,
+    }, ""
+
+
+def _master(
+    spec: GenerationSpec,
+    processes: tuple[Process, ...],
+    nodes: Mapping[str, NodeView],
+    settings: KubernetesSettings,
+) -> tuple[str, int]:
+    if settings.network == "host" or spec.program.pod.get("host_network"):
+        port = SystemRandom().choice(RENDEZVOUS_PORTS)  # random: other pods share the node's ports
+        return nodes[processes[0].server].address, port
+    if len(processes) == 1:
+        return "127.0.0.1", RENDEZVOUS_PORT
+    return (
+        f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}",
+        RENDEZVOUS_PORT,
+    )

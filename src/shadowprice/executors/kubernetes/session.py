@@ -1,18 +1,139 @@
-"""State that the executor shares with the controllers of its generations."""
+"""Connection, tracked generations and objects of a Kubernetes executor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from shadowprice.executors.background import BackgroundTasks
-from shadowprice.executors.contract import Report
+from shadowprice.executors.contract import Ending, GenerationSpec, Report, ServerAllocation
+from shadowprice.executors.generations.generation import (
+    ENDED,
+    REFUSED,
+    RUNNING,
+    GenerationDirectory,
+)
+from shadowprice.executors.generations.outcome import ProcessExit, is_outcome_final
+from shadowprice.executors.generations.registry import RemoteGeneration
+from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.names import ServiceId
+from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
 from shadowprice.executors.kubernetes.records import ConfigMapStore
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
-from shadowprice.executors.kubernetes.views import PodView
+from shadowprice.executors.kubernetes.views import PodView, pod_view
 from shadowprice.kubernetes.connection import ApiClient
+from shadowprice.kubernetes.errors import ApiError
+
+
+@dataclass
+class PodProcess:
+    """One process of a generation, and its pod."""
+
+    process: str
+    server: str
+    pod: str
+    uid: str = ""  # uid of the pod, if this service created it
+    view: PodView | None = None  # the last observed state of the pod
+    vanished: float | None = None  # monotonic time since which the pod is missing
+    over_since: float | None = None
+    """Monotonic time since which the pod is over, but its container wasn't seen to end."""
+    delivered: int = 0  # the newest stop command that the API server accepted
+    ending: float | None = None
+    """Monotonic time since which the pod is being deleted, as far as known."""
+    allowed: float = math.inf  # grace period in seconds from ``ending`` on
+    stop_requested: bool = False
+    """Whether its deletion was requested, even if the response is unknown."""
+    end: ProcessExit | None = None
+    listened: bool = False  # whether its log is, or was, followed
+    unseen: bool = False  # whether its exit status is unknown
+    tail: tuple[str, ...] = ()
+    follower: PodLogFollower | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its process has started."""
+        return self.view is not None and self.view.began is not None
+
+    def exit_record(self) -> dict[str, Any]:
+        """Return its end for the record, for a restarted service; that collects its log again."""
+        assert self.end is not None
+        return {"end": asdict(self.end), "unseen": self.unseen}
+
+    def load_exit_record(self, known: Mapping[str, Any]) -> None:
+        """Restore its end from the record."""
+        self.end, self.unseen = ProcessExit(**known["end"]), bool(known["unseen"])
+
+
+class KubernetesGeneration(RemoteGeneration):
+    """One generation that isn't forgotten; its directory only holds logs."""
+
+    def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
+        super().__init__(job, number, generation)
+        self.parts: dict[str, PodProcess] = {}
+        self.spec: GenerationSpec | None = None
+        self.token = ""
+        self.namespace = ""
+        self.obstacle = ""
+        """Why the API server doesn't let it start or end; empty if it does."""
+        self.since = time.monotonic()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Apply the state in its record."""
+        self.state = state
+        stop = state.get("stop", {})
+        self._stop_command = int(stop.get("command", 0))
+        self.stop_ordered = bool(self._stop_command)
+        self.placement = tuple(ServerAllocation(*share) for share in state.get("placement", ()))
+        plan = state.get("plan")
+        if plan and not self.parts:
+            self.set_plan(
+                {"processes": [{"name": part["process"]} for part in plan["parts"]], **plan}
+            )
+            parts = [PodProcess(**part) for part in plan["parts"]]
+            self.parts = {part.process: part for part in parts}
+            self.namespace = str(plan["namespace"])
+            for name, end in (state.get("deciding") or {}).items():
+                self.parts[name].load_exit_record(end)
+
+    def state_without_record(self) -> dict[str, Any]:
+        """Return its state after its record was deleted: lost, unless it had ended before."""
+        if self.is_finished:
+            return dict(self.state)
+        lost = {"ending": Ending.LOST.value, "code": None, "reason": "its record was deleted"}
+        return {**self.state, "phase": ENDED, "at": time.time(), **lost}
+
+    def accepts_state(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a state of the record continues this generation's.
+
+        A stop command that finds no record bars the generation, as if it had never started.
+        """
+        return self.phase not in {RUNNING, ENDED} or state["phase"] != REFUSED
+
+    @property
+    def termination_requested(self) -> bool:
+        """Whether this or an earlier service may have deleted its pods."""
+        return self.stop_ordered or bool(self.state.get("deciding"))
+
+    @property
+    def is_outcome_final(self) -> bool:
+        """Whether the running processes can't change its result."""
+        return is_outcome_final(self.process_exits(), self.workers, tolerant=self.tolerant)
+
+    def read(self) -> None:
+        """Do nothing: its record is in the API server; see `take`."""
+
+    def exits(self) -> dict[str, int]:
+        """Return the exit statuses of the processes that have ended, while others run."""
+        return {end.name: end.code for end in self.process_exits()}
+
+    def process_exits(self) -> list[ProcessExit]:
+        """Return the ends of the processes that have ended."""
+        return [part.end for part in self.parts.values() if part.end is not None]
 
 
 @dataclass
@@ -29,3 +150,128 @@ class KubernetesSession:
     leave: Callable[[Iterable[PodView]], None]
     """Counts pods that run on after the end of their generation as used capacity."""
     gates: bool = False  # whether the API server supports scheduling gates of pods
+
+
+MAX_PODS_READ_BY_NAME: Final = 8
+"""Maximum number of pods that are read by name; more are listed by label."""
+
+
+class GenerationObjects:
+    """Reads, changes and deletes the objects of a generation."""
+
+    def __init__(self, session: KubernetesSession, entry: KubernetesGeneration) -> None:
+        self._session = session
+        self._entry = entry
+        self.connection = session.connection
+        self.uids: dict[str, str] = {}
+        """Uids of the generation's own secret and service, by kind."""
+
+    def path(self, kind: str, name: str = "") -> str:
+        """Return the API path of a kind of objects, or of one object."""
+        path = f"/api/v1/namespaces/{self._entry.namespace}/{kind}"
+        return f"{path}/{name}" if name else path
+
+    @property
+    def name(self) -> str:
+        """Name of the secret and the service."""
+        return names.generation_name(self._entry.job, self._entry.number)
+
+    async def pods(self) -> list[PodView]:
+        """Return the current pods of the generation.
+
+        To list by labels, the API server reads every pod of the namespace from its store. To list
+        by a name, it reads only that pod.
+        """
+        parts = self._entry.parts.values()
+        if not 0 < len(parts) <= MAX_PODS_READ_BY_NAME:
+            return await self._list()
+        lists = await asyncio.gather(*(self._list(f"metadata.name={part.pod}") for part in parts))
+        return [view for views in lists for view in views]
+
+    async def _list(self, fields: str = "") -> list[PodView]:
+        entry = self._entry
+        query = {"labelSelector": self._session.identity.selector(entry.job, entry.number)}
+        if fields:
+            query["fieldSelector"] = fields
+        page = await self.connection.get(self.path("pods"), **query)
+        return [pod_view(item) for item in page.get("items") or ()]
+
+    def is_own(self, item: Mapping[str, Any], execution: str = "") -> bool:
+        """Return whether an object of the generation's name is the generation's.
+
+        ``execution`` is the launch that has to have created it; empty for any.
+        """
+        entry, meta = self._entry, item["metadata"]
+        labels = self._session.identity.labels(entry.job, entry.number)
+        owner = (entry.state.get("plan") or {}).get("owner")
+        return (
+            labels.items() <= (meta.get("labels") or {}).items()
+            and (
+                owner is None
+                or owner["uid"] in {one.get("uid") for one in meta.get("ownerReferences") or ()}
+            )
+            and execution in {"", (meta.get("annotations") or {}).get(names.EXECUTION)}
+        )
+
+    def follower(self, part: PodProcess) -> PodLogFollower:
+        """Return the follower of a process's log, created on first use."""
+        if part.follower is None:
+            part.follower = PodLogFollower(
+                self.connection,
+                self.path("pods", part.pod),
+                self._entry.generation.logs,
+                part.process,
+                self._session.settings.log_bytes,
+                self._entry.token,
+            )
+        return part.follower
+
+    async def find(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return an object by its name, None if it doesn't exist."""
+        if kind == "pods":  # a list needs no right beyond those for following pods
+            page = await self.connection.get(self.path(kind), fieldSelector=f"metadata.name={name}")
+            items = page.get("items") or ()
+            return dict(items[0]) if items else None
+        try:
+            item: dict[str, Any] = await self.connection.get(self.path(kind, name))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return None
+        return item
+
+    async def remove_scheduling_gates(self) -> None:
+        """Remove the scheduling gates, once all pods exist."""
+        for view in await self.pods():
+            if view.gated:
+                try:
+                    await self.connection.patch(
+                        self.path("pods", view.name), {"spec": {"schedulingGates": None}}
+                    )
+                except ApiError as error:
+                    if not error.not_found:  # deleted meanwhile, which is reported as its end
+                        raise
+
+    async def delete_named(self, kind: str) -> None:
+        """Delete the generation's secret or service, if it exists and is the generation's."""
+        uid = self.uids.get(kind)
+        if uid is None:
+            item = await self.find(kind, self.name)
+            if item is None or not self.is_own(item):
+                return
+            uid = self.uids[kind] = str(item["metadata"]["uid"])
+        await self.delete(kind, self.name, uid)
+
+    async def delete(
+        self, kind: str, name: str, uid: str, grace_seconds: int | None = None
+    ) -> None:
+        """Delete an object of the generation if it exists."""
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        body["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self.connection.delete(self.path(kind, name), body)
+        except ApiError as error:
+            if not (error.not_found or error.conflict):  # conflict: a new object has this name
+                raise

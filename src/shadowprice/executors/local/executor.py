@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,6 @@ from shadowprice.executors.contract import (
     UnpackFailure,
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
@@ -43,15 +43,55 @@ from shadowprice.executors.generations.generation import (
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.placement_checks import PlacementError, validate_spec
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
-from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
+from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
+from shadowprice.executors.generations.store import JobFiles, unpack_files
 from shadowprice.executors.local import launch_plan
-from shadowprice.executors.local.machine import MachineAllocator
+from shadowprice.executors.local.launch_plan import UserJobDirs, user_credentials
+from shadowprice.executors.local.machine import MachineAllocator, physical_devices
 from shadowprice.executors.local.observation import observe_jobs
-from shadowprice.executors.local.settings import read_settings
-from shadowprice.executors.local.users import UserJobDirs, user_credentials
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.processes import PlacementError, validate_spec
 from shadowprice.executors.supervision import AGENT, cgroups, children
+
+_MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
+_NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """Settings of the local executor.
+
+    ``cgroup`` is the path of a control group delegated to this user, ``auto`` for the service's
+    own, ``off`` for none. ``devices`` are GPUs to allocate, by number or UUID; None if the machine
+    has none, so that they are simulated. ``memory`` enforces a process's memory demand: ``cgroup``,
+    ``rlimit`` (limits private memory), ``auto`` for the first that is permitted, ``off``. ``users``
+    is the directory for the files of jobs of other users; if empty, next to the data directory.
+    """
+
+    cgroup: str = "auto"
+    devices: tuple[str, ...] | None = None
+    log_bytes: int = DEFAULT_LOG_BYTES
+    memory: str = "auto"
+    users: str = ""
+
+
+def read_settings(values: Mapping[str, str]) -> LocalSettings:
+    """Parse the settings; raise InputError with all errors."""
+    reader = OptionsReader(values, _NAMES)
+    devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
+    if len(set(devices)) < len(devices):
+        reader.add_error("devices", "it names a device twice", "name each once")
+    hint = "write auto, off, or the path of a delegated group"
+    settings = LocalSettings(
+        reader.matching("cgroup", r"auto|off|/.*", "auto", hint),
+        devices or physical_devices(),
+        reader.log_bytes(),
+        reader.choice("memory", _MEMORY),
+        reader.path("users"),
+    )
+    reader.raise_errors()
+    return settings
+
 
 log = logging.getLogger("shadowprice.executors")
 

@@ -12,11 +12,12 @@ from typing import Any, Final
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import whole_parts
 from shadowprice.executors.contract import GenerationSpec, ServerInfo
-from shadowprice.executors.environment import Process, list_processes
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.placement_checks import (
+from shadowprice.executors.processes import (
     PlacementError,
+    Process,
     gpu_millis,
+    list_processes,
     process_demand,
 )
 

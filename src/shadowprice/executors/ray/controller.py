@@ -16,7 +16,6 @@ import time
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import INHERITED_VARIABLES, Process, list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
@@ -26,18 +25,22 @@ from shadowprice.executors.generations.generation import (
     RUNNING,
     own_identity,
 )
-from shadowprice.executors.generations.placement_checks import gpu_millis, process_demand
-from shadowprice.executors.generations.process_exits import (
+from shadowprice.executors.generations.outcome import (
     ProcessExit,
     is_outcome_final,
     outcome_from_exits,
 )
+from shadowprice.executors.processes import (
+    INHERITED_VARIABLES,
+    Process,
+    gpu_millis,
+    list_processes,
+    process_demand,
+)
 from shadowprice.executors.ray.agent import IDLE
 from shadowprice.executors.ray.bridge_client import BridgeError
-from shadowprice.executors.ray.launch_plan import build_process_plan
-from shadowprice.executors.ray.nodes import actor_resources
-from shadowprice.executors.ray.session import RaySession
-from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
+from shadowprice.executors.ray.launch_plan import actor_resources, build_process_plan
+from shadowprice.executors.ray.session import RayGeneration, RayProcess, RaySession
 
 log = logging.getLogger("shadowprice.executors")
 

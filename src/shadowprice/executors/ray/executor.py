@@ -33,10 +33,9 @@ from shadowprice.executors.contract import (
     UnpackFailure,
 )
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
-from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES, read_chunk
-from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
+from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
+from shadowprice.executors.generations.store import JobFiles, unpack_files
 from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
 from shadowprice.executors.ray.bundle import digest, source_files
 from shadowprice.executors.ray.controller import RayGenerationController
@@ -46,11 +45,12 @@ from shadowprice.executors.ray.head_probe import (
     parse_endpoint,
     probe,
 )
-from shadowprice.executors.ray.launch_plan import build_launch_plan
-from shadowprice.executors.ray.nodes import find_duplicate_names, list_nodes
-from shadowprice.executors.ray.session import RaySession
-from shadowprice.executors.ray.settings import read_settings
-from shadowprice.executors.ray.tracked_generation import RayGeneration
+from shadowprice.executors.ray.launch_plan import (
+    build_launch_plan,
+    find_duplicate_names,
+    list_nodes,
+)
+from shadowprice.executors.ray.session import RayGeneration, RaySession, read_settings
 from shadowprice.uploads.unpacking import remove_unpacked
 
 log = logging.getLogger("shadowprice.executors")

@@ -5,8 +5,13 @@ executor contract with jobs (`VirtualJob`) whose real behaviour may differ from 
 A service runs unchanged with both.
 """
 
-from shadowprice.executors.virtual.executor import VirtualExecutor
-from shadowprice.executors.virtual.jobs import Rate, VirtualGeneration, VirtualJob, stated_rate
+from shadowprice.executors.virtual.executor import (
+    Rate,
+    VirtualExecutor,
+    VirtualGeneration,
+    VirtualJob,
+    stated_rate,
+)
 from shadowprice.executors.virtual.loop import StalledError, VirtualClock, VirtualLoop, run_virtual
 
 __all__ = [

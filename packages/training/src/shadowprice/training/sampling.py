@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.training.arguments import checked_integer
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, checked_integer
 
 Samples = NDArray[np.int64]
 

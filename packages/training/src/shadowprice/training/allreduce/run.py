@@ -25,14 +25,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from shadowprice import jobs
-from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.allreduce.loading import iter_parts
-from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.allreduce.step import Step
-from shadowprice.training.arguments import checked_integer, checked_seconds
+from shadowprice.training.allreduce.synchronisation import BufferSync, GradientSync
 from shadowprice.training.checkpoints import Restored, load_and_broadcast, serialize
 from shadowprice.training.checkpoints import save as save_checkpoint
-from shadowprice.training.errors import TrainingError, first_line
+from shadowprice.training.errors import TrainingError, checked_integer, checked_seconds, first_line
 from shadowprice.training.generation import (
     JOIN_TIMEOUT,
     Generation,

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.allreduce.loading import to_device
-from shadowprice.training.allreduce.reduction import GradientSync
+from shadowprice.training.allreduce.synchronisation import BufferSync, GradientSync
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.sampling import Order, Part

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from shadowprice.training.arguments import checked_integer
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, checked_integer
 
 _MAX_COPIES: Final = 10**6  # maximum number of copies of a task
 

@@ -17,7 +17,6 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import Generation, bind_to_loopback, current, say
-from shadowprice.training.servers.leader import KIND, Leader
 from shadowprice.training.servers.messages import (
     Link,
     LocalLink,
@@ -30,11 +29,11 @@ from shadowprice.training.servers.pairs import (
     accept_shared_memory,
     connect_pair,
     offer_shared_memory,
+    transport_device,
 )
 from shadowprice.training.servers.recipe import Recipe, Settings
-from shadowprice.training.servers.server import ParameterServer
+from shadowprice.training.servers.server import KIND, Leader, ParameterServer
 from shadowprice.training.servers.shard import Shard, State
-from shadowprice.training.servers.wires import transport_device
 from shadowprice.training.servers.worker import Worker
 
 _SIGTERM_SPREAD_SECONDS: Final = 5.0

@@ -1,4 +1,4 @@
-"""Environment variables of a generation's processes, equal on every executor.
+"""Processes of a generation: their environment and demands, equal on every executor.
 
 Every worker and every parameter server is a process, which torchrun treats as a node with one
 process. ``RANK`` numbers the workers first, then the parameter servers.
@@ -6,10 +6,11 @@ process. ``RANK`` numbers the workers first, then the parameter servers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from shadowprice.core.devices import is_device
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 
@@ -108,3 +109,77 @@ INHERITED_VARIABLES: Final = (
     "LD_LIBRARY_PATH",
 )
 """Variables that a process inherits, besides ``LC_*``."""
+
+
+RENDEZVOUS_PORTS: Final = range(20_000, 32_000)
+"""Ports for the rendezvous of a generation's processes, below Linux's ephemeral range."""
+
+
+class PlacementError(Exception):
+    """A generation can't run at its placement; the message is the reason."""
+
+
+def validate_spec(spec: GenerationSpec) -> None:
+    """Check that a generation can be passed to processes.
+
+    Raises `PlacementError` if there is no worker or no command, or a text contains a null
+    character.
+    """
+    if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
+        raise PlacementError("it has no worker")
+    if not spec.program.command:
+        raise PlacementError("run.command: it is empty")
+    texts: Mapping[str, Iterable[str]] = {
+        "name": (spec.job, spec.name),
+        "checkpoint_dir": (spec.checkpoint_dir,),
+        "progress_url": (spec.progress_url,),
+        "progress_token": (spec.progress_token,),
+        "run.workdir": (spec.program.directory,),
+        "run.command": spec.program.command,
+        "run.env": (text for pair in spec.program.environment.items() for text in pair),
+    }
+    for location, values in texts.items():
+        if any("\0" in text for text in values):
+            message = "it contains a null character; remove it"
+            raise PlacementError(f"{location}: {message}")
+
+
+def gpu_millis(amounts: Mapping[str, int]) -> int:
+    """Return the total of GPUs of any kind, in thousandths."""
+    return sum(amount for name, amount in amounts.items() if is_device(name))
+
+
+def process_demand(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
+    """Return the demand of a process by resource."""
+    return spec.worker if process.role == "worker" else spec.ps
+
+
+def list_allocations(spec: GenerationSpec, processes: Iterable[Process]) -> list[dict[str, Any]]:
+    """Return the demand of each process with its server, as JSON-compatible records."""
+    return [
+        {"server": process.server, "amounts": dict(process_demand(spec, process))}
+        for process in processes
+    ]
+
+
+def allocated_on(server: str, allocations: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
+    """Return the demands on one server, process by process."""
+    return [allocation["amounts"] for allocation in allocations if allocation["server"] == server]
+
+
+_DIGITS: Final = 10  # significant binary digits that are kept
+
+_WRITTEN: Final = (10**6, 1 << 20)  # multiples of a megabyte or mebibyte count as configured values
+
+
+def round_down_memory(found: int) -> int:
+    """Round a server's memory in bytes down by less than 1/512.
+
+    Equal machines report capacities that differ by some KiB, and each would form a group of its own
+    in the scheduler and on its pages. So ten binary digits are kept, which means whole GiB up to 1
+    TiB. Configured values, multiples of a megabyte or mebibyte, aren't rounded.
+    """
+    if any(found % unit == 0 for unit in _WRITTEN):
+        return found
+    grain = max(0, found.bit_length() - _DIGITS)
+    return found >> grain << grain
