@@ -29,10 +29,7 @@ MAX_ERROR_CHARS: Final = 500  # maximum number of characters of a reported error
 
 
 def monotonic() -> float:
-    """Return the running event loop's time, or the system's monotonic clock without a loop.
-
-    A virtual event loop has virtual time.
-    """
+    """Return the event loop's time, which may be virtual; without a loop, monotonic time."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -49,10 +46,7 @@ class _Failure:
 
 
 class BackgroundTasks:
-    """The background tasks of one component.
-
-    ``failed`` receives the kind of every failed task, in one word, for metrics.
-    """
+    """The background tasks of one component; ``failed`` receives the kind of each failure."""
 
     def __init__(self, log: logging.Logger, failed: Callable[[str], None] = ignore_failure) -> None:
         self._log = log
@@ -124,10 +118,7 @@ class BackgroundTasks:
     async def attempt(
         self, kind: str, step: Callable[[], Awaitable[bool | None]], description: str
     ) -> bool | None:
-        """Run a step once; return whether it was the last, or None if it failed.
-
-        A failure is recorded until a later success.
-        """
+        """Run a step once; return whether it was the last, or None if it failed."""
         lasting = None
         if description in self._failures:
             lasting = asyncio.get_running_loop().call_later(
@@ -195,10 +186,7 @@ class BackgroundTasks:
 
 
 async def run_all(*steps: Callable[[], Awaitable[None] | None]) -> None:
-    """Run every step of a shutdown in order, even if one raises.
-
-    Raises the exception of a step, or an `ExceptionGroup` of several, after all steps ran.
-    """
+    """Run every step of a shutdown in order; raise the exceptions of steps after all of them."""
     errors: list[Exception] = []
     for step in steps:
         try:

@@ -148,10 +148,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Report that the processes of a generation were started.
+    """Report that the processes of a generation were started by ``command``.
 
     It also precedes the `Ended` of one that failed or was lost while they were being started.
-    ``command`` is the command that started it, ``at`` is in seconds since 1970.
     """
 
     command: int
@@ -211,10 +210,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class InvalidProgress:
-    """Report that a generation's progress report is malformed; once for each kind of problem.
-
-    ``at`` is in seconds since 1970. ``reason`` is a diagnostic with a hint.
-    """
+    """Report that a generation's progress report is malformed; once for each kind of problem."""
 
     job: str
     generation: int
@@ -226,9 +222,7 @@ class InvalidProgress:
 class PartlyEnded:
     """Report that workers of a running generation exited 0, while others have not ended.
 
-    It is emitted if that lasts for some seconds, and again when more workers have exited. ``at`` is
-    when the first exit was seen, in seconds since 1970. ``ended`` and ``running`` are names of
-    workers.
+    It is emitted if that lasts for some seconds, and again when more workers have exited.
     """
 
     job: str
@@ -312,10 +306,7 @@ class GenerationStatus:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """A generation that the executor can't start or end now, although it tries to.
-
-    ``servers`` are those whose capacity it occupies meanwhile. ``reason`` is for people.
-    """
+    """A generation that the executor can't start or end now; ``servers`` are those it occupies."""
 
     job: str
     generation: int
@@ -341,10 +332,7 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """A job that runs or ran on the cluster, started by any scheduler; for observer mode.
-
-    Times are in seconds since 1970. A job that is no longer returned has ended too.
-    """
+    """A job that runs or ran on the cluster; one that is no longer returned has ended too."""
 
     job: str  # its name; its key if `is_own`
     placement: tuple[ServerAllocation, ...]  # server names as far as known
@@ -377,10 +365,7 @@ def ignore_failure(what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """Options that every executor is constructed with.
-
-    ``failed`` receives the kind of every unexpected failure, in one word, for metrics.
-    """
+    """Options that every executor is constructed with."""
 
     directory: str  # absolute path of its own directory, mode 700, for its durable state
     namespace: str = "shadowprice"  # separates services that share a cluster
@@ -392,10 +377,7 @@ class ExecutorOptions:
 
 
 class ExecutorError(ShadowpriceError):
-    """The executor can't be reached or can't store its records.
-
-    The caller doesn't know whether the executor accepted the command, and must send it again.
-    """
+    """The executor can't be reached or store its records; send the command again."""
 
     code = "executor"
 
@@ -467,10 +449,7 @@ class Executor(Protocol):
         """
 
     async def acknowledge_end(self, job: str, generation: int) -> None:
-        """Acknowledge that a generation's end or refusal was recorded; it isn't repeated.
-
-        The logs are kept until `delete_job_data`.
-        """
+        """Acknowledge a recorded end or refusal; it isn't repeated. Logs are kept."""
 
     async def delete_job_data(self, job: str) -> None:
         """Remove a finished job's logs and the executor's checkpoints of it; keep its fence."""
@@ -533,10 +512,7 @@ class LimitsServers(Executor, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnpackFailure:
-    """Why a job's files could not be unpacked.
-
-    ``reason`` is for people. ``lasting`` says that the cause is the archive, and not the disk.
-    """
+    """Why a job's files could not be unpacked."""
 
     reason: str
     lasting: bool

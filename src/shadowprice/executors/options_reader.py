@@ -17,10 +17,7 @@ _MAX_SECONDS: Final = 86_400
 
 
 class OptionsReader:
-    """Parser of ``--executor-set NAME=VALUE``, which collects errors until `raise_errors`.
-
-    ``names`` are the valid names; any other name is an error.
-    """
+    """Parser of ``--executor-set NAME=VALUE``, which collects errors until `raise_errors`."""
 
     def __init__(self, values: Mapping[str, str], names: Sequence[str]) -> None:
         self.values = values

@@ -51,9 +51,7 @@ def build_environment(
 ) -> dict[str, str]:
     """Return the environment variables that the contract guarantees to a process.
 
-    The master address and port are the rendezvous endpoint on worker 0's server. All generations of
-    a job have the same ``checkpoint_dir``. If ``devices`` (GPUs of the process) is None,
-    ``CUDA_VISIBLE_DEVICES`` isn't set.
+    The master address and port are the rendezvous endpoint on worker 0's server.
     """
     world = spec.workers + spec.parameter_servers
     values: dict[str, object] = {
@@ -88,8 +86,7 @@ def build_environment(
 def inherited_environment(spec: GenerationSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a process gets besides the contract's.
 
-    A service's environment may contain secrets (tokens, database addresses), so only
-    `INHERITED_VARIABLES` and ``LC_*`` are inherited. The job's own variables override them.
+    A service's environment may contain secrets, so only some of its variables are inherited.
     """
     passed = {name: inherited[name] for name in INHERITED_VARIABLES if name in inherited}
     passed |= {name: value for name, value in inherited.items() if name.startswith("LC_")}
@@ -120,11 +117,7 @@ class PlacementError(Exception):
 
 
 def validate_spec(spec: GenerationSpec) -> None:
-    """Check that a generation can be passed to processes.
-
-    Raises `PlacementError` if there is no worker or no command, or a text contains a null
-    character.
-    """
+    """Raise `PlacementError` if a generation can't be passed to processes."""
     if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
         raise PlacementError("it has no worker")
     if not spec.program.command:

@@ -33,11 +33,7 @@ LEFT_OUT = "left out: "
 
 
 def decode_report(content: bytes | str) -> object:
-    """Decode the JSON of a progress report; a single bad value costs no other part.
-
-    An integer of more digits than Python reads is infinite, and bytes that aren't UTF-8 are
-    replaced. Raises ValueError or RecursionError if it isn't JSON.
-    """
+    """Decode the JSON of a progress report; a bad number or character costs no other part."""
     if isinstance(content, bytes):
         content = content.decode(json.detect_encoding(content), "replace")
     return json.loads(content, parse_int=_parse_integer)
@@ -51,11 +47,10 @@ def _parse_integer(digits: str) -> int | float:
 
 
 def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[Fault, ...]]:
-    """Parse a progress report that arrived at ``at``, from its decoded JSON.
+    """Parse a progress report that arrived at ``at``; return it and the problems of omitted parts.
 
-    An invalid metric or other optional part is left out, so that it costs no progress. Returns the
-    report, and the problems of the parts that were left out. Raises InputError if the generation or
-    the mini-batches are invalid, with a diagnostic for every problem.
+    An invalid metric or other optional part is left out, so that it costs no progress. Raises
+    InputError if the generation or the mini-batches are invalid.
     """
     if not isinstance(body, Mapping):
         raise InputError(

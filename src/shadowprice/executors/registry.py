@@ -71,9 +71,8 @@ EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
 def create_executor(name: str, options: ExecutorOptions) -> Executor:
     """Create an executor by its name or by ``./file.py:NAME``, without opening it.
 
-    Raises InputError if the name is unknown, the file or entry point can't be loaded, or an address
-    is given to an executor that takes none; `MissingExecutorError` if a package that it requires
-    isn't installed.
+    Raises InputError if it can't be loaded, or an address is given to one that takes none, and
+    `MissingExecutorError` if a package that it requires isn't installed.
     """
     if is_file_reference(name):
         return _create_external(FileExtension.read(name, "--executor"), options)

@@ -94,8 +94,7 @@ def fit_linear(
 ) -> LinearFit:
     """Fit tau and b of the linear model, by least squares of relative errors.
 
-    ``gradient_bytes`` is e, the bytes that a worker sends per mini-batch. ``minibatch_time`` is tau
-    if the job measured it. ``measured`` isn't empty.
+    ``gradient_bytes`` is e, and ``minibatch_time`` is tau if the job measured it.
     """
     alone = [speed.worker_seconds for speed in measured if not speed.exchanges]
     together = [speed.worker_seconds for speed in measured if speed.exchanges]

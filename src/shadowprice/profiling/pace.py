@@ -69,11 +69,7 @@ class Pace:
         return self._done[-1] if self._done else 0.0
 
     def add(self, at: float, minibatches: float) -> None:
-        """Record a report; ignore one without progress.
-
-        ``at`` is the time of the report in seconds, and ``minibatches`` counts since the job's
-        beginning. Raises `BackwardsError` if it is less than the previous count.
-        """
+        """Record a report with progress; raise `BackwardsError` if it has less than before."""
         if self._done and minibatches < self._done[-1]:
             raise BackwardsError(
                 f"it reported {minibatches:g} mini-batches after {self._done[-1]:g}: report those "
@@ -105,10 +101,7 @@ class Pace:
 
 
 def _warm_up(rates: NDArray[np.float64]) -> int:
-    """Return how many intervals to leave out at the beginning to minimise the rest's error.
-
-    It is White's marginal standard error rule, over the first half.
-    """
+    """Return how many intervals to leave out first, by White's marginal standard error rule."""
     centred = (rates - rates.mean())[::-1]  # small sums, so that squares don't cancel
     sums, squares = np.cumsum(centred), np.cumsum(centred**2)
     counts = np.arange(1, len(rates) + 1)

@@ -39,10 +39,8 @@ from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
 def memory_by_role(execution: str) -> dict[str, int]:
     """Return the memory in bytes that the largest process of each role needs now.
 
-    It is the larger of two figures. The first is the proportional set size of the process with all
-    its children, which control groups limit. The second is the largest private mapping of one of
-    them, which ``RLIMIT_DATA`` limits. ``execution`` is the mark in the environment of the
-    generation's processes.
+    It is the larger of the proportional set size of the process with all its children, which
+    control groups limit, and their largest private mapping, which ``RLIMIT_DATA`` limits.
     """
     taken: Counter[tuple[str, str]] = Counter()
     mapped: Counter[tuple[str, str]] = Counter()
@@ -158,10 +156,7 @@ estimate.
 
 
 class Bench:
-    """Runs a command with one number of workers after the other.
-
-    ``directory`` holds the files of the executor. It has to be empty, and the caller removes it.
-    """
+    """Runs a command with one number of workers after the other, in an empty directory."""
 
     def __init__(self, directory: Path, command: Command) -> None:
         self._directory = directory
@@ -204,10 +199,7 @@ class Bench:
     async def measure(
         self, workers: int, ps: int, limits: MeasurementLimits, on_progress: ProgressCallback
     ) -> Point:
-        """Run with some workers and servers until the speed is known, then stop.
-
-        The job resumes from the checkpoint of the previous measurement, as after a move.
-        """
+        """Run until the speed is known, then stop; it resumes from the previous measurement."""
         self._generation += 1
         self._order += 1
         seen = _Observation()
@@ -251,10 +243,7 @@ class Bench:
         )
 
     async def _stop(self, entry: TrackedGeneration, seen: _Observation, grace: float) -> float:
-        """Stop a generation, wait for its end, and return how long that took.
-
-        It needs no other task, because an interrupt cancels those first.
-        """
+        """Stop a generation without a task, as interrupts cancel tasks; return how long it took."""
         self._order += 1
         began = time.monotonic()
         await self._executor.stop(self._order, entry.job, entry.number, grace)
@@ -379,11 +368,10 @@ async def measure_all(
     limits: MeasurementLimits,
     on_progress: Callable[[int, str, float, StepTime | None], None],
 ) -> tuple[list[Point], dict[tuple[int, int], str]]:
-    """Measure a command with several numbers of workers and servers.
+    """Measure a command with several numbers of (workers, servers), in this order.
 
-    Each element of ``counts`` is a pair (workers, servers), measured in this order. ``on_progress``
-    is a `ProgressCallback` with the index in ``counts`` as first argument. Returns the
-    measurements, and why the others failed by (workers, servers).
+    ``on_progress`` is a `ProgressCallback` with the index in ``counts`` as first argument. Returns
+    the measurements, and why the others failed.
     """
     points: list[Point] = []
     unmeasured: dict[tuple[int, int], str] = {}

@@ -165,10 +165,7 @@ def list_names(path: Path) -> list[str]:
 
 
 class FileLock:
-    """Exclusive lock of a directory, which the kernel releases when its process ends.
-
-    ``descriptor`` is the open directory that holds it.
-    """
+    """Exclusive lock of a directory, which the kernel releases when its process ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -59,11 +59,7 @@ class GenerationDirectory:
 
     @classmethod
     def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> GenerationDirectory:
-        """Create the directory, which must not exist, durably.
-
-        ``plan`` is what to run; empty if the generation is refused. ``state`` has at least
-        ``phase``.
-        """
+        """Create the directory, which must not exist, durably; ``plan`` is empty if refused."""
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o700)
         if plan:
@@ -137,10 +133,7 @@ class GenerationDirectory:
         return FileLock.try_acquire(self.path)
 
     def claim(self, supervisor: dict[str, Any]) -> FileLock | None:
-        """Claim it for its only launch; return the lock, or None if it must not be launched.
-
-        ``supervisor`` is the supervisor's `own_identity`, and is added to the state.
-        """
+        """Claim it for its only launch; return the lock, or None if it must not be launched."""
         until = time.monotonic() + CLAIM_LOCK_SECONDS
         while (lock := self.try_lock()) is None:
             if self.state()["phase"] != ACCEPTED or time.monotonic() > until:
@@ -164,10 +157,7 @@ class GenerationDirectory:
         return lock
 
     def mark_lost_if_dead(self, reason: str) -> bool:
-        """Mark it as lost if its supervisor died; return whether its state is terminal.
-
-        The caller makes sure that none of its processes runs.
-        """
+        """Mark it as lost if its supervisor died; return whether its state is terminal."""
         lock = self.try_lock()
         if lock is None:
             return False
@@ -193,10 +183,7 @@ def identities_differ(one: str | None, other: str | None) -> bool:
 
 
 def start_time(process: int) -> int | None:
-    """Return a process's start in clock ticks since boot; None if it isn't running.
-
-    Together with the pid it identifies a process until the machine reboots.
-    """
+    """Return a process's start in clock ticks since boot, which identifies it; None if it ended."""
     try:
         content = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:

@@ -27,10 +27,7 @@ _LOST: Final = b"\n[some output is missing here: it could not be written]\n"
 
 
 class LogWriter:
-    """Writes the log of one process, as two segments of at most ``limit`` / 2 bytes.
-
-    ``secrets`` are replaced by ``***``.
-    """
+    """Writes the log of one process in two segments; ``secrets`` are replaced by ``***``."""
 
     def __init__(self, directory: Path, name: str, limit: int, secrets: Sequence[str]) -> None:
         self._directory = directory

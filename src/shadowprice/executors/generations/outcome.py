@@ -39,11 +39,7 @@ def shell_exit_status(returned: int) -> int:
 
 
 def has_outcome(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
-    """Return whether a generation that wasn't stopped has its result already.
-
-    ``exits`` are processes with their exit statuses, in order of their ends. If ``tolerant``, the
-    generation continues if a worker dies.
-    """
+    """Return whether a generation that wasn't stopped has its result; ``exits`` are in order."""
     return all_succeeded(exits, workers, tolerant=tolerant) or bool(
         _find_failed_process(exits, workers, tolerant)
     )
@@ -56,11 +52,7 @@ def all_succeeded(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: b
 
 
 def _find_failed_process(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:
-    """Return the process that made the generation fail, or an empty string.
-
-    It is the first process with a nonzero status. If tolerant, it is the first such parameter
-    server, or the last worker if none exited 0.
-    """
+    """Return the process that made the generation fail, or an empty string."""
     worker_codes = [code for name, code in exits if _is_worker(name)]
     for name, code in exits:
         workers -= _is_worker(name)
@@ -87,11 +79,9 @@ def compute_outcome(
 ) -> GenerationOutcome:
     """Return how a generation ended, from the exits of all its processes in order.
 
-    A stop command that preceded any deciding exit makes it ``stopped``. ``from_outside`` means that
-    an external cause ended it, such as a shutdown or an operator; then a failure is its
-    consequence, and the generation is ``lost``. ``killed`` are processes killed after the grace
-    period. ``notes`` explain a process besides its exit status: why it didn't
-    start, an OOM kill, processes that it left running.
+    A stop command that preceded any deciding exit makes it ``stopped``. If an external cause ended
+    it (``from_outside``), a failure is its consequence, and the generation is ``lost``. ``killed``
+    are processes killed after the grace period. ``notes`` explain a process besides its status.
     """
     codes = dict(exits)
     from_outside = from_outside and not stopped
@@ -163,10 +153,7 @@ class ProcessExit:
 
     @classmethod
     def from_state(cls, name: str, state: Mapping[str, Any], lost: str) -> ProcessExit:
-        """Build it from the last state that the process's supervisor wrote.
-
-        ``lost`` is the reason used if the supervisor didn't see the process end.
-        """
+        """Build it from its supervisor's last state; ``lost`` is for an end that wasn't seen."""
         code = state.get("code")
         if state.get("phase") != "ended" or state.get("cut") or not isinstance(code, int):
             return cls(name, -1, float(state.get("at", 0.0)), lost=lost)
@@ -193,9 +180,8 @@ def _exits(ends: Iterable[ProcessExit]) -> list[tuple[str, int]]:
 def is_outcome_final(ends: Sequence[ProcessExit], workers: int, *, tolerant: bool) -> bool:
     """Return whether the running processes can't change the generation's result.
 
-    ``ends`` are of the processes that have ended. A lost process always decides, as does one that
-    was ended from outside: even if workers are tolerated, the scheduler has to find a new
-    placement.
+    A lost process always decides, as does one that was ended from outside: even if workers are
+    tolerated, the scheduler has to find a new placement.
     """
     return any(end.lost or end.outside for end in ends) or has_outcome(
         _exits(ends), workers, tolerant=tolerant
@@ -209,8 +195,7 @@ def outcome_from_exits(
 
     A lost process makes the generation lost, unless all workers exited 0, because other failures
     may be its consequence. Otherwise an unprompted end takes precedence over an end after a signal,
-    because nodes' clocks differ. ``stop_ordered`` is true if the scheduler stopped the
-    generation.
+    because nodes' clocks differ.
     """
     done = [end for end in ends[:workers] if not end.lost and end.code == 0]
     lost = [end for end in ends if end.lost]

@@ -76,10 +76,7 @@ _RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class TrackedGeneration:
-    """One generation that isn't forgotten.
-
-    ``generation`` is its directory.
-    """
+    """One generation that isn't forgotten."""
 
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         self.job = job
@@ -344,10 +341,7 @@ class RemoteGeneration(TrackedGeneration):
 
 
 class ProgressPolls:
-    """Running progress polls. Cancelling one would lose progress that it already read.
-
-    ``emit`` emits the result of a poll whose caller was cancelled.
-    """
+    """Running progress polls, which continue if their caller is cancelled, and then emit."""
 
     def __init__(self, emit: Callable[[Iterable[Report]], None]) -> None:
         self._emit = emit
@@ -387,10 +381,7 @@ MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
 def read_chunk(
     folder: Path, number: int, process: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> LogChunk:
-    """Return a chunk of a process's log in a generation's log folder; see `Executor.logs`.
-
-    ``complete`` is true if the process has ended.
-    """
+    """Return a chunk of the log of an ended (``complete``) or running process."""
     if process not in logs.names(folder):
         raise KeyError(f"{process} of generation {number}")
     max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
@@ -481,10 +472,7 @@ _UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")
 
 
 class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
-    """A registry whose commands and records are in a `GenerationStore`, in the directory ``path``.
-
-    ``make`` creates an entry from a job, a generation and its directory.
-    """
+    """A registry whose commands and records are in a `GenerationStore` in ``path``."""
 
     store: GenerationStore
     files: UnpackedJobs
@@ -524,9 +512,8 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         """Accept a start command; the caller holds the job's lock.
 
         After the files are unpacked, ``prepare`` returns the plan of an entry, and a reason if the
-        generation is refused. Returns the receipt, the new entry (None if the command wasn't
-        accepted), and why the generation won't run (empty if it will). Raises `ExecutorError` if
-        the disk write failed.
+        generation is refused. Returns the receipt, the new entry if the command was accepted, and
+        why the generation won't run. Raises `ExecutorError` if the disk write failed.
         """
         key = spec.job, spec.generation
         with self._with_path():
@@ -576,11 +563,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None
     ) -> tuple[Receipt, GenerationT | None]:
-        """Accept a stop command; return the receipt and the generation to stop, if any.
-
-        The caller holds the job's lock. ``grace`` is in seconds; None for the program's own. Raises
-        `ExecutorError` if the disk write failed.
-        """
+        """Accept a stop command under the job's lock; return the generation to stop, if any."""
         entry = self.entries.get((job, generation))
         if grace is None:
             grace = entry.grace if entry is not None else 0.0
@@ -617,10 +600,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
                     self.entries.pop((job, generation), None)
 
     async def delete_job_data(self, job: str) -> bool:
-        """Remove a finished job's records; return whether it is finished.
-
-        The caller holds the job's lock. Raises `ExecutorError` if the files can't be removed.
-        """
+        """Remove a finished job's records under its lock; return whether it is finished."""
         with self._with_path():
             finished = await asyncio.to_thread(self.store.delete_job_data, job)
             if finished:
@@ -652,10 +632,7 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
 
 
 class DiskExecutor(Generic[GenerationT]):
-    """Base of executors that keep commands and records in the directory ``path``.
-
-    ``make`` creates an entry from a job, a generation and its directory.
-    """
+    """Base of executors that keep commands and records in the directory ``path``."""
 
     def __init__(
         self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]

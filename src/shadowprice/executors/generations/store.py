@@ -88,10 +88,7 @@ class JobDirectories:
 
 
 class GenerationStore(JobDirectories):
-    """Durable state of an executor; one process uses it, and calls for a job are serialized.
-
-    ``path`` is its directory, created if missing.
-    """
+    """Durable state of an executor; one process uses it, and calls for a job are serialized."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -126,11 +123,7 @@ class GenerationStore(JobDirectories):
     # ------------------------------------------------------------------ commands
 
     def accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str = "") -> Receipt:
-        """Store a start command if `check_start` accepts it.
-
-        ``plan`` is what the supervisor is to run. If ``refusal``, the reason why the generation
-        can't run, isn't empty, it is stored as refused.
-        """
+        """Store a start command that `check_start` accepts, as refused if ``refusal`` is set."""
         receipt = self.check_start(spec)
         if receipt is Receipt.ACCEPTED:
             state = accepted_state(spec, refusal)
@@ -205,10 +198,7 @@ class GenerationStore(JobDirectories):
     # ------------------------------------------------------------------ retention
 
     def acknowledge_end(self, job: str, number: int) -> bool:
-        """Remove an ended generation's plan, which contains secrets, and old logs.
-
-        Returns False if it hasn't ended.
-        """
+        """Remove an ended generation's plan, which has secrets, and old logs; False if it runs."""
         stored = self.generation(job, number)
         if not stored.path.is_dir() or stored.state()["phase"] not in TERMINAL_PHASES:
             return False
@@ -220,10 +210,7 @@ class GenerationStore(JobDirectories):
         return True
 
     def delete_job_data(self, job: str) -> bool:
-        """Remove all files of a finished job except its fence; return whether it is finished.
-
-        Raises OSError if files remain.
-        """
+        """Remove all files of a finished job except its fence; return whether it is finished."""
         numbers = self.generations(job)
         if any(self._runs(job, generation) for generation in numbers):
             return False
@@ -243,10 +230,7 @@ class GenerationStore(JobDirectories):
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a directory and all that is in it, if it exists; raise OSError if that is impossible.
-
-    Directories in it may be read-only for their owner, as those of package caches are.
-    """
+    """Remove a directory, if it exists, with any directories that are read-only for their owner."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -262,10 +246,7 @@ def _remove_tree(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """The directory that a job's archive fills.
-
-    ``fill`` fills it, and returns the cause if that fails. It may take long.
-    """
+    """The directory that a job's archive fills; ``fill`` returns the cause if that fails."""
 
     directory: Path
     fill: Callable[[], UnpackFailure | None]
@@ -279,10 +260,7 @@ class JobFiles:
 
 
 class UnpackedJobs:
-    """Durable list of the jobs whose archives were unpacked: a file for each in a directory.
-
-    A job is listed before its archive is unpacked, until its unchanged files are deleted.
-    """
+    """Durable list of the jobs whose archives may be unpacked: a file for each in a directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -330,10 +308,7 @@ class UnpackedJobs:
 def unpack_files(
     archive: str, directory: Path, owner: tuple[int, int] | None = None
 ) -> UnpackFailure | None:
-    """Fill a job's directory unless it is filled; return the cause if that fails.
-
-    ``owner`` is the user and the group of the files, by default those of this process.
-    """
+    """Fill a job's directory for ``owner`` unless it is filled; return the cause if that fails."""
     try:
         unpack(Path(archive), directory, owner)
     except FileNotFoundError:

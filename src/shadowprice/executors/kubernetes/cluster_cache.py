@@ -32,9 +32,8 @@ Events of pods may be later than the end of their generation.
 class ClusterCache:
     """Nodes, pods, and the servers derived from them.
 
-    ``service`` is this service, whose pods are distinguished by their labels. ``happened`` receives
-    every change of an own pod: key of the job, generation. ``moved`` receives the name of a node
-    that appeared, disappeared, or changed its readiness.
+    ``happened`` receives key and generation of every changed own pod. ``moved`` receives the name
+    of a node that appeared, disappeared, or changed its readiness.
     """
 
     def __init__(
@@ -109,10 +108,7 @@ class ClusterCache:
     # ------------------------------------------------------------------ strays
 
     def strays(self) -> Iterator[tuple[str, PodView]]:
-        """Yield the pods whose generation has ended, but which run on; by namespace and name.
-
-        They use capacity until they end. It isn't the capacity of a generation any more.
-        """
+        """Yield the pods that run on after the end of their generation; by namespace and name."""
         latest = time.monotonic() - STRAY_SECONDS
         for key, since in self._stray_since.items():
             view = self.own.get(key)

@@ -141,10 +141,7 @@ class GenerationLauncher:
         return ""
 
     async def _create_secret(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
-        """Create the secret; return None if an earlier launch of the generation created it.
-
-        Raises `_RefusedError` if the API server refuses, or another object has the secret's name.
-        """
+        """Create the secret; return None if an earlier launch of the generation created it."""
         objects = self._objects
         try:
             secret: dict[str, Any] = await objects.connection.post(objects.path("secrets"), body)
@@ -162,10 +159,7 @@ class GenerationLauncher:
         return secret if own else None
 
     async def _create_object(self, kind: str, body: dict[str, Any], launch: str) -> str:
-        """Create an object, with retries until the API server has it or refuses it.
-
-        Return its uid; ``""`` if a stop command came before the API server answered.
-        """
+        """Create an object, with retries; return its uid, empty if a stop command came first."""
         until = time.monotonic() + self._session.settings.patience
         pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         name = str(body["metadata"]["name"])
@@ -334,8 +328,7 @@ class KubernetesGenerationController:
     async def _on_error(self, error: ApiError) -> None:
         """Note why the generation can't start or end; give it up after a time limit.
 
-        Otherwise it would keep its servers from all other jobs until its rights return. A running
-        generation isn't given up: nothing has to be done for it.
+        A running generation isn't given up: nothing has to be done for it.
         """
         if not error.status:  # no answer, which is not a fault of this generation
             self._obstructed_since = None
@@ -369,11 +362,7 @@ class KubernetesGenerationController:
         )
 
     async def _give_up(self, error: ApiError) -> None:
-        """Record the end of a generation whose objects the API server doesn't delete.
-
-        Its pods count as used capacity while they run, and keep newer generations of the job from
-        starting.
-        """
+        """Record the end of a generation whose objects the API server doesn't delete."""
         entry = self._entry
         with contextlib.suppress(ApiError):  # a pod of a delayed request can't start without it
             await self._objects.delete_named("secrets")
@@ -503,11 +492,7 @@ class KubernetesGenerationController:
         return own and part.uid in {"", view.uid}
 
     async def _list_unseen(self) -> None:
-        """List created pods of which no event arrived.
-
-        Events may be late, and a pod may come and go between two events. The API server's storage
-        decides.
-        """
+        """List created pods of which no event arrived, because events may be late or coalesced."""
         missing = [
             part
             for part in self._entry.parts.values()
@@ -612,10 +597,7 @@ class KubernetesGenerationController:
         self._progress_count += 1
 
     async def _follow_log(self, part: PodProcess) -> None:
-        """Fetch a pod's log, and follow it, before the pod is deleted.
-
-        This happens once, even if the deletion is retried.
-        """
+        """Fetch and follow a pod's log, once, before the pod is deleted."""
         if part.listened:
             return
         part.listened = True
@@ -637,10 +619,7 @@ class KubernetesGenerationController:
     # ---------------------------------------------------------------- ending
 
     def _collect_logs(self) -> None:
-        """Start to fetch the rest of the logs of ended processes, in the background.
-
-        A node may be slow to return a log. The other processes are stopped meanwhile.
-        """
+        """Start to fetch the rest of the logs of ended processes, in the background."""
         for name, part in self._entry.parts.items():
             if part.end is not None and part.has_started and name not in self._collecting:
                 self._collecting[name] = self._session.background.spawn(
@@ -704,10 +683,7 @@ class KubernetesGenerationController:
         return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
 
     async def _delete_named(self, kind: str) -> None:
-        """Delete the secret or the service object; a refusal leaves it behind.
-
-        It belongs to the generation's owner, and is garbage collected with it.
-        """
+        """Delete the secret or the service object; if refused, it ends with its owner."""
         try:
             await self._objects.delete_named(kind)
         except ApiError as error:

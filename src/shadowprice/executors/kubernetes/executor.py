@@ -57,10 +57,7 @@ _POD: Final = "io.k8s.api.core.v1.PodSpec"
 
 
 async def supports_scheduling_gates(connection: ApiClient) -> bool:
-    """Return whether the API server supports scheduling gates of pods.
-
-    With them, all pods of a generation can exist before any is scheduled.
-    """
+    """Return whether the API server supports scheduling gates of pods."""
     try:
         index = await connection.get("/openapi/v3")
         path = index["paths"]["api/v1"]["serverRelativeURL"]
@@ -98,10 +95,9 @@ class OrphanPodCollector:
     async def delete_orphans(
         self, session: KubernetesSession, live: Collection[tuple[str, int]]
     ) -> None:
-        """Delete pods of generations that have ended.
+        """Delete pods of generations that aren't ``live`` (keys and numbers) and have ended.
 
-        Before a pod is deleted, the current record of its job is read. ``live`` are job keys and
-        numbers of the generations that haven't ended. Raises `ApiError` if a record can't be read.
+        Before a pod is deleted, the current record of its job is read.
         """
         orphans: dict[str, Backoff] = {}
         for key, view in tuple(session.cluster.own.items()):  # it changes during requests
@@ -150,8 +146,7 @@ class KubernetesUnreachableError(ExecutorError):
 class KubernetesExecutor:
     """Runs every process of a generation in a pod, on its planned node.
 
-    Its directory has logs only; all other state is in the API server. The address is as in
-    `ApiClient.open`. Raises InputError if a setting is invalid.
+    Its directory has logs only; all other state is in the API server.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -216,11 +211,7 @@ class KubernetesExecutor:
             raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
 
     async def open(self) -> None:
-        """Connect, acquire the lease, and adopt generations that are still running.
-
-        Raises `ExecutorError` if the API server doesn't answer, or another service uses the
-        directory or the lease.
-        """
+        """Connect, acquire the lease, and adopt generations that are still running."""
         try:
             make_private(self.path)
             self._lock = FileLock.try_acquire(self.path)
@@ -347,8 +338,7 @@ class KubernetesExecutor:
     async def _older_pods_reason(self, spec: GenerationSpec, namespace: str) -> str:
         """Return a reason to refuse a generation if pods of an older one still run, else ``""``.
 
-        They only do if the API server refused to delete them. Otherwise an older generation has
-        ended, and the cached pods of it are out of date.
+        They only do if the API server refused to delete them. Otherwise the cache is out of date.
         """
         key, session = key_digest(spec.job), self.session
         if not any(view.job == key and view.continues for view in session.cluster.own.values()):

@@ -23,9 +23,8 @@ REACQUIRE_TIMEOUT_SECONDS: Final = 2.0
 class ExecutorLease:
     """The lease of an executor, subject to the leader election of its service.
 
-    There are two leases because they expire independently. A service without an election only has
-    the executor's lease. A newly elected replica may have to wait until its predecessor's executor
-    lease expires. ``service`` is the service's label.
+    The two leases expire independently: a newly elected replica may have to wait until its
+    predecessor's executor lease expires.
     """
 
     def __init__(self, service: str, election: Election | None) -> None:
@@ -36,10 +35,7 @@ class ExecutorLease:
         """The lease while it isn't reacquired: it remembers when the holder last renewed it."""
 
     def holds(self) -> bool:
-        """Return whether this executor is the only one allowed to send commands.
-
-        Only this machine's clock is used.
-        """
+        """Return whether only this executor may send commands, by this machine's clock."""
         return self._is_elected() and self._lease is not None and self._lease.holds()
 
     @property
@@ -58,11 +54,7 @@ class ExecutorLease:
         self._lease = lease
 
     async def reacquire(self, connection: ApiClient, namespace: str) -> None:
-        """Reacquire a lease that expired while the API server was unreachable.
-
-        Raises `ApiError` if another executor holds the lease or leads; commands are then refused
-        until it is released.
-        """
+        """Reacquire a lease that expired while the API server was away, or raise `ApiError`."""
         if not self._is_elected():
             raise LeadershipLostError
         lease = self._candidate = self._candidate or self._new(connection, namespace)

@@ -43,11 +43,7 @@ _SKIPPED: Final = b"[some output may be missing here: it could not be fetched in
 
 
 class PodLogFollower:
-    """Fetches the log of one pod into local files.
-
-    ``path`` is the API path of the pod. Of the log, ``limit`` bytes are kept, in ``folder``;
-    ``secret`` is replaced by ``***``.
-    """
+    """Fetches the log of one pod into ``folder``, of which ``limit`` bytes are kept."""
 
     def __init__(
         self,
@@ -98,8 +94,7 @@ class PodLogFollower:
     async def fetch_rest(self, timeout: float) -> None:
         """Fetch the rest of an ended pod's log within ``timeout`` seconds, else its last lines.
 
-        The end of a log mostly explains how the process ended. Raises `TimeoutError` if its node
-        doesn't return these either within `LAST_LINES_TIMEOUT_SECONDS`.
+        Raises `TimeoutError` if its node doesn't return these either.
         """
         if self.complete:
             return
@@ -188,10 +183,7 @@ class PodLogFollower:
 
 
 def parse_nanoseconds(text: str) -> int | None:
-    """Return a timestamp in nanoseconds since 1970, None if it is invalid.
-
-    Nodes write it in their local time, and without trailing zeros.
-    """
+    """Return a timestamp, in any time zone, in nanoseconds since 1970; None if it is invalid."""
     match = _TIME.fullmatch(text)
     if match is None:
         return None

@@ -44,8 +44,7 @@ def process_exit_of(
     """Return how a process ended, None if it hasn't.
 
     ``gone_since`` is the monotonic time since which its node is missing or not ready;
-    ``lost_after`` seconds later the process counts as lost. ``withdrawn`` is true if its
-    generation is being withdrawn.
+    ``lost_after`` seconds later the process counts as lost.
     """
     view = part.view
     now = time.monotonic()
@@ -91,10 +90,7 @@ def _lost_exit(part: PodProcess, why: str) -> ProcessExit:
 
 
 def _has_ended(part: PodProcess, view: PodView, now: float) -> bool:
-    """Return whether the processes of a pod in a final phase have ended.
-
-    An evicted pod is marked as failed before they end.
-    """
+    """Return whether the processes of a pod in a final phase, which may be evicted, have ended."""
     if not view.running:
         return True
     part.over_since = part.over_since or now
@@ -170,10 +166,7 @@ def _pod_end_reason(part: PodProcess, view: PodView) -> str:
 
 
 def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
-    """Return why a generation is refused, empty while it may start.
-
-    ``patience`` is the timeout in seconds of its pods' start.
-    """
+    """Return why a generation is refused, empty while it may start within ``patience`` seconds."""
     waited = time.monotonic() - entry.since
     for part in entry.parts.values():
         if part.end is not None and part.end.lost:

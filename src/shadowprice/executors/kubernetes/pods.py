@@ -95,8 +95,7 @@ def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, An
 def build_secret(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
     """Return the secret of a generation, without which its pods can't start.
 
-    It contains the token and the job's environment variables. It also gates the pods: a pod that is
-    created after the secret's deletion never starts.
+    So a pod that is created after the secret's deletion never starts.
     """
     variables = {TOKEN_VARIABLE: spec.progress_token, **spec.program.environment}
     data = {
@@ -140,10 +139,7 @@ def url_from_pod(settings: KubernetesSettings, url: str) -> str:
 
 
 def check_pod(spec: GenerationSpec, settings: KubernetesSettings) -> None:
-    """Check that a job's pod options are allowed.
-
-    Raises `PlacementError` if no image is named, or an option isn't allowed by the operator.
-    """
+    """Raise `PlacementError` if a job has no image, or a pod option that isn't allowed here."""
     if not (spec.program.image or settings.image):
         raise PlacementError("it has no image; set run.image, or start the service with image=")
     if spec.devices:
@@ -172,11 +168,7 @@ def build_pod(
     settings: KubernetesSettings,
     secret: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the pod of a process.
-
-    ``secret`` is the generation's secret as stored in the API server. Raises `PlacementError` if a
-    fraction of an indivisible resource is requested.
-    """
+    """Return the pod of a process; raise `PlacementError` if it requests fractions of units."""
     options = _merge_options(settings.pod, spec.program.pod)
     name = names.pod_name(spec.job, spec.generation, process.name)
     meta = _meta(spec, place, name)
@@ -219,10 +211,7 @@ def build_pod(
 
 
 def whole_grace_seconds(grace: float) -> int:
-    """Return a grace period in whole seconds, at least 1.
-
-    With 0, the API server would delete a pod object while its processes run.
-    """
+    """Return a grace period in whole seconds; with 0 a pod would be deleted while it runs."""
     return max(1, math.ceil(grace))
 
 
@@ -353,8 +342,7 @@ def build_launch_plan(
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of a generation, and a reason if it is refused.
 
-    ``servers`` are the nodes that currently are servers. ``used`` returns the usage of other pods
-    on a node. ``held`` has the ``allocations`` of other generations.
+    ``used`` returns the usage of other pods on a node, and ``held`` has other ``allocations``.
     """
     held = list(held)
     processes = list_processes(spec)

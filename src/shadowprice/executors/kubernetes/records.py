@@ -138,8 +138,7 @@ class ConfigMapStore:
         """Update a job's record; return the result of ``update``.
 
         An unchanged record isn't written. If ``open_`` is false, the job is marked as discarded.
-        Raises `ApiError` if the API server refuses or doesn't answer. The record may have been
-        written, so it is read again before the next update.
+        After an `ApiError` the record may have been written, so the next update reads it again.
         """
         async with self._locks.setdefault(job, asyncio.Lock()):
             return await self._change(job, update, open_)

@@ -108,10 +108,7 @@ class KubernetesGeneration(RemoteGeneration):
         return {**self.state, "phase": ENDED, "at": time.time(), **lost}
 
     def accepts_state(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a state of the record continues this generation's.
-
-        A stop command that finds no record bars the generation, as if it had never started.
-        """
+        """Return whether a state continues this generation's: not a stop that found no record."""
         return self.phase not in {RUNNING, ENDED} or state["phase"] != REFUSED
 
     @property
@@ -177,11 +174,7 @@ class GenerationObjects:
         return names.generation_name(self._entry.job, self._entry.number)
 
     async def pods(self) -> list[PodView]:
-        """Return the current pods of the generation.
-
-        To list by labels, the API server reads every pod of the namespace from its store. To list
-        by a name, it reads only that pod.
-        """
+        """Return the generation's pods; by name, because lists by label read all pods."""
         parts = self._entry.parts.values()
         if not 0 < len(parts) <= MAX_PODS_READ_BY_NAME:
             return await self._list()
@@ -197,10 +190,7 @@ class GenerationObjects:
         return [pod_view(item) for item in page.get("items") or ()]
 
     def is_own(self, item: Mapping[str, Any], execution: str = "") -> bool:
-        """Return whether an object of the generation's name is the generation's.
-
-        ``execution`` is the launch that has to have created it; empty for any.
-        """
+        """Return whether an object is the generation's, created by the launch ``execution``."""
         entry, meta = self._entry, item["metadata"]
         labels = self._session.identity.labels(entry.job, entry.number)
         owner = (entry.state.get("plan") or {}).get("owner")

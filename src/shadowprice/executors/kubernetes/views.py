@@ -36,10 +36,7 @@ _UNITS: Final = {
 
 
 def parse_quantity(text: object, unit: int) -> int:
-    """Parse a quantity into units of 1/``unit``, rounded down; 0 if it is invalid.
-
-    ``unit`` is 1,000 for counts and 1 for bytes.
-    """
+    """Parse a quantity into units of 1/``unit``, rounded down; 0 if it is invalid."""
     match = _FORM.fullmatch(str(text))
     if match is None or match[1] in {"", ".", "+", "-"} or (match[3] or "") not in _UNITS:
         return 0
@@ -68,9 +65,7 @@ class NodeView:
     """The cached state of a node.
 
     ``has`` are allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
-    ``labels`` are those that Shadowprice reads.
-    ``taints`` are key, value and effect of each taint that repels pods, except those of the node's
-    state.
+    ``taints`` are those that repel pods, except those of the node's state.
     """
 
     name: str
@@ -162,8 +157,7 @@ def to_server_info(
 def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
     """Return the resource requests of a process's container; ``gpu`` is the resource of GPUs.
 
-    Resources that the node doesn't count, such as bandwidth, are left to the scheduler. Raises
-    `PlacementError` if a fraction of an indivisible resource is requested.
+    Resources that the node doesn't count, such as bandwidth, are left to the scheduler.
     """
     requests: dict[str, str] = {}
     gpus = gpu_millis(amounts)
@@ -190,11 +184,9 @@ def check_allocatable(
     held: Sequence[Mapping[str, int]],
     gpu: str,
 ) -> None:
-    """Check that a node has capacity for new processes, because pods would wait for it.
+    """Raise `PlacementError` if a node lacks capacity for new processes, as pods would wait for it.
 
-    ``used`` is the usage of other pods. ``wanted`` and ``held`` are the demands of the new and the
-    existing processes there. ``gpu`` is the Kubernetes resource of GPUs. Raises `PlacementError` if
-    any resource is insufficient.
+    ``used`` is the usage of other pods, ``wanted`` and ``held`` the demands of processes.
     """
     total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
     for amount in map(gpu_millis, wanted):
@@ -294,8 +286,7 @@ class PodView:
 def merge_pod_view(old: PodView | None, new: PodView) -> PodView:
     """Return the new state of a pod, keeping the observed start and end of its container.
 
-    Kubelets before 1.22 finally report for a deleted pod that its container exited 0 without a
-    time, or hasn't started.
+    Kubelets before 1.22 finally report an exit status of 0 without a time, or no start.
     """
     if old is None or old.uid != new.uid:
         return new
@@ -455,9 +446,7 @@ def observe_jobs(
 ) -> tuple[ObservedJob, ...]:
     """Return the jobs that pods belong to, except those of the service ``skipped``.
 
-    A pod's job is named by Shadowprice's annotation, by the labels of known controllers, or by an
-    owner of a kind of job. Other pods belong to no job and only use capacity. Outside
-    ``namespace``, a job's name is prefixed with its namespace.
+    Outside ``namespace``, a job's name is prefixed with its namespace.
     """
     by_job: dict[tuple[str, str, bool], list[PodView]] = {}
     for view in pods:

@@ -106,8 +106,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     """Runs every generation under its own supervisor, which outlives the service.
 
     If ``lifeline``, the read end of a pipe, is given, generations end with the process that has the
-    write end. Raises InputError if a setting (see `settings`) is invalid, or the system isn't
-    Linux.
+    write end.
     """
 
     def __init__(self, options: ExecutorOptions, lifeline: int | None = None) -> None:
@@ -154,10 +153,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Acquire the directory's lock, and adopt generations that are still running.
-
-        Raises `ExecutorError` if another service uses the directory, or it isn't writable.
-        """
+        """Acquire the directory's lock, and adopt generations that are still running."""
         opening = asyncio.ensure_future(asyncio.to_thread(self._open))
         try:
             await asyncio.shield(opening)
@@ -462,10 +458,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._warnings[entry.job, entry.number] = text
 
     def _check_supervisor(self, entry: TrackedGeneration) -> None:
-        """Restart a missing supervisor, or end the generation that it left behind.
-
-        A supervisor that a signal stopped continues: it would never report the end, nor stop.
-        """
+        """Restart a missing supervisor, or end the generation that it left behind."""
         generation = entry.generation
         try:
             lock = generation.try_lock()
@@ -526,10 +519,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     @staticmethod
     def _kill_processes(plan: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-        """Kill the processes of an abandoned generation; return whether none remain.
-
-        Without a plan, only those in the sessions that its state names are found.
-        """
+        """Kill the processes of an abandoned generation; return whether none remain."""
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
         leaders = [
             (process, started)

@@ -33,10 +33,7 @@ from shadowprice.uploads.unpacking import remove_unpacked
 
 
 def user_credentials(name: str) -> dict[str, Any]:
-    """Return uid, gid, supplementary groups and environment variables of a user.
-
-    Raises `PlacementError` if the service isn't root, or the user is unknown or has uid 0.
-    """
+    """Return uid, gid, groups and variables of a user; raise `PlacementError` if not permitted."""
     if os.geteuid() != 0:
         raise PlacementError(
             "the service doesn't run as root, so its jobs can't run as other users"
@@ -71,10 +68,7 @@ class UserJobDirs:
         return self._root / key
 
     def make(self, key: str, user: dict[str, Any]) -> None:
-        """Create the directories of a job; the user owns the inner ones.
-
-        Raises OSError if they can't be created, or users other than root can write to the tree.
-        """
+        """Create a job's directories; raise OSError if others than root can write to the tree."""
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         status = os.lstat(self._root)
         open_to_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -115,11 +109,8 @@ def build_launch_plan(
 ) -> dict[str, Any]:
     """Return the plan of a generation as JSON-compatible values.
 
-    ``job_directory`` is the default parent of the job's working and checkpoint directories.
-    ``port`` is the rendezvous port of its processes on this machine. ``bell`` is the executor's
-    named pipe, through which supervisors notify it. ``memory`` is ``cgroup``, ``rlimit`` or
-    ``off``. ``user`` is from `users.user_credentials`; None runs the processes as the executor's
-    user.
+    ``port`` is the rendezvous port of its processes on this machine. ``memory`` is ``cgroup``,
+    ``rlimit`` or ``off``. ``user`` is from `user_credentials`; None for the executor's own.
     """
     execution = secrets.token_hex(16)
     checkpoints = spec.checkpoint_dir or str(job_directory / "checkpoints")
@@ -169,10 +160,7 @@ def build_launch_plan(
 
 
 def free_port(taken: Container[int]) -> int:
-    """Return a port of this machine that is free and not in ``taken``.
-
-    Raises `PlacementError` if none of 200 random ports is free.
-    """
+    """Return a free port that isn't in ``taken``, or raise `PlacementError`."""
     draw = SystemRandom()
     for _ in range(200):
         port = draw.choice(RENDEZVOUS_PORTS)

@@ -34,10 +34,7 @@ _MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers
 def observe_jobs(
     own: Iterable[GenerationStatus], slice_of: Callable[[Sequence[int]], str | None]
 ) -> tuple[ObservedJob, ...]:
-    """Return the executor's own running and ended generations, and jobs of other schedulers.
-
-    ``slice_of`` returns the server of the given cores, None if none or several match.
-    """
+    """Return this executor's running and ended generations, and jobs of other schedulers."""
     ours: dict[str, ObservedJob] = {}
     for held in own:  # in order of acceptance: the newest generation of a job wins
         if held.started is not None:

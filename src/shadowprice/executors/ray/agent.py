@@ -40,11 +40,7 @@ _MAX_PROGRESS_BYTES = 65_536  # a file with more is invalid, see `TrackedGenerat
 
 
 def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
-    """Write the supervisor's sources if they are missing, and make them importable.
-
-    ``root`` is the executor's directory on this node, created if missing. ``bundle`` has the
-    sources by path, and ``digest`` identifies them.
-    """
+    """Write the supervisor's sources (``bundle``) if they are missing, and make them importable."""
     base = Path(root)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = base.lstat()
@@ -72,11 +68,7 @@ def _generation_module() -> Any:
 
 
 class ProcessActor:
-    """Starts one process on its node, and reports its state.
-
-    ``place`` has ``root``, ``digest`` and ``bundle`` of `prepare_code`, and ``key``, a unique name
-    of this process of this generation.
-    """
+    """Starts one process on its node, and reports its state."""
 
     def __init__(self, place: dict[str, Any]) -> None:
         prepare_code(place["root"], place["digest"], place["bundle"])
@@ -101,10 +93,8 @@ class ProcessActor:
     ) -> dict[str, Any]:
         """Check and create directories, and return the node's address, environment, GPUs and port.
 
-        Returns ``error`` instead if a directory isn't usable. ``base`` is a directory that the
-        service and all nodes share, whose file ``.shadowprice-id`` has the content ``token``; if
-        empty, the check is skipped. ``folders`` are created. ``inherit`` are names of environment
-        variables to return, besides ``LC_*``.
+        Returns ``error`` instead if a directory isn't usable. If all nodes share the directory
+        ``base``, its file ``.shadowprice-id`` has the content ``token``.
         """
         import ray  # noqa: PLC0415  # the node's version
 
@@ -132,11 +122,7 @@ class ProcessActor:
         }
 
     def go(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """Start the process unless it has been started already; return its state.
-
-        ``plan`` is as in `local.launch_plan.build_launch_plan`, for one process. Returns ``error``
-        instead if the node's disk or system refuses; then the actor stays idle.
-        """
+        """Start the process unless it has been started already; return its state, or ``error``."""
         with self._lock:
             if self._go_received:
                 return self.look()
@@ -370,8 +356,7 @@ def _free_port() -> int:
 def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
     """Return a progress file's content and modification time, and a version of them.
 
-    The job controls the path: it may be a link, a pipe, or a huge file. Bytes
-    that aren't UTF-8 are escaped as surrogates.
+    The job controls the path: it may be a link, a pipe, or a huge file.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

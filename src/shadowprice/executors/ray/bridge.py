@@ -48,10 +48,7 @@ class ActorGoneError(Exception):
 
 
 class Bridge:
-    """Handles requests.
-
-    ``send`` sends a response or an event.
-    """
+    """Handles requests; ``send`` sends a response or an event."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
@@ -109,11 +106,7 @@ class Bridge:
         prepare: Mapping[str, Any],
         patience: float,
     ) -> dict[str, Any]:
-        """Create an actor on a node, and return the node's properties.
-
-        Returns the result of `agent.ProcessActor.prepared`, or ``error`` if Ray didn't place the
-        actor within ``patience`` seconds.
-        """
+        """Create an actor on a node; return the result of its `prepared`, or ``error``."""
         actor = (
             ray.remote(agent.ProcessActor)
             .options(
@@ -171,10 +164,7 @@ class Bridge:
         return self._call(name, method, *arguments)
 
     def do_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
-        """Return current progress of the processes whose actors respond in time.
-
-        ``names`` are the actors' names. ``timeout`` is their common timeout in seconds.
-        """
+        """Return current progress of the processes whose actors respond in time."""
         if not self._looking.acquire(blocking=False):
             return {}  # Ray is blocked; let only one thread wait
         try:
@@ -215,10 +205,7 @@ class Bridge:
         self._actors.pop(name, None)
 
     def do_collect(self, name: str, into: str) -> str:
-        """Copy the log of an ended process into a directory of this machine.
-
-        Returns why the log is lost, empty if it isn't.
-        """
+        """Copy the log of an ended process to this machine; return why it is lost, if it is."""
         return self._copy_log(
             Path(into),
             lambda: self._call(name, "segments"),
@@ -229,10 +216,7 @@ class Bridge:
     def _copy_log(
         into: Path, sizes: Callable[[], dict[str, int]], read: Callable[[str, int], str]
     ) -> str:
-        """Copy a log; return why it is lost if a disk fails, because a generation must still end.
-
-        Errors that a retry may overcome are raised.
-        """
+        """Copy a log; return why it is lost if a disk fails: a generation must still end."""
         try:
             for name, size in sizes().items():
                 path = into / Path(name).name
@@ -260,11 +244,7 @@ class Bridge:
         return ray.get(task.remote(*arguments), timeout=CALL_TIMEOUT_SECONDS)
 
     def do_clear(self, name: str, node: str, into: str) -> dict[str, Any]:
-        """Clean up after a dead actor on its node; copy the log, and remove it there.
-
-        The log isn't copied if ``into`` is empty. Adds ``log_error`` to the result of
-        `agent.clean_up_dead_actor`: why the log is lost, empty if it isn't.
-        """
+        """Clean up after a dead actor on its node; move its log if ``into`` is given."""
         place = {**self._place, "key": name}
         result = {**self._on(node, agent.clean_up_dead_actor, place, 20.0), "log_error": ""}
         if result["known"] and result["cleared"]:
@@ -323,10 +303,7 @@ class Bridge:
 
 
 def _stop_error_polling() -> None:
-    """Stop the driver's thread that polls for remote errors and prints them.
-
-    While the head is away, the thread polls without a pause and takes a full core.
-    """
+    """Stop the driver's thread for remote errors: it takes a core while the head is away."""
     worker = getattr(ray._private.worker, "global_worker", None)
     stopped = getattr(worker, "threads_stopped", None)
     if stopped is not None:

@@ -21,10 +21,7 @@ MAX_RESPONSE_BYTES: Final = 32 << 20  # maximum bytes of a response
 
 
 class BridgeClient:
-    """A connection to a running bridge.
-
-    ``log`` is the file for the bridge's output. ``event`` receives each event.
-    """
+    """A connection to a running bridge; ``event`` receives each event."""
 
     def __init__(self, log: Path, event: Callable[[dict[str, Any]], None]) -> None:
         self._log = log
@@ -80,11 +77,7 @@ class BridgeClient:
             self._pending.clear()
 
     async def call(self, what: str, limit: float | None = None, **more: Any) -> Any:
-        """Send the request ``what`` and return the bridge's response.
-
-        ``limit`` is a timeout in seconds, and ``more`` the arguments of the request. Raises
-        `BridgeError` if the request fails, or the bridge has ended.
-        """
+        """Send a request, and return its result or raise `BridgeError` after ``limit`` seconds."""
         if not self.is_running or self._process is None or self._process.stdin is None:
             raise BridgeError("not connected to Ray", "Closed")
         number = next(self._numbers)
@@ -122,11 +115,7 @@ class BridgeClient:
 
 
 class BridgeError(ExecutorError):
-    """A request to the bridge failed.
-
-    ``kind`` is the type name of the bridge's exception, ``Closed`` if the bridge has ended, or
-    ``Timeout`` if it didn't respond.
-    """
+    """A request failed; ``kind`` is the bridge's exception, ``Closed`` or ``Timeout``."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)

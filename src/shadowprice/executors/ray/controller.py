@@ -200,10 +200,7 @@ class RayGenerationController:
     async def _prepare(
         self, part: RayProcess, spec: GenerationSpec, process: Process, folders: list[str]
     ) -> dict[str, Any]:
-        """Create the actor of a process on its node.
-
-        Returns the node's properties, or ``error``.
-        """
+        """Create the actor of a process on its node; return the node's properties, or ``error``."""
         session = self._session
         node = session.nodes.get(part.server)
         if node is None or node.id != part.node:
@@ -296,11 +293,7 @@ class RayGenerationController:
             )
 
     async def _clear(self, part: RayProcess) -> None:
-        """Find out how a process without an actor ended.
-
-        If its node doesn't return or respond within `lost_after` seconds, the process counts as
-        lost.
-        """
+        """Find out how a process without an actor ended; lost if its node is silent too long."""
         part.gone_since = part.gone_since or time.monotonic()
         session = self._session
         reason = f"the node {part.server} left the Ray cluster while {part.process} ran on it"

@@ -76,7 +76,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     """Runs every process of a generation under a detached actor, on its planned node.
 
     The address is ``auto``, ``HOST:PORT`` of the head of a cluster that includes this machine, or
-    ``ray://HOST:PORT``. Raises InputError if it or a setting is invalid, or the system isn't Linux.
+    ``ray://HOST:PORT``.
     """
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -119,11 +119,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Connect to Ray, and adopt generations that are still running.
-
-        Raises `ExecutorError` if Ray doesn't answer or has another version, or another service uses
-        the directory.
-        """
+        """Connect to Ray, and adopt generations that are still running."""
         try:
             await asyncio.to_thread(self._open)
         except OSError as error:
@@ -298,11 +294,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             return
 
     async def progress(self) -> Sequence[Progressed]:
-        """Poll progress files; see `PollsProgress`.
-
-        Reports that arrive after `PROGRESS_FETCH_TIMEOUT_SECONDS` seconds are emitted later by
-        `watch`.
-        """
+        """Poll progress files; `watch` emits late reports. See `PollsProgress`."""
         if self._polls.in_progress:
             return ()  # the previous poll still runs, and `watch` emits its result
         return await self._polls.poll(self._progress())

@@ -14,11 +14,7 @@ MAX_CONNECT_ATTEMPTS: Final = 3
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a retry may succeed after this failure of Ray Client.
-
-    The head's proxy forks a server for each driver while gRPC threads run. A few percent of these
-    servers crash before they serve any request.
-    """
+    """Return whether a retry may succeed: some of Ray Client's servers crash as they start."""
     return "Starting Ray client server failed" in str(error)
 
 
@@ -31,10 +27,7 @@ def parse_endpoint(address: str) -> tuple[str, int] | None:
 
 
 def probe(address: str) -> str:
-    """Return why connecting to an address fails; empty on success or without host and port.
-
-    Probing first avoids a minute of Ray's own retries and a page of its output.
-    """
+    """Return why connecting to an address fails, without a minute of Ray's retries; else empty."""
     target = parse_endpoint(address)
     if target is None:
         return ""
@@ -48,11 +41,7 @@ def probe(address: str) -> str:
 
 
 def last_head_address() -> str:
-    """Return the head's address of this machine's last cluster, empty if unknown.
-
-    ``ray start`` writes the file, and ``ray stop`` removes it. After a crash of the machine it
-    remains.
-    """
+    """Return the address of this machine's last cluster, which may have crashed, or nothing."""
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # Ray's own rule
     try:
         return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()

@@ -36,11 +36,7 @@ _MAX_NAMES: Final = int(bounds.RESOURCES.maximum)
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A node of the Ray cluster.
-
-    ``id`` is Ray's id of the node, which changes with every start of its raylet. Other nodes reach
-    it at ``address``. ``server`` is its representation in the cluster.
-    """
+    """A node of the Ray cluster; ``id`` changes with every start of its raylet."""
 
     id: str
     address: str
@@ -50,11 +46,7 @@ class RayNode:
 def list_nodes(
     records: Iterable[Mapping[str, Any]], known: Mapping[str, str]
 ) -> dict[str, RayNode]:
-    """Return the nodes that can run jobs, by server name; ``records`` are from ``ray.nodes()``.
-
-    Nodes without CPU and GPU are omitted. Of two nodes with one name, the previously known one is
-    kept; ``known`` has the ids of these by server.
-    """
+    """Return the nodes with CPU or GPU by server name; of two with one name, the known one."""
     nodes: dict[str, RayNode] = {}
     usable = _usable_nodes(records)
     usable.sort(key=lambda node: (known.get(node.server.name) != node.id, node.id))
@@ -99,11 +91,7 @@ def _node(record: Mapping[str, Any]) -> RayNode:
 
 
 def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]:
-    """Return the actor options that request a process's resources from Ray.
-
-    Resources that Ray doesn't know on the node, such as bandwidth, are left to the scheduler.
-    ``amounts`` are in the units of `core.amounts`.
-    """
+    """Return the actor options that request a process's resources, as far as Ray knows them."""
     options: dict[str, Any] = {"num_cpus": amounts.get("cpu", 0) / MILLI}
     options["num_gpus"] = gpu_millis(amounts) / MILLI
     if amounts.get("memory"):
@@ -120,10 +108,9 @@ def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]
 def check_available(
     node: RayNode, wanted: Iterable[Mapping[str, int]], held: Iterable[Mapping[str, int]]
 ) -> None:
-    """Check that a node has capacity for new processes, because Ray would wait for it.
+    """Raise `PlacementError` if a node lacks capacity for new processes, as Ray would wait for it.
 
     ``wanted`` and ``held`` are the demands of the new and the existing processes on the node.
-    Raises `PlacementError` if any resource that Ray counts is insufficient.
     """
     name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)
@@ -160,10 +147,7 @@ _DATA_LIMIT: Final = 64 << 20
 def build_launch_plan(
     spec: GenerationSpec, nodes: Mapping[str, RayNode], held: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], str]:
-    """Return a generation's plan, or an empty plan and the reason why it is refused.
-
-    ``nodes`` are keyed by server. ``held`` contains the ``allocations`` of other generations.
-    """
+    """Return a generation's plan, or an empty plan and the reason why it is refused."""
     held = list(held)
     processes = list_processes(spec)
     try:
@@ -214,11 +198,10 @@ def build_process_plan(
     log_bytes: int,
     limit_memory: bool,
 ) -> dict[str, Any]:
-    """Return the supervisor's plan for one process; see `local.launch_plan.build_launch_plan`.
+    """Return the supervisor's plan for one process, which ``actor`` marks.
 
-    ``actor`` is the name of its actor; an environment variable marks its processes with it.
-    ``master`` is the rendezvous address and port, on the node of worker 0. ``inherited`` is the
-    node's environment. ``gpus`` were allocated by Ray; None if the node has none.
+    ``master`` is the rendezvous address and port, on the node of worker 0. ``gpus`` were allocated
+    by Ray; None if the node has none.
     """
     environment = inherited_environment(spec, inherited) | build_environment(
         spec,

@@ -60,10 +60,7 @@ def read_settings(values: Mapping[str, str]) -> RaySettings:
 
 @dataclass
 class RayProcess:
-    """One process of a generation.
-
-    ``node`` is the id of the Ray node that it was started on. ``actor`` is the name of its actor.
-    """
+    """One process of a generation; ``node`` is the id of the node that it was started on."""
 
     process: str
     server: str

@@ -38,9 +38,7 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
     """Start a process in a new session; return it with the read end of its output pipe.
 
     ``plan`` has ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory``
-    (limit of private memory in bytes, 0 for none) and ``user`` (uid, gid and supplementary groups;
-    None or absent to keep the supervisor's user). Raises OSError if the program or the directory is
-    missing or not accessible.
+    (limit of private memory in bytes, 0 for none) and ``user`` (uid, gid, supplementary groups).
     """
     parent = os.getpid()
     cores, memory = plan["cores"], plan["memory"]

@@ -69,9 +69,8 @@ class _Child:
 class Supervisor:
     """Runs one generation, claimed by this process, to its end.
 
-    ``bell`` is the path of the executor's named pipe. ``lifeline`` is the read end of a pipe, or
-    -1. When its write end closes, everything is killed at once, because its holder may no longer be
-    able to stop the generation.
+    When the write end of the pipe ``lifeline`` closes, everything is killed at once, because its
+    holder may no longer be able to stop the generation.
     """
 
     def __init__(self, generation: GenerationDirectory, bell: str, lifeline: int = -1) -> None:

@@ -47,10 +47,7 @@ def stated_rate(job: Job, slot_seconds: float) -> Rate:
 
 @dataclass(frozen=True, slots=True)
 class VirtualJob:
-    """Actual behaviour of a simulated job, which may differ from its specification.
-
-    Times are in seconds.
-    """
+    """Actual behaviour of a simulated job, which may differ from its specification; in seconds."""
 
     work: float  # mini-batches after which it exits with status 0
     rate: Rate  # on servers of speed 1
@@ -134,11 +131,7 @@ class VirtualGeneration:
         return 0.0 if self.ended_at is None else self.progress_at(self.ended_at) - self.saved
 
     def build_report(self, now: float, wall: float) -> Progressed:
-        """Return the job's progress report at loop time ``now``.
-
-        ``wall`` is the same time in seconds since 1970. A generation's first report includes how
-        long the change of placement took.
-        """
+        """Return the job's progress report at loop time ``now``; the first measures the change."""
         metrics: dict[str, float] = {}
         saving = self.previous_save_seconds
         if self.first_report and saving is not None and self.started_at is not None:
@@ -161,9 +154,7 @@ SIGKILL_EXIT: Final = 137
 class VirtualExecutor:
     """Runs simulated jobs; like a cluster, it outlives the services that use it.
 
-    ``clock`` is the wall clock of the reports. ``jobs`` may be added later. ``speeds`` are by
-    server, 1 if absent; the slowest server of a placement decides. ``generations`` has every
-    generation with an accepted start command, in order of acceptance.
+    ``speeds`` are by server, 1 if absent; the slowest server of a placement decides.
     """
 
     capabilities = ExecutorCapabilities(discovers_servers=True, progress_files=True)

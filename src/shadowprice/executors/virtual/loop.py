@@ -30,8 +30,7 @@ class StalledError(RuntimeError):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer as soon as every task waits.
 
-    A call for another thread runs inline, and its result arrives one turn later. So execution is
-    deterministic. ``advances`` counts the jumps.
+    A call for another thread runs inline, and its result arrives one turn later.
     """
 
     def __init__(self) -> None:
@@ -100,10 +99,7 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 class VirtualClock:
-    """Clocks of a machine in a loop's time.
-
-    ``origin`` is the wall time at which the loop starts, in nanoseconds since 1970.
-    """
+    """Clocks of a machine in a loop's time, which starts at ``origin`` ns since 1970."""
 
     def __init__(self, loop: VirtualLoop, origin: int = ORIGIN) -> None:
         self._loop = loop
@@ -121,11 +117,7 @@ class VirtualClock:
 def run_virtual(
     main: Callable[[VirtualClock], Coroutine[Any, Any, Result]], origin: int = ORIGIN
 ) -> Result:
-    """Run a coroutine to its end in virtual time; ``main`` creates it from the clock.
-
-    ``origin`` is the wall time at which it starts, in nanoseconds since 1970. Raises `StalledError`
-    if every task waits and no timer is pending.
-    """
+    """Run a coroutine to its end in virtual time; raise `StalledError` if no timer is pending."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)

@@ -420,11 +420,7 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
 
 
 def _read_valid(path: Path, step: int) -> bytes | None:
-    """Return a checkpoint's data, None if it is damaged or gone.
-
-    Permission and storage errors are raised, because the checkpoint may be valid. Skipping it would
-    repeat all its work.
-    """
+    """Return a checkpoint's data, None if it is damaged or gone; raise if it may be valid."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, IsADirectoryError):

@@ -20,10 +20,7 @@ _MAX_SECONDS: Final = 10**9
 
 
 def checked_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """Return an integer of any type as Python's int, because a checkpoint can't hold numpy's.
-
-    Raises `TrainingError` for other values, and for integers out of range.
-    """
+    """Return an integer in range as Python's int, because a checkpoint can't hold numpy's."""
     try:
         number = operator.index(value)
     except TypeError:

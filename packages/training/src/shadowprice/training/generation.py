@@ -133,10 +133,7 @@ def _choose_backend(rank: int, world: int, store: Any) -> str:
 
 
 def _own_gpu() -> str:
-    """Return an identifier of this process's GPU; empty if it has none.
-
-    It consists of the values by which NCCL detects, and refuses, two processes on one GPU.
-    """
+    """Return an identifier of this process's GPU, as NCCL compares them; empty if it has none."""
     if not nccl_here():
         return ""
     properties = torch.cuda.get_device_properties(own_device())

@@ -437,10 +437,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _gradients(registered: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the gradients that later steps accumulate into; empty if they are cleared.
-
-    They are equal on all workers at the end of a step, so one worker saves them for all.
-    """
+    """Return the gradients that later steps add to, equal on all workers; empty if cleared."""
     gradients = {
         name: {
             path: parameter.grad

@@ -37,10 +37,7 @@ _SET_OPCODES: Final = (b"\x8f", b"\x91")
 class ResultStore:
     """The directory of one bag, created if necessary and locked against other processes.
 
-    ``payloads`` are the tasks, pickled.
-
-    Raises `TrainingError` if the directory contains another bag or other files, or another process
-    uses it.
+    Raises `TrainingError` if it contains another bag or other files, or another process uses it.
     """
 
     def __init__(
@@ -178,10 +175,7 @@ class ResultStore:
 
 
 class _OrderedPickler(pickle._Pickler):
-    """Pickles sets in an order that doesn't depend on the hash seed of the process.
-
-    Only the pickler in Python asks `reducer_override` for sets.
-    """
+    """Pickles sets in an order that doesn't depend on the hash seed; the C pickler can't."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, set | frozenset):

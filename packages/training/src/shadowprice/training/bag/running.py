@@ -55,10 +55,7 @@ class PoolWorker:
             child_lifeline.close()
 
     def wait_until_ready(self) -> None:
-        """Wait until the process can take a task.
-
-        Raises `TrainingError` if it can't import the function, dies or times out.
-        """
+        """Wait until the process can take a task; raise `TrainingError` if that fails."""
         if self.ready:
             return
         try:
@@ -159,11 +156,7 @@ class _Copy:
 
 
 class BagRun:
-    """A bag while it runs.
-
-    ``plan`` covers the tasks ``remaining``, given by index; ``finished`` has the results of the
-    other tasks. ``payloads`` are all tasks, pickled. Keyword arguments are as in `Workers.run`.
-    """
+    """A bag while it runs. Keyword arguments are as in `Workers.run`."""
 
     def __init__(
         self,
@@ -327,8 +320,7 @@ class BagRun:
     def _cancel_others(self, winner: _Copy) -> None:
         """Cancel the other copies of a task after one claimed it or finished.
 
-        Planned copies wait again, as if they had not started yet. So a task gets all its copies if
-        the winner fails, whatever ran at that moment.
+        Planned copies wait again, so that a task gets all its copies if the winner fails.
         """
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:

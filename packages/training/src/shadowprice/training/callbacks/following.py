@@ -61,10 +61,7 @@ class TrainingMonitor:
         self._saved = time.monotonic()
 
     def step(self, done: int, metrics: Mapping[str, float]) -> bool:
-        """Record and report a finished step; return whether to save now.
-
-        All workers agree on this, and on whether SIGTERM came (`sigterm_received`).
-        """
+        """Record and report a finished step; return whether all workers save now."""
         now = time.monotonic()
         self.done = done
         due = self.leads and now - self._saved >= self._save_every
@@ -102,10 +99,7 @@ class TrainingMonitor:
 
 
 def set_torchrun_variables() -> tuple[int, int]:
-    """Set the variables of torchrun that libraries read; return rank and number of workers.
-
-    Every worker counts as a node with one process.
-    """
+    """Set the variables of torchrun that libraries read; return rank and number of workers."""
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if world != "1":
         os.environ.setdefault("LOCAL_RANK", "0")
@@ -114,11 +108,7 @@ def set_torchrun_variables() -> tuple[int, int]:
 
 
 def split_batch(batch: int, largest: int, workers: int) -> tuple[int, int]:
-    """Return the samples that a worker computes at a time, and how many times a step.
-
-    ``batch`` is over all workers, and ``largest`` limits the samples of a worker at a time. Raises
-    `TrainingError` if the workers can't share the mini-batch evenly.
-    """
+    """Return the samples that a worker computes at a time, up to ``largest``, and times a step."""
     if batch < 1 or largest < 1:
         raise TrainingError(f"batch, largest: expected 1 or more, got {batch} and {largest}")
     own, remainder = divmod(batch, workers)

@@ -64,10 +64,7 @@ def _find_checkpoint(folder: str | Path | None) -> tuple[int, Path] | None:
 
 
 class _Steps(Sampler[list[int]]):
-    """The samples of a worker, step by step; each iteration is an epoch.
-
-    The first iteration continues at the step of the newest checkpoint.
-    """
+    """The samples of a worker, step by step, from the newest checkpoint; each pass is an epoch."""
 
     def __init__(self, order: Order, first: int, rank: int, size: int) -> None:
         self._order, self._first, self._rank, self._size = order, first, rank, size

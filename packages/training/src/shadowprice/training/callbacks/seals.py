@@ -27,10 +27,7 @@ _sealed_here: Final[set[Path]] = set()
 
 
 def seal(path: Path) -> None:
-    """Mark a checkpoint, a file or a folder of files, as complete once it is on disk.
-
-    If this raises OSError, the checkpoint doesn't count.
-    """
+    """Mark a checkpoint, a file or a folder of files, as complete once it is on disk."""
     replace_file(_seal_of(path), json.dumps(_digests(path, sync=True)).encode(), durable=True)
     _sealed_here.add(path)
 
@@ -82,8 +79,7 @@ def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Pa
 def prune(folder: Path, saved: int, kept: int, before: str, after: str = "") -> None:
     """Remove old checkpoints: of ``saved``, just sealed, and those before, ``kept`` remain.
 
-    Incomplete ones don't count, and greater numbers are removed: they were passed over when this
-    run began. Raises OSError if a checkpoint can't be read, which may be complete.
+    Incomplete ones don't count, and greater numbers, passed over by this run, are removed.
     """
     complete = 0
     for number, path in list(numbered(folder, before, after)):
@@ -96,8 +92,7 @@ def prune(folder: Path, saved: int, kept: int, before: str, after: str = "") -> 
 def remove_incomplete(folder: Path, restored: int, before: str, after: str = "") -> None:
     """Remove incomplete checkpoints with numbers above the restored one.
 
-    They were cut off when a run was killed. A library that counts them would remove complete ones
-    too early. Raises OSError if a checkpoint can't be read, which may be complete.
+    A library that counts them would remove complete ones too early.
     """
     for number, path in list(numbered(folder, before, after)):
         if number > restored and not _verify(path):

@@ -156,10 +156,7 @@ class AsyncAssigner:
         self._leases = {token: lease for token, lease in self._leases.items() if lease[0] != worker}
 
     def _choose(self, worker: int, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the chunk to assign next, from the oldest epoch with free chunks.
-
-        ``reserved`` is preferred, then the nearest chunk that no other worker has reserved.
-        """
+        """Return the chunk to assign next: the reserved one, or the nearest of the oldest epoch."""
         while True:
             for epoch in self._unfinished():
                 free = self._free(epoch)

@@ -269,11 +269,7 @@ def _read(url: str, name: str, max_bytes: int, options: Mapping[str, Any]) -> by
 
 
 def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the file system of an address, and the folder in it.
-
-    Raises `TrainingError`, which `_with_retries` doesn't retry, if no installed package supports
-    it.
-    """
+    """Return the file system of an address, and the folder in it; `TrainingError` isn't retried."""
     if any(f"{scheme}://" in url for scheme in _JVM_PROTOCOLS):
         _disable_jvm_signals()
     try:
@@ -292,10 +288,7 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _disable_jvm_signals() -> None:
-    """Disable the signal handlers of the JVM that Hadoop's library starts.
-
-    On SIGTERM they would end the process at once, with the exit status of a job that has saved.
-    """
+    """Disable the signal handlers of Hadoop's JVM, which end the process on SIGTERM."""
     arguments = os.environ.get("LIBHDFS_OPTS", "").split()
     if "-Xrs" not in arguments:
         os.environ["LIBHDFS_OPTS"] = " ".join([*arguments, "-Xrs"])
@@ -310,10 +303,7 @@ def _load_arrays(content: bytes, samples: int) -> Arrays:
 
 
 def _to_numeric(name: str, array: Any) -> NDArray[Any]:
-    """Return an array in a form that torch accepts: numbers in native byte order.
-
-    Raises ValueError if it has another type or no rows, or a name that `numpy.savez` reserves.
-    """
+    """Return an array of numbers in native byte order, as torch accepts it, or raise ValueError."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "biufc":
         raise ValueError(f"array {name} has type {numbers.dtype}; encode it as numbers")
@@ -330,10 +320,7 @@ def _to_numeric(name: str, array: Any) -> NDArray[Any]:
 
 
 def _with_retries(attempt: Callable[[], Any], name: str) -> Any:
-    """Return the result of an attempt; retry failures of the storage with backoff.
-
-    ``name`` names the file in errors.
-    """
+    """Return the result of an attempt; retry failures of the storage with backoff."""
     for delay in (*_BACKOFF_SECONDS, None):
         try:
             return attempt()

@@ -16,10 +16,7 @@ MIN_WEIGHT: Final = 0.05
 
 
 class RunningMean:
-    """The mean of the first 20 values, then exponentially weighted (weight 0.05).
-
-    It starts over after an infinite value or NaN.
-    """
+    """The mean of the first 20 finite values in sequence, then exponentially weighted (0.05)."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -34,10 +31,7 @@ class RunningMean:
 
 
 class TrafficMeter:
-    """Bytes moved by a server, and the time in which at least one transfer was active.
-
-    Enter it for each transfer. Transfers of several threads may overlap.
-    """
+    """Bytes moved by a server, and the time in which at least one transfer (entered) was active."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,12 +73,10 @@ class TrafficMeter:
 
 @dataclass(slots=True)
 class LeaderMetrics:
-    """Measurements of the leading server.
+    """Measurements of the leading server, in seconds, bytes, and bit/s while data moves.
 
-    Times are in seconds, and bandwidths in bits per second while data moves. ``gradient_bytes`` is
-    pushed per mini-batch to all servers together (the papers' e and g). ``staleness`` counts the
-    mini-batches applied to the parameters between a worker's pull and its push. ``distances``
-    counts assigned chunks, without those of unknown location.
+    ``staleness`` counts the mini-batches applied between a worker's pull and its push.
+    ``distances`` counts assigned chunks, without those of unknown location.
     """
 
     gradient_bytes: int = 0

@@ -84,10 +84,7 @@ class Link(Protocol):
         """Send a message; raise `PeerLostError` if the other end is gone."""
 
     def receive(self, into: Any = None) -> Message:
-        """Wait for the next message, and return it; raise `PeerLostError` if the other end is gone.
-
-        The payload is written to ``into``, a tensor of its size in bytes.
-        """
+        """Return the next message, its payload in ``into``, or raise `PeerLostError`."""
 
     def close(self) -> None:
         """Close this end; send no message afterwards."""

@@ -47,11 +47,7 @@ a worker dies. `TensorTransport` waits for each operation itself and gets its er
 
 
 class TensorTransport:
-    """One end of a GPU transport.
-
-    ``group`` is a process group of two for these tensors only, and ``rank`` is 0 or 1. ``device``
-    is the device of the tensors.
-    """
+    """One end of a GPU transport, a process group of two for tensors on ``device`` only."""
 
     def __init__(self, group: Any, rank: int, device: Any) -> None:
         self._group, self._other = group, 1 - rank
@@ -61,9 +57,7 @@ class TensorTransport:
     def meet(self, timeout: timedelta) -> None:
         """Move a byte each way, so that NCCL connects while the store for the rendezvous exists.
 
-        NCCL connects each direction at its first use, and needs both ends for that. A first send
-        would therefore block until the receive. Later the receiver waits for a header, which comes
-        after the send. Raises RuntimeError if the connection fails or times out.
+        NCCL connects each direction at its first use, and a first send blocks until the receive.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         operations = [self._group.send, self._group.recv]
@@ -72,11 +66,7 @@ class TensorTransport:
                 self._wait_for(operation([byte], self._other, 0), timeout)
 
     def send(self, content: Any, announce: Callable[[], None]) -> None:
-        """Send bytes, and return when they have arrived.
-
-        ``content`` is a tensor of bytes on `device`. ``announce`` sends their header, and waits for
-        the acknowledgement of the receiver. Raises RuntimeError if the other end is gone.
-        """
+        """Send bytes; ``announce`` sends their header and waits for the acknowledgement."""
         with self._aborting():
             with self._on_own_stream():
                 work = self._group.send([content], self._other, 0)
@@ -85,10 +75,7 @@ class TensorTransport:
                 self._wait_for(work, _transfer_timeout(content))
 
     def receive(self, into: Any) -> None:
-        """Receive announced bytes into a tensor of the same size on `device`.
-
-        Raises RuntimeError if they don't arrive.
-        """
+        """Receive announced bytes into a tensor on `device`, or raise RuntimeError."""
         with self._aborting(), self._on_own_stream():
             self._wait_for(self._group.recv([into], self._other, 0), _transfer_timeout(into))
 
@@ -118,8 +105,7 @@ class TensorTransport:
     def _on_own_stream(self) -> Any:
         """Run transfers on a stream of their own, parallel to the GPU's computation.
 
-        All threads compute on one stream. A transfer on it that waits for another process would
-        delay the responses of this process, and two such processes would block each other.
+        A transfer that waits for another process would delay the responses of this process.
         """
         if self._stream is None:
             yield
@@ -134,10 +120,7 @@ def _transfer_timeout(content: Any) -> timedelta:
 
 
 def create_nccl_transport(store: Any, rank: int) -> TensorTransport:
-    """Return one end of a transport between GPUs.
-
-    Both ends meet in ``store``; ``rank`` is 0 at one end and 1 at the other.
-    """
+    """Return one end of a transport between GPUs; both ends meet in ``store``."""
     for name, value in _NCCL_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     options = dist.ProcessGroupNCCL.Options()
@@ -152,10 +135,7 @@ TRANSPORTS: Final[dict[str, Callable[[Any, int], TensorTransport]]] = {
 
 
 def transport_device(backend: str) -> Any:
-    """Return the device for transfers of tensors, where a server keeps its shard.
-
-    ``backend`` is that of `recipe.Settings`. Raises `TrainingError` if torch lacks it here.
-    """
+    """Return the device of transfers; raise `TrainingError` if torch lacks the backend."""
     if backend not in {"gloo", *TRANSPORTS} or (backend == "nccl" and not nccl_here()):
         raise no_backend(backend)
     return own_device() if backend == "nccl" else torch.device("cpu")
@@ -196,8 +176,7 @@ class SharedMemoryBuffer:
     """Memory that two processes of one machine share, half of it for each direction.
 
     It has no name in a file system, so it disappears with the processes, however they end. The
-    mapping starts with a mark, then both halves follow. ``first`` is True if this process writes to
-    the first half.
+    mapping starts with a mark.
     """
 
     def __init__(self, mapped: mmap.mmap, *, first: bool) -> None:
@@ -244,11 +223,7 @@ class SharedMemoryBuffer:
 
 
 class PairLink:
-    """One end of a group of two.
-
-    ``group`` has its tensors on the CPU, and ``rank`` is 0 or 1. Gradients and parameters travel
-    through ``wire`` if there is one.
-    """
+    """One end of a group of two, with tensors through ``wire`` if there is one."""
 
     def __init__(self, group: Any, rank: int, wire: TensorTransport | None = None) -> None:
         self._group = group
@@ -369,11 +344,9 @@ class PairLink:
 def connect_pair(
     store: Any, name: str, rank: int, timeout: timedelta, backend: str = "gloo"
 ) -> PairLink:
-    """Return one end of a link, once the other process has connected.
+    """Return one end of a link, once the other process has connected under the same ``name``.
 
-    Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``backend`` is
-    ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises `PeerLostError` if the other
-    process doesn't connect in time, and `TrainingError` if torch lacks the backend here.
+    Raises `PeerLostError` if it doesn't in time, and `TrainingError` if torch lacks the backend.
     """
     transport_device(backend)  # fail before waiting for the other process
     wire = None

@@ -302,10 +302,9 @@ def _leader_connection(
 
 
 def _store(generation: Generation, settings: Settings) -> Any:
-    """Return the store for the rendezvous of the processes.
+    """Return the store for the rendezvous, which is needed until all processes have connected.
 
-    On one machine the leading server hosts it, otherwise worker 0, whose address all processes
-    have. It is needed until all have connected.
+    On one machine the leading server hosts it, otherwise worker 0, whose address all have.
     """
     address, _, port = generation.address.rpartition(":")
     job = generation.job
@@ -348,10 +347,7 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
 
 
 def _load_state_as_leader(recipe: Recipe, settings: Settings, restore: Message) -> State | None:
-    """Return the state of the checkpoint that the leader restored, None if it restored none.
-
-    Another one would be of another version. Workers would wait for parameters that never come.
-    """
+    """Return the state of the checkpoint that the leader restored: workers wait for its version."""
     if not restore.index:
         return None
     checkpoint = checkpoints.load(step=restore.version)

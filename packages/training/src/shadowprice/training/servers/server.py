@@ -28,10 +28,9 @@ from shadowprice.training.servers.shard import Shard, State, merge_shards
 
 
 class ParameterServer:
-    """A parameter server; the leader decides which gradients count.
+    """A parameter server; ``version`` is the number of mini-batches in its shard.
 
-    ``version`` is the number of mini-batches in ``shard``. With ``keeps``, as in synchronous
-    training, a worker may have several gradients that are not committed yet.
+    With ``keeps``, as in synchronous training, a worker may have several staged gradients.
     """
 
     def __init__(self, shard: Shard, version: int, *, keeps: bool) -> None:
@@ -178,9 +177,6 @@ class Leader(ParameterServer):
     A gradient counts once its commit is accepted. Commits are accepted under one lock, so all
     servers apply the same gradients in the same order. The states of all servers at one version
     therefore include the same mini-batches.
-
-    ``servers`` is the number of servers including this one, ``workers`` the expected number of
-    workers, and ``state`` the state of a checkpoint. ``device`` is as in `Shard`.
     """
 
     def __init__(
@@ -316,11 +312,7 @@ class Leader(ParameterServer):
             return Message(MessageKind.STOP)
 
     def _is_result_worker(self, worker: int) -> bool:
-        """Return whether a worker shows the result: the first of the remaining workers.
-
-        If that worker is silent for `_LEAVE_TIMEOUT_SECONDS`, another worker shows it. The caller
-        holds `changed`.
-        """
+        """Return whether a worker shows the result: the first one, or another if that is silent."""
 
         def is_chosen() -> bool:
             return self._result_worker is not None or worker == min(self._live, default=worker)
@@ -408,10 +400,7 @@ class Leader(ParameterServer):
     # ------------------------------------------------------------------ main loop
 
     def lead(self, stop: Any) -> str:
-        """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``.
-
-        Raises `PeerLostError` if another server or all workers are gone.
-        """
+        """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``."""
         saved_at = reported_at = occupied_at = time.monotonic()
         finished_at = float("inf")
         while True:
@@ -471,10 +460,7 @@ class Leader(ParameterServer):
             self._waiting.discard(worker)
 
     def _reassign_silent(self, now: float) -> None:
-        """Reassign the work of silent workers after the timeout; the caller holds `changed`.
-
-        Do nothing unless a worker waits, because no other worker could do the work.
-        """
+        """Reassign the work of silent workers if another waits; the caller holds `changed`."""
         for worker in self._assigner.holders() - self._waiting if self._waiting else ():
             silence = now - self._last_requests.get(worker, now)
             if silence > self._timeout:
@@ -483,10 +469,7 @@ class Leader(ParameterServer):
                 self.changed.notify_all()
 
     def _increase_timeout(self, worker: int, silence: float) -> None:
-        """Increase the timeout, because a worker has finished work after it was reassigned.
-
-        If all workers are slower than the timeout, their work would be reassigned forever.
-        """
+        """Increase the timeout, because slow workers' work would be reassigned forever."""
         self._timeout = max(self._timeout, 2.0 * silence)
         say(
             f"worker {worker} took {silence:.3g} s for a mini-batch that was reassigned meanwhile; "

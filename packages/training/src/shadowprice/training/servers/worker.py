@@ -34,11 +34,7 @@ _STOP_POLL_SECONDS: Final = 0.1  # seconds between polls of the stop signal whil
 
 
 class ChunkPrefetcher:
-    """Fetches chunks in background threads, and keeps the last ones used.
-
-    ``fetch`` returns a chunk by its number. It may take long, and may raise. ``keep`` is the number
-    of chunks in memory, including those being fetched.
-    """
+    """Fetches chunks in background threads, and keeps the last ``keep`` in memory."""
 
     def __init__(self, fetch: Callable[[int], Arrays], keep: int = 2) -> None:
         self._read = fetch
@@ -62,11 +58,7 @@ class ChunkPrefetcher:
             self.want(number)
 
     def fetch(self, number: int, stop: Any = None) -> Arrays:
-        """Wait for a chunk, and return it.
-
-        ``stop`` becomes true on SIGTERM. Then the process exits with status 143, even if the
-        storage hangs. Raises `TrainingError` if the chunk can't be fetched; the next call retries.
-        """
+        """Wait for a chunk, and return it; exit on SIGTERM even if the storage hangs."""
         prefetched = self._futures.get(number)
         if prefetched is not None and prefetched.done() and prefetched.exception() is not None:
             del self._futures[number]  # a prefetch that failed: the storage may be back
@@ -93,10 +85,7 @@ Batch = Mapping[str, Any]
 
 
 class Worker:
-    """One worker, with links to all servers, the leading server first.
-
-    ``stop`` becomes true on SIGTERM.
-    """
+    """One worker, with links to all servers, the leading one first; ``stop`` is true on SIGTERM."""
 
     def __init__(
         self, recipe: Recipe, settings: Settings, links: Sequence[Link], stop: Any
@@ -140,8 +129,7 @@ class Worker:
     def work(self) -> int:
         """Process assignments until training is done; return the number of mini-batches.
 
-        The model then has the final parameters. Exits with status 143 after SIGTERM. Raises
-        `PeerLostError` if a server is gone.
+        The model then has the final parameters. Exits with status 143 after SIGTERM.
         """
         content = bytearray(json.dumps(own_host_and_rack()).encode())
         request = Message(MessageKind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
@@ -214,10 +202,7 @@ class Worker:
     def _compute_gradient(
         self, batch: Batch, weight: float, key: Sequence[int]
     ) -> tuple[float, Any]:
-        """Add the gradient of some samples; return their loss and the buffers' change.
-
-        The model's random numbers depend only on the samples, not on the worker.
-        """
+        """Add the gradient of samples, seeded by ``key``; return loss and buffers' change."""
         started = time.monotonic()
         seed_all(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
         if len(self._buffers):
@@ -238,10 +223,7 @@ class Worker:
     # ------------------------------------------------------------------ minimum pace
 
     def _set_pace(self) -> None:
-        """Start the time of a mini-batch at the end of the last one, unless that is long ago.
-
-        So the time of a push after the wait counts for the next mini-batch, and the pace holds.
-        """
+        """Start a mini-batch's time at the last one's end, so that pushes count."""
         pace, now = self._settings.pace, time.monotonic()
         start = self._due if 0.0 <= now - self._due < pace else now
         self._due = start + pace
