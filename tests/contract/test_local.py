@@ -36,7 +36,7 @@ from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.local import executor as module
 from shadowprice.executors.local.executor import read_settings
 from shadowprice.executors.registry import create_executor
-from shadowprice.executors.supervision import AGENT
+from shadowprice.executors.supervision.children import AGENT
 from tests.contract.harness import (
     PATIENCE,
     POLITE,

@@ -31,7 +31,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.local.executor import LocalExecutor
-from shadowprice.executors.supervision.children import find_by_execution_id
+from shadowprice.executors.supervision.children import find_by_execution_id, read_environ
 from shadowprice.profiling.fit import Speed
 from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
 
@@ -46,12 +46,9 @@ def memory_by_role(execution: str) -> dict[str, int]:
     mapped: Counter[tuple[str, str]] = Counter()
     for process in find_by_execution_id(execution):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            environment = dict(
-                line.partition(b"=")[::2]
-                for line in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            )
-            role = environment.get(b"SHADOWPRICE_ROLE", b"worker").decode()
-            rank = environment.get(b"SHADOWPRICE_RANK", b"0").decode()
+            environment = read_environ(process)
+            role = environment.get("SHADOWPRICE_ROLE", "worker")
+            rank = environment.get("SHADOWPRICE_RANK", "0")
             taken[role, rank] += _bytes(process, "smaps_rollup", b"Pss")
             private = _bytes(process, "status", b"VmData")
             mapped[role, rank] = max(mapped[role, rank], private)

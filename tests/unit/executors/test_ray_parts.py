@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,6 @@ from shadowprice.executors.generations.outcome import (
     outcome_from_exits,
 )
 from shadowprice.executors.processes import PlacementError, list_processes
-from shadowprice.executors.ray import part
 from shadowprice.executors.ray.agent import ProcessActor, clean_up_dead_actor
 from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.ray.head_probe import parse_endpoint, probe
@@ -49,9 +48,9 @@ from shadowprice.executors.ray.launch_plan import (
     list_nodes,
 )
 from shadowprice.executors.ray.session import RayGeneration, RayProcess, read_settings
+from shadowprice.executors.supervision.children import AGENT
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
-PART: Final = Path(part.__file__)
 CODES = st.sampled_from([0, 0, 1, 137, 143])
 
 
@@ -278,7 +277,7 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
     state = {"phase": ACCEPTED, "command": 0, "agent": os.getpid(), "accepted": 0.0, "at": 0.0}
     made = GenerationDirectory.create(tmp_path / "part", plan, state)
     reading, writing = os.pipe()
-    words = [sys.executable, "-I", "-S", str(PART), str(tmp_path / "part"), str(reading)]
+    words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "part"), str(reading), "detach"]
     try:
         subprocess.run(words, pass_fds=[reading], timeout=WAIT_LIMIT_SECONDS, check=True)
         wait_until(lambda: made.state()["phase"] in TERMINAL_PHASES)

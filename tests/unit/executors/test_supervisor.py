@@ -21,7 +21,8 @@ from shadowprice.executors.generations.generation import (
     GenerationDirectory,
     start_time,
 )
-from shadowprice.executors.supervision import AGENT, cgroups, children
+from shadowprice.executors.supervision import cgroups, children
+from shadowprice.executors.supervision.children import AGENT
 from shadowprice.executors.supervision.supervisor import Supervisor
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 

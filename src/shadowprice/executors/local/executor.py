@@ -41,7 +41,6 @@ from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
     GenerationDirectory,
     boot_id,
-    start_time,
 )
 from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
 from shadowprice.executors.generations.store import JobFiles, unpack_files
@@ -51,7 +50,7 @@ from shadowprice.executors.local.machine import MachineAllocator, physical_devic
 from shadowprice.executors.local.observation import observe_jobs
 from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 from shadowprice.executors.processes import PlacementError, validate_spec
-from shadowprice.executors.supervision import AGENT, cgroups, children
+from shadowprice.executors.supervision import cgroups, children
 
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 _NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
@@ -127,7 +126,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._cgroup: Path | None = None
         self._memory = "off"
         self._background = BackgroundTasks(log, options.failed)
-        self._launched: dict[int, tuple[str, int]] = {}
+        self._launched: set[int] = set()
         self._launch_errors: dict[tuple[str, int], str] = {}
         """Why the supervisors of accepted generations couldn't be started."""
         self._warnings: dict[tuple[str, int], str] = {}
@@ -318,43 +317,19 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _launch(self, entry: TrackedGeneration) -> None:
         """Start a supervisor; if it doesn't claim the generation, a resync starts another."""
         entry.launched = time.monotonic()
-        output = str(entry.generation.path / "supervisor.log")
-        keep = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        words = [sys.executable, "-I", "-S", str(AGENT), str(entry.generation.path)]
-        file_actions: list[tuple[Any, ...]] = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, output, keep, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        if self._lifeline is not None:
-            words.append("3")
-            file_actions.append((os.POSIX_SPAWN_DUP2, self._lifeline, 3))
+        key = (entry.job, entry.number)
         try:
-            process = os.posix_spawn(
-                sys.executable,
-                words,
-                {
-                    name: os.environ[name]
-                    for name in ("LD_LIBRARY_PATH", "LANG")
-                    if name in os.environ
-                },
-                file_actions=file_actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
-            )
+            self._launched.add(children.spawn_supervisor(entry.generation.path, self._lifeline))
         except OSError as error:
-            reason = f"{error.filename or sys.executable}: {error.strerror}"
             text = (
                 f"failed to start the supervisor of generation {entry.number} of {entry.job!r}: "
-                f"{reason}"
+                f"{error.filename or sys.executable}: {error.strerror}"
             )
-            if self._launch_errors.get((entry.job, entry.number)) != text:
+            if self._launch_errors.get(key) != text:
                 log.warning("%s; retrying", text)
-            self._launch_errors[entry.job, entry.number] = text
-            return
-        self._launch_errors.pop((entry.job, entry.number), None)
-        self._launched[process] = (entry.job, entry.number)
+            self._launch_errors[key] = text
+        else:
+            self._launch_errors.pop(key, None)
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
@@ -364,32 +339,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             receipt, entry = await self._registry.stop(command, job, generation, grace)
             if entry is not None:
                 await self._poll(entry)
-                self._signal(entry)
             return receipt
-
-    def _signal(self, entry: TrackedGeneration) -> None:
-        """Send SIGTERM to the supervisor of a stopped generation, so that it reads the command."""
-        if entry.stop_ordered:
-            self._send(entry, signal.SIGTERM)
-
-    @staticmethod
-    def _send(entry: TrackedGeneration, number: signal.Signals) -> None:
-        """Send a signal to the supervisor of a generation, if it lives.
-
-        The start time excludes another process with a reused pid.
-        """
-        if entry.phase not in {LAUNCHING, RUNNING}:
-            return
-        pid, started = entry.state.get("supervisor"), entry.state.get("began")
-        if not isinstance(pid, int) or entry.state.get("boot") != boot_id():
-            return
-        with contextlib.suppress(ProcessLookupError):
-            handle = os.pidfd_open(pid)
-            try:
-                if start_time(pid) == started:
-                    signal.pidfd_send_signal(handle, number)
-            finally:
-                os.close(handle)
 
     # ------------------------------------------------------------------ following
 
@@ -409,7 +359,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
         await self._registry.refresh(entry)
         if entry.stop_ordered:
-            self._signal(entry)
+            children.signal_supervisor(entry.state, signal.SIGTERM)
 
     async def progress(self) -> Sequence[Progressed]:
         """Poll progress files; see `PollsProgress`."""
@@ -433,7 +383,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(process, os.WNOHANG)[0]:
                     continue
-            del self._launched[process]
+            self._launched.discard(process)
         unexpected: list[Exception] = []
         live = {(entry.job, entry.number): entry for entry in self._registry.live}
         for recorded in (self._launch_errors, self._warnings):
@@ -468,7 +418,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             return
         if lock is None:
             if children.is_stopped(entry.state.get("supervisor", 0)):
-                self._send(entry, signal.SIGCONT)
+                children.signal_supervisor(entry.state, signal.SIGCONT)
             return
         with lock:
             try:
@@ -502,7 +452,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     def _end_without_records(self, entry: TrackedGeneration) -> None:
         """End a generation whose directory was deleted, for example by its own job."""
-        self._send(entry, signal.SIGKILL)  # its supervisor couldn't record the end
+        # Its supervisor couldn't record the end.
+        children.signal_supervisor(entry.state, signal.SIGKILL)
         if self._kill_processes({}, entry.state):
             reason = "its records were deleted, and the generation with it"
             lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
@@ -521,13 +472,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _kill_processes(plan: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
         """Kill the processes of an abandoned generation; return whether none remain."""
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
-        leaders = [
-            (process, started)
-            for process, started in state.get("processes", {}).values()
-            if started is not None
-        ]
         for _ in range(50):
-            remaining = children.find_by_sessions(leaders)
+            remaining = children.find_by_sessions(state.get("processes", {}).values())
             if group is not None:
                 remaining |= set(cgroups.list_processes(group))
             if plan:

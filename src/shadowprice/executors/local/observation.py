@@ -7,13 +7,11 @@ optional. A process whose parent has the same name and tenant belongs to the par
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core import bounds
@@ -26,7 +24,7 @@ from shadowprice.executors.contract import (
     ServerAllocation,
 )
 from shadowprice.executors.generations.generation import start_time
-from shadowprice.executors.supervision.children import processes
+from shadowprice.executors.supervision.children import processes, read_environ
 
 _MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers observed at once
 
@@ -69,18 +67,9 @@ def _marked_processes() -> dict[int, tuple[int, dict[str, str]]]:
     """Return the processes that name a job, each with its parent and its variables."""
     marks = {}
     for process, parent, _ in processes():
-        with contextlib.suppress(OSError):
-            content = Path(f"/proc/{process}/environ").read_bytes()
-            if b"SHADOWPRICE_JOB=" not in content:
-                continue
-            pairs = (part.partition(b"=") for part in content.split(b"\0"))
-            variables = {
-                name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
-                for name, _, value in pairs
-                if name.startswith(b"SHADOWPRICE_")
-            }
-            if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.maximum:
-                marks[process] = (parent, variables)
+        variables = read_environ(process)
+        if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.maximum:
+            marks[process] = (parent, variables)
     return marks
 
 

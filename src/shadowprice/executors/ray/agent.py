@@ -67,12 +67,17 @@ def _generation_module() -> Any:
     return generation
 
 
+def _children_module() -> Any:
+    from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
+
+    return children
+
+
 class ProcessActor:
     """Starts one process on its node, and reports its state."""
 
     def __init__(self, place: dict[str, Any]) -> None:
         prepare_code(place["root"], place["digest"], place["bundle"])
-        self._code = Path(place["root"]) / "code" / place["digest"]
         self._path = Path(place["root"]) / "parts" / place["key"]
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -134,7 +139,7 @@ class ProcessActor:
             )
             try:
                 record = generation.GenerationDirectory.create(self._path, plan, state)
-                self._launch(sys.executable)
+                self._launch()
             except OSError as error:  # a full disk, or too many processes
                 shutil.rmtree(self._path, ignore_errors=True)
                 return {"error": f"{error.filename or self._path}: {error.strerror}"}
@@ -146,29 +151,10 @@ class ProcessActor:
             time.sleep(0.01)
         return self.look()
 
-    def _launch(self, python: str) -> None:
+    def _launch(self) -> None:
         reading, self._lifeline = os.pipe2(os.O_CLOEXEC)
-        log = str(self._path / "supervisor.log")
-        program = str(self._code / "shadowprice" / "executors" / "ray" / "part.py")
         try:
-            child = os.posix_spawn(
-                python,
-                [python, "-I", "-S", program, str(self._path), "3"],
-                {
-                    name: os.environ[name]
-                    for name in ("LD_LIBRARY_PATH", "LANG")
-                    if name in os.environ
-                },
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, reading, 3),
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                    *([(os.POSIX_SPAWN_CLOSE, reading)] if reading > 3 else []),
-                ],
-                setsigmask=(),
-                setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
-            )
+            child = _children_module().spawn_supervisor(self._path, reading, detach=True)
         finally:
             os.close(reading)
         with contextlib.suppress(ChildProcessError):
@@ -221,22 +207,10 @@ class ProcessActor:
 
     def stop(self, command: int, grace: float) -> None:
         """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
-        generation = _generation_module()
         record = self._generation()
         record.request_stop(command, max(0.0, grace), time.time())
-        state = record.state()
-        pid, started = state.get("supervisor"), state.get("began")
-        if state["phase"] not in {generation.LAUNCHING, generation.RUNNING}:
-            return
-        with contextlib.suppress(OSError, TypeError):
-            handle = os.pidfd_open(pid)
-            try:
-                if generation.start_time(pid) == started:
-                    signal.pidfd_send_signal(handle, signal.SIGTERM)
-                    # A job may have sent SIGSTOP to the supervisor.
-                    signal.pidfd_send_signal(handle, signal.SIGCONT)
-            finally:
-                os.close(handle)
+        # A job may have sent SIGSTOP to the supervisor.
+        _children_module().signal_supervisor(record.state(), signal.SIGTERM, signal.SIGCONT)
 
     def logs(
         self, process: str, start: int | None, max_bytes: int, complete: bool
@@ -291,9 +265,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     if none of its processes runs, and ``state`` is its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
-    generation = _generation_module()
-    from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
-
+    generation, children = _generation_module(), _children_module()
     path = Path(place["root"]) / "parts" / place["key"]
     if not (path / "state").exists():
         shutil.rmtree(path, ignore_errors=True)  # of a `go` that was interrupted
@@ -314,11 +286,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
         remaining = children.find_by_execution_id(place["key"])
         is_over = phase in generation.TERMINAL_PHASES or state.get("boot") != generation.boot_id()
         if not is_over:  # otherwise its pids may belong to other processes
-            remaining |= children.find_by_sessions(
-                (process, started)
-                for process, started in state.get("processes", {}).values()
-                if started is not None
-            )
+            remaining |= children.find_by_sessions(state.get("processes", {}).values())
         if remaining:
             for process in remaining:
                 children.signal_process(process, signal.SIGKILL)

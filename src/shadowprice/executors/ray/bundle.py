@@ -12,6 +12,7 @@ from typing import Final
 
 _ROOT: Final = "shadowprice"
 _MODULES: Final = (
+    "executors/supervision/agent.py",
     "executors/supervision/cgroups.py",
     "executors/supervision/children.py",
     "executors/generations/disk.py",
@@ -19,15 +20,8 @@ _MODULES: Final = (
     "executors/generations/logs.py",
     "executors/supervision/supervisor.py",
     "executors/generations/outcome.py",
-    "executors/ray/part.py",
 )
-_PACKAGES: Final = (
-    "",
-    "executors/",
-    "executors/generations/",
-    "executors/ray/",
-    "executors/supervision/",
-)
+_PACKAGES: Final = ("", "executors/", "executors/generations/", "executors/supervision/")
 
 
 @cache
