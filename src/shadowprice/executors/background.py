@@ -19,12 +19,8 @@ from shadowprice.core.wording import escape_controls
 from shadowprice.executors.contract import ignore_failure
 
 RETRY_SECONDS: Final = 1.0  # seconds before a failed step is retried
-
-RECOVERED_AFTER_SECONDS: Final = 5.0
-"""Seconds after which a step that still runs, after a failed one, counts as successful."""
-
+RECOVERED_AFTER_SECONDS: Final = 5.0  # after which a step that still runs counts as successful
 RELOG_SECONDS: Final = 60.0  # seconds before the same error of a task is logged again
-
 MAX_ERROR_CHARS: Final = 500  # maximum number of characters of a reported error
 
 

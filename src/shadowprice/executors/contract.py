@@ -26,7 +26,7 @@ every executor.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
@@ -34,8 +34,7 @@ from typing import Final, Protocol, runtime_checkable
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.program import Program
 
-UNCOMMANDED_STOP: Final = -2
-"""Command number of a stop that the engine didn't command; 0 means that there was no stop."""
+UNCOMMANDED_STOP: Final = -2  # number of a stop that the engine didn't command; 0 for no stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +87,13 @@ class GenerationSpec:
     def record(self) -> dict[str, object]:
         """Return the specification as JSON-compatible values, including the secret token."""
         return {
-            "command": self.command,
-            "job": self.job,
-            "generation": self.generation,
+            **{item.name: getattr(self, item.name) for item in fields(self)},
             "placement": [[share.server, share.workers, share.ps] for share in self.placement],
             "program": self.program.record(),
             "worker": dict(self.worker),
             "ps": dict(self.ps),
-            "checkpoint_dir": self.checkpoint_dir,
-            "progress_url": self.progress_url,
-            "progress_token": self.progress_token,
-            "slot_end": self.slot_end,
-            "tenant": self.tenant,
             "devices": {server: list(names) for server, names in self.devices.items()},
             "labels": dict(self.labels),
-            "identity": self.identity,
-            "name": self.name,
-            "archive": self.archive,
         }
 
     @classmethod
@@ -120,14 +109,10 @@ class GenerationSpec:
 class Receipt(StrEnum):
     """Immediate result of a command."""
 
-    ACCEPTED = "accepted"
-    """The command is new and durable, and will be executed; reports follow."""
-    DUPLICATE = "duplicate"
-    """The command was accepted before; nothing happens."""
-    STALE = "stale"
-    """The job has a newer generation, or another command has this number; nothing happens."""
-    BUSY = "busy"
-    """Another generation of the job hasn't ended; nothing happens, and the caller may retry."""
+    ACCEPTED = "accepted"  # the command is new and durable, and will be executed; reports follow
+    DUPLICATE = "duplicate"  # the command was accepted before; nothing happens
+    STALE = "stale"  # another or a newer generation has this number; nothing happens
+    BUSY = "busy"  # another generation of the job hasn't ended; the caller may retry
 
 
 ROLE_LABEL: Final = "shadowprice.io/role"  # label with a server's role: worker, ps or any

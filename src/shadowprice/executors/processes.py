@@ -108,8 +108,7 @@ INHERITED_VARIABLES: Final = (
 """Variables that a process inherits, besides ``LC_*``."""
 
 
-RENDEZVOUS_PORTS: Final = range(20_000, 32_000)
-"""Ports for the rendezvous of a generation's processes, below Linux's ephemeral range."""
+RENDEZVOUS_PORTS: Final = range(20_000, 32_000)  # below Linux's ephemeral range
 
 
 class PlacementError(Exception):
@@ -161,7 +160,6 @@ def allocated_on(server: str, allocations: Iterable[Mapping[str, Any]]) -> list[
 
 
 _DIGITS: Final = 10  # significant binary digits that are kept
-
 _WRITTEN: Final = (10**6, 1 << 20)  # multiples of a megabyte or mebibyte count as configured values
 
 

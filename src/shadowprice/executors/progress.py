@@ -28,8 +28,7 @@ _MICRO = 1_000_000
 _MAX_FAULTS = 50
 _MAX_ERROR_CHARS = 500
 
-LEFT_OUT = "left out: "
-"""Beginning of the error of a report whose other parts count."""
+LEFT_OUT = "left out: "  # beginning of the error of a report whose other parts count
 
 
 def decode_report(content: bytes | str) -> object:

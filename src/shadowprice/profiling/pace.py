@@ -13,10 +13,7 @@ from scipy.special import stdtrit
 from shadowprice.core.errors import ShadowpriceError
 
 LEVEL: Final = 0.95  # confidence level of the intervals
-
-BATCHES: Final = 20
-"""Maximum number of batch means; longer batches are less correlated with their neighbours."""
-
+BATCHES: Final = 20  # at most; longer batches are less correlated with their neighbours
 MIN_INTERVALS: Final = 6  # minimum number of intervals after the warm-up for a step time
 
 

@@ -14,6 +14,7 @@ process crashes. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -35,18 +36,12 @@ ENDED: Final = "ended"
 REFUSED: Final = "refused"
 TERMINAL_PHASES: Final = frozenset({ENDED, REFUSED})
 DAMAGED: Final = "damaged"  # phase of a generation whose state can't be read
-
-STATE_SLOT_BYTES: Final = 8192
-"""Minimum size of a slot of ``state``, in bytes: enough for the tail of a log."""
-STATE_TEXT_CHARACTERS: Final = 500
-"""Length of a state's texts if they don't fit: the path of a program may have thousands."""
+STATE_SLOT_BYTES: Final = 8192  # at least, for a slot of ``state``: enough for a log tail
+STATE_TEXT_CHARACTERS: Final = 500  # of texts that don't fit, such as a program's path
 STOP_BYTES: Final = 256
 
-CLAIM_LOCK_SECONDS: Final = 1.0
-"""Seconds to wait for the lock of an unclaimed generation: its executor checks it at times."""
-
-EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"
-"""Environment variable that identifies processes if their supervisor was killed."""
+CLAIM_LOCK_SECONDS: Final = 1.0  # to wait for a lock that its executor checks at times
+EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"  # marks processes for a killed supervisor
 
 
 class GenerationDirectory:
@@ -139,21 +134,18 @@ class GenerationDirectory:
             if self.state()["phase"] != ACCEPTED or time.monotonic() > until:
                 return None
             time.sleep(0.01)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lock)
             state = self.state()
             if state["phase"] != ACCEPTED:
-                lock.release()
                 return None
             if self.stop()["command"]:
                 reason = "it was stopped before it started"
                 refused = {"phase": REFUSED, "at": time.time(), "reason": reason}
                 self.write_state({**state, **refused})
-                lock.release()
                 return None
             self.write_state({**state, **supervisor, "phase": LAUNCHING, "at": time.time()})
-        except BaseException:
-            lock.release()
-            raise
+            stack.pop_all()
         return lock
 
     def mark_lost_if_dead(self, reason: str) -> bool:

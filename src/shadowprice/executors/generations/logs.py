@@ -18,8 +18,7 @@ from typing import Final
 from shadowprice.executors.generations import disk
 
 TAIL_BYTES: Final = 16_384
-TAIL_LINES: Final = 40
-"""torchrun prints 34 lines if it doesn't find a script, and the first one names it."""
+TAIL_LINES: Final = 40  # torchrun prints 34 if it doesn't find a script, and the first names it
 LINE_CHARACTERS: Final = 300
 MAX_CHARACTER_BYTES: Final = 4  # of UTF-8
 _SEGMENT: Final = re.compile(r"((?:worker|ps)-\d+)\.(\d+)\.log")

@@ -7,11 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-EXIT_SIGTERM: Final = 128 + signal.SIGTERM
-"""Exit status of a process that handled or died of SIGTERM."""
-
-ALL_WORKERS_SUCCEEDED: Final = "every worker exited 0"
-"""Reason of a generation that completed normally."""
+EXIT_SIGTERM: Final = 128 + signal.SIGTERM  # of a process that handled or died of SIGTERM
+ALL_WORKERS_SUCCEEDED: Final = "every worker exited 0"  # reason of a normal completion
 
 SIGNAL_FROM_OUTSIDE: Final = "it received a signal that the scheduler did not send"
 """Reason of a generation that an external cause ended, such as a shutdown of its machine."""

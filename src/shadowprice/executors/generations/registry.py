@@ -47,7 +47,7 @@ from shadowprice.executors.contract import (
     UnpackFailure,
 )
 from shadowprice.executors.generations import logs
-from shadowprice.executors.generations.disk import make_private
+from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
@@ -58,7 +58,13 @@ from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
     GenerationDirectory,
 )
-from shadowprice.executors.generations.store import GenerationStore, JobFiles, UnpackedJobs
+from shadowprice.executors.generations.store import (
+    GenerationStore,
+    UnpackedJobs,
+    is_filled,
+    unpack_files,
+)
+from shadowprice.executors.processes import PlacementError
 from shadowprice.executors.progress import (
     decode_report,
     describe_omitted,
@@ -93,18 +99,14 @@ class TrackedGeneration:
         self.stop_ordered = False
         self.start_reported = False
         self.end_reported = False
-        self.reported_exit_count = 0
-        """Number of workers in the last report of those that exited."""
+        self.reported_exit_count = 0  # number of workers in the last report of those that exited
         self.launched = float("-inf")
         self.refreshing = asyncio.Lock()
-        self._uneven_since: float | None = None
-        """Monotonic time since which some workers have ended, and others haven't."""
+        self._uneven_since: float | None = None  # monotonic, since some workers have ended
         self._stop_command = 0
         self._seen_progress: tuple[int, int, int] | None = None
-        self._fault = ""
-        """Problem of its last progress report; empty if valid."""
-        self._faults = 0
-        """Number of consecutive polls that found an invalid report."""
+        self._fault = ""  # problem of its last progress report; empty if valid
+        self._faults = 0  # number of consecutive polls that found an invalid report
         self._reported_faults: list[str] = []
 
     @property
@@ -467,47 +469,70 @@ class GenerationRegistry(Generic[GenerationT]):
             yield next_report
 
 
-_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")
-"""Threads of their own for large writes, so that other calls don't wait for the default pool."""
+_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")  # so that other calls need not wait
 
 
-class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
-    """A registry whose commands and records are in a `GenerationStore` in ``path``."""
+class DiskExecutor(Generic[GenerationT]):
+    """Base of executors that keep commands and records in the directory ``path``."""
 
-    store: GenerationStore
-    files: UnpackedJobs
+    _store: GenerationStore
+    _unpacked: UnpackedJobs
 
     def __init__(
         self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
     ) -> None:
-        super().__init__()
-        self._path = path
+        self.path = path
         self._make = make
+        self._registry: GenerationRegistry[GenerationT] = GenerationRegistry()
+        self._polls = ProgressPolls(self._registry.emit)
+        self._lock: FileLock | None = None
 
-    def open(self) -> None:
-        """Open the store; raise OSError if its directory can't be created."""
-        self.store = GenerationStore(self._path)
-        self.files = UnpackedJobs(self._path / "unpacked")
+    def _job_directory(self, spec: GenerationSpec) -> Path:
+        """Return the directory for a job's files."""
+        raise NotImplementedError
+
+    def _make_job_directory(self, spec: GenerationSpec, directory: Path) -> tuple[int, int] | None:
+        """Create the directory for a job's files; return the files' user and group, if special."""
+        del spec
+        make_private(directory)
+        return None
+
+    def _remove_job_files(self, job: str) -> None:
+        """Remove the files of a job that aren't records."""
+        raise NotImplementedError
+
+    @property
+    def directory(self) -> Path:
+        """Directory of its records; see `KeepsLocalRecords`."""
+        return self.path
+
+    def _open_store(self) -> None:
+        self._store = GenerationStore(self.path)
+        self._unpacked = UnpackedJobs(self.path / "unpacked")
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     @contextlib.contextmanager
     def _with_path(self) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError) as error:
-            raise ExecutorError(f"{self._path}: {error}") from error
+            raise ExecutorError(f"{self.path}: {error}") from error
 
-    def load_existing(self) -> None:
+    def _load_existing(self) -> None:
         """Load the unforgotten generations that an earlier executor left."""
-        for job, number, generation in self.store.live():
+        for job, number, generation in self._store.live():
             entry = self._make(job, number, generation)
             entry.read()
-            self.entries[job, number] = entry
+            self._registry.entries[job, number] = entry
 
-    async def start(
-        self,
-        spec: GenerationSpec,
-        prepare: Callable[[GenerationT], tuple[dict[str, Any], str]],
-        files: JobFiles,
+    # ------------------------------------------------------------------ commands
+
+    async def _accept_start(
+        self, spec: GenerationSpec, prepare: Callable[[GenerationT], tuple[dict[str, Any], str]]
     ) -> tuple[Receipt, GenerationT | None, str]:
         """Accept a start command; the caller holds the job's lock.
 
@@ -516,72 +541,53 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         why the generation won't run. Raises `ExecutorError` if the disk write failed.
         """
         key = spec.job, spec.generation
+        entries = self._registry.entries
         with self._with_path():
-            receipt, failure = await self._check_and_unpack(spec, files)
+            receipt, failure = await self._check_and_unpack(spec)
             if receipt is not Receipt.ACCEPTED:
                 return receipt, None, ""
-            entry = self._make(*key, self.store.generation(*key))
+            entry = self._make(*key, self._store.generation(*key))
             entry.placement = spec.placement
             # No `await` from here to the entry: the devices of its plan are allocated by it.
             plan, refusal = prepare(entry) if failure is None else ({}, failure.reason)
             entry.set_plan(plan)
-            self.entries[key] = entry
+            entries[key] = entry
             try:
-                await asyncio.to_thread(self._accept, spec, plan, refusal)
+                await asyncio.to_thread(self._write_start, spec, plan, refusal)
             except BaseException:
-                del self.entries[key]
+                del entries[key]
                 raise
         return receipt, entry, refusal
 
-    async def unpack(self, spec: GenerationSpec, files: JobFiles) -> UnpackFailure | None:
-        """Unpack a job's files before its start; see `UnpacksFiles`. The caller holds its lock."""
-        with self._with_path():
-            _, failure = await self._check_and_unpack(spec, files)
-        return failure
-
-    async def _check_and_unpack(
-        self, spec: GenerationSpec, files: JobFiles
-    ) -> tuple[Receipt, UnpackFailure | None]:
-        """Unpack a job's files if a start would be accepted; return the cause if that fails."""
-        receipt = await asyncio.to_thread(self.store.check_start, spec)
-        if receipt is not Receipt.ACCEPTED or not spec.archive:
-            return receipt, None
-        # Also if they are there: without its record, they would stay until the job is purged.
-        await asyncio.to_thread(self.files.add, spec.job, spec.archive, files.directory)
-        # Not in the threads that unpack, because others may occupy them.
-        if await asyncio.to_thread(files.are_unpacked, spec.archive):
-            return receipt, None
-        loop = asyncio.get_running_loop()
-        return receipt, await loop.run_in_executor(_UNPACKING, files.fill)
-
-    def _accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
-        make_private(self.store.job(spec.job))
+    def _write_start(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
+        make_private(self._store.job(spec.job))
         for folder in plan.get("folders", ()):
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.store.accept(spec, plan, refusal)
+        self._store.accept(spec, plan, refusal)
 
     async def stop(
-        self, command: int, job: str, generation: int, grace: float | None
-    ) -> tuple[Receipt, GenerationT | None]:
-        """Accept a stop command under the job's lock; return the generation to stop, if any."""
-        entry = self.entries.get((job, generation))
-        if grace is None:
-            grace = entry.grace if entry is not None else 0.0
-        with self._with_path():
-            receipt = await asyncio.to_thread(
-                self.store.stop, command, job, generation, max(0.0, grace)
-            )
-        if receipt not in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
-            return receipt, None
-        if entry is None:
-            entry = self._make(job, generation, self.store.generation(job, generation))
-            if await asyncio.to_thread(entry.is_live):
-                self.entries[job, generation] = entry
-        entry.stop_ordered = True
-        entry.end_reported = False  # emitted again, with this command's number
-        return receipt, entry
+        self, command: int, job: str, generation: int, grace: float | None = None
+    ) -> Receipt:
+        """Stop a generation; see `Executor.stop`."""
+        entries, key = self._registry.entries, (job, generation)
+        async with self._registry.job_lock(job):
+            entry = entries.get(key)
+            if grace is None:
+                grace = entry.grace if entry is not None else 0.0
+            with self._with_path():
+                receipt = await asyncio.to_thread(self._store.stop, command, *key, max(0.0, grace))
+            if receipt not in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
+                return receipt
+            if entry is None:
+                entry = self._make(*key, self._store.generation(*key))
+                if await asyncio.to_thread(entry.is_live):
+                    entries[key] = entry
+            entry.stop_ordered = True
+            entry.end_reported = False  # emitted again, with this command's number
+            await self._poll(entry)
+            return receipt
 
-    async def refresh(self, entry: GenerationT) -> None:
+    async def _poll(self, entry: GenerationT) -> None:
         """Read a generation's state and emit its new reports."""
         async with entry.refreshing:  # serialized: the end is the last report
             await asyncio.to_thread(entry.read)
@@ -590,78 +596,54 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
             if progress is not None:  # the last progress precedes the end
                 has_end = bool(reports) and not isinstance(reports[-1], Started)
                 reports.insert(len(reports) - has_end, progress)
-            self.emit(reports)
+            self._registry.emit(reports)
 
-    async def acknowledge_end(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.acknowledge_end`."""
-        async with self.job_lock(job):
-            with contextlib.suppress(OSError):
-                if await asyncio.to_thread(self.store.acknowledge_end, job, generation):
-                    self.entries.pop((job, generation), None)
-
-    async def delete_job_data(self, job: str) -> bool:
-        """Remove a finished job's records under its lock; return whether it is finished."""
-        with self._with_path():
-            finished = await asyncio.to_thread(self.store.delete_job_data, job)
-            if finished:
-                await asyncio.to_thread(self.files.remove, job)
-        if finished:
-            self.remove_job(job)
-        return finished
-
-    async def release(self, job: str) -> None:
-        """Delete the files that a closed job didn't change; see `UnpacksFiles.release`."""
-        async with self.job_lock(job):
-            if any(entry.job == job for entry in self.live):
-                return
-            with self._with_path():
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(_UNPACKING, self.files.clean, job)
-
-    def has_logs(self, job: str, number: int) -> bool:
-        """Return whether this machine has logs of a generation."""
-        return bool(logs.names(self.store.generation(job, number).logs))
-
-    def read_log(
-        self, job: str, number: int, process: str, start: int | None, max_bytes: int
-    ) -> LogChunk:
-        """Return a chunk of a log on this machine; see `Executor.logs`."""
-        generation = self.store.generation(job, number)
-        complete = generation.state()["phase"] in TERMINAL_PHASES
-        return read_chunk(generation.logs, number, process, start, max_bytes, complete=complete)
-
-
-class DiskExecutor(Generic[GenerationT]):
-    """Base of executors that keep commands and records in the directory ``path``."""
-
-    def __init__(
-        self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
-    ) -> None:
-        self.path = path
-        self._registry = DiskGenerationRegistry(path, make)
-        self._polls = ProgressPolls(self._registry.emit)
-
-    def _files(self, spec: GenerationSpec) -> JobFiles:
-        """Return the directory that a job's archive fills."""
-        raise NotImplementedError
-
-    @property
-    def directory(self) -> Path:
-        """Directory of its records; see `KeepsLocalRecords`."""
-        return self.path
+    # ------------------------------------------------------------------ files of jobs
 
     async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
         async with self._registry.job_lock(spec.job):
-            return await self._registry.unpack(spec, self._files(spec))
+            with self._with_path():
+                return (await self._check_and_unpack(spec))[1]
+
+    async def _check_and_unpack(self, spec: GenerationSpec) -> tuple[Receipt, UnpackFailure | None]:
+        """Unpack a job's files if a start would be accepted; return the cause if that fails."""
+        receipt = await asyncio.to_thread(self._store.check_start, spec)
+        if receipt is not Receipt.ACCEPTED or not spec.archive:
+            return receipt, None
+        directory = self._job_directory(spec)
+        # Also if they are there: without its record, they would stay until the job is purged.
+        await asyncio.to_thread(self._unpacked.add, spec.job, spec.archive, directory / "work")
+        # Not in the threads that unpack, because others may occupy them.
+        if await asyncio.to_thread(is_filled, directory / "work", spec.archive):
+            return receipt, None
+        loop = asyncio.get_running_loop()
+        return receipt, await loop.run_in_executor(_UNPACKING, self._unpack, spec, directory)
+
+    def _unpack(self, spec: GenerationSpec, directory: Path) -> UnpackFailure | None:
+        """Fill the job's directory; return the cause if that fails."""
+        try:
+            owner = self._make_job_directory(spec, directory)
+        except PlacementError as error:
+            return UnpackFailure(str(error), lasting=False)
+        except OSError as error:
+            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
+        return unpack_files(spec.archive, directory / "work", owner)
 
     def unpacked(self) -> Collection[str]:
         """Return the jobs with unpacked files; see `UnpacksFiles`."""
-        return self._registry.files.jobs()
+        return self._unpacked.jobs()
 
     async def release(self, job: str) -> None:
         """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
-        await self._registry.release(job)
+        async with self._registry.job_lock(job):
+            if any(entry.job == job for entry in self._registry.live):
+                return
+            with self._with_path():
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(_UNPACKING, self._unpacked.clean, job)
+
+    # ------------------------------------------------------------------ retention and queries
 
     async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
@@ -669,4 +651,50 @@ class DiskExecutor(Generic[GenerationT]):
 
     async def acknowledge_end(self, job: str, generation: int) -> None:
         """Acknowledge a recorded end; see `Executor.acknowledge_end`."""
-        await self._registry.acknowledge_end(job, generation)
+        async with self._registry.job_lock(job):
+            with contextlib.suppress(OSError):
+                if await asyncio.to_thread(self._store.acknowledge_end, job, generation):
+                    self._registry.entries.pop((job, generation), None)
+
+    async def delete_job_data(self, job: str) -> None:
+        """Remove the files of a finished job."""
+        async with self._registry.job_lock(job):
+            with self._with_path():
+                if await asyncio.to_thread(self._store.delete_job_data, job):
+                    await asyncio.to_thread(self._unpacked.remove, job)
+                    self._registry.remove_job(job)
+                    await asyncio.to_thread(self._remove_job_files, job)
+
+    async def logs(
+        self,
+        job: str,
+        generation: int | None = None,
+        process: str = "worker-0",
+        *,
+        start: int | None = None,
+        max_bytes: int = 65_536,
+    ) -> LogChunk:
+        """Return a chunk of a process's log; see `Executor.logs`."""
+        numbers = await asyncio.to_thread(self._store.generations, job)
+        if generation is None:
+            with_logs = (number for number in numbers if self._has_logs(job, number))
+            generation = max(with_logs, default=0)
+        if generation not in numbers:
+            raise KeyError(f"{process} of generation {generation}")
+        return await self._read_log(job, generation, process, start, max_bytes)
+
+    def _has_logs(self, job: str, number: int) -> bool:
+        """Return whether a generation has logs."""
+        return bool(logs.names(self._store.generation(job, number).logs))
+
+    async def _read_log(
+        self, job: str, number: int, process: str, start: int | None, max_bytes: int
+    ) -> LogChunk:
+        """Return a chunk of a log on this machine."""
+
+        def read() -> LogChunk:
+            generation = self._store.generation(job, number)
+            complete = generation.state()["phase"] in TERMINAL_PHASES
+            return read_chunk(generation.logs, number, process, start, max_bytes, complete=complete)
+
+        return await asyncio.to_thread(read)

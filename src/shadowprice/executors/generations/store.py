@@ -21,9 +21,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,19 +243,12 @@ def _remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-@dataclass(frozen=True, slots=True)
-class JobFiles:
-    """The directory that a job's archive fills; ``fill`` returns the cause if that fails."""
-
-    directory: Path
-    fill: Callable[[], UnpackFailure | None]
-
-    def are_unpacked(self, archive: str) -> bool:
-        """Return whether the directory is filled with an archive."""
-        try:
-            return is_unpacked(Path(archive), self.directory)
-        except OSError:  # `fill` explains it
-            return False
+def is_filled(directory: Path, archive: str) -> bool:
+    """Return whether a directory is filled with an archive."""
+    try:
+        return is_unpacked(Path(archive), directory)
+    except OSError:  # `unpack_files` explains it
+        return False
 
 
 class UnpackedJobs:

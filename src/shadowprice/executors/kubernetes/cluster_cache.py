@@ -50,12 +50,9 @@ class ClusterCache:
         self._on_node_changed = moved
         self._used: dict[str, Counter[str]] = {}
         self._gone: dict[str, float] = {}
-        self.servers: dict[str, ServerInfo] = {}
-        """Servers of nodes that are, or recently were, ready, as last reported."""
-        self.last: dict[str, PodView] = {}
-        """Last states of own pods that no longer exist."""
-        self.own: dict[str, PodView] = {}
-        """Own pods by namespace and name."""
+        self.servers: dict[str, ServerInfo] = {}  # of ready and recently ready nodes
+        self.last: dict[str, PodView] = {}  # last states of own pods that no longer exist
+        self.own: dict[str, PodView] = {}  # own pods by namespace and name
         self._stray_since: dict[str, float] = {}
         self._used_by_strays: dict[str, Counter[str]] = {}
         self.nodes: Informer[NodeView] = Informer(

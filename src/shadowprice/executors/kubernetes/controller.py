@@ -66,8 +66,7 @@ class GenerationLauncher:
         self._session = session
         self._entry = entry
         self._objects = objects
-        self.created_nothing = False
-        """True if the API server refused the secret, so that no pod was created."""
+        self.created_nothing = False  # the API server refused the secret, and so the pods
 
     async def begin(self) -> str:
         """Create the secret, the service and the pods; return a reason if that fails."""
@@ -242,28 +241,17 @@ def _decode_base64(text: str) -> str:
         return ""
 
 
-PEER_ENDED_COMMAND: Final = -1
-"""Stop command for the remaining processes of a generation that has its result."""
-
-LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a node has to open a log stream before its pod is deleted."""
-
-EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7
-"""The same for an empty log, because the start of an empty stream can't be observed."""
-
-MISSING_POD_POLL_SECONDS: Final = 2.0
-"""Seconds after which created pods without an event are listed."""
-
+PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known
+LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0  # to open a log stream before its pod is deleted
+EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7  # the same if empty: its start isn't observable
+MISSING_POD_POLL_SECONDS: Final = 2.0  # after which created pods without events are listed
 MAX_LIST_BACKOFF_SECONDS: Final = 30.0  # maximum backoff in seconds of such listings that fail
-
-STEADY_POLL_SECONDS: Final = 10.0
-"""Seconds between checks of a running generation without events of its pods."""
+STEADY_POLL_SECONDS: Final = 10.0  # between checks of a running generation without events
 
 SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 """Endings that follow from the pods' exit statuses, without a command."""
 
 LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds for collecting the log of an ended pod
-
 MAX_CONCURRENT_LOGS: Final = 16  # maximum number of logs that a generation collects concurrently
 
 REFUSED_SECONDS: Final = 10.0
@@ -284,13 +272,11 @@ class KubernetesGenerationController:
         self._entry = entry
         self._objects = GenerationObjects(session, entry)
         self._following: set[asyncio.Task[None]] = set()
-        self._collecting: dict[str, asyncio.Task[None]] = {}
-        """Tasks that collect, or have collected, the logs of ended processes."""
+        self._collecting: dict[str, asyncio.Task[None]] = {}  # of logs of ended processes
         self._log_slots = asyncio.Semaphore(MAX_CONCURRENT_LOGS)
         self._launched = False
         self._closed = False
-        self._progress_count = 0
-        """Number of accepted changes, so that the backoff starts again after progress."""
+        self._progress_count = 0  # accepted changes, which reset the backoff
         self._listed_at = 0.0
         self._obstructed_since: float | None = None
         self._pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)

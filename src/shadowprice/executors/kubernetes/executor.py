@@ -80,8 +80,7 @@ def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
 
 
 ORPHAN_CHECK_SECONDS: Final = 10.0
-MAX_CHECK_BACKOFF_SECONDS: Final = 320.0
-"""Seconds between sweeps, and maximum backoff in seconds of checks of one pod."""
+MAX_CHECK_BACKOFF_SECONDS: Final = 320.0  # between sweeps, and at most between checks of one pod
 
 
 class OrphanPodCollector:
@@ -89,8 +88,7 @@ class OrphanPodCollector:
 
     def __init__(self) -> None:
         self._orphans: dict[str, Backoff] = {}
-        self.refusals: dict[str, str] = {}
-        """Why orphans couldn't be deleted, by namespace and name."""
+        self.refusals: dict[str, str] = {}  # why orphans couldn't be deleted, by namespace and name
 
     async def delete_orphans(
         self, session: KubernetesSession, live: Collection[tuple[str, int]]
@@ -128,10 +126,7 @@ class OrphanPodCollector:
 log = logging.getLogger("shadowprice.executors")
 
 RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and missed events
-
-MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0
-"""Maximum backoff in seconds of requests that the API server didn't accept."""
-
+MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0  # after requests that the API server refused
 LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")

@@ -13,11 +13,8 @@ from shadowprice.kubernetes.lease import Lease
 
 log = logging.getLogger("shadowprice.executors")
 
-ACQUIRE_TIMEOUT_SECONDS: Final = 45.0
-"""Seconds to wait at the start until a killed service's lease expires."""
-
-REACQUIRE_TIMEOUT_SECONDS: Final = 2.0
-"""The same after an outage; it is short, because the resync tries again."""
+ACQUIRE_TIMEOUT_SECONDS: Final = 45.0  # at the start, until a killed service's lease expires
+REACQUIRE_TIMEOUT_SECONDS: Final = 2.0  # after an outage; short, as the resync tries again
 
 
 class ExecutorLease:

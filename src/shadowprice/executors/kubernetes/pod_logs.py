@@ -21,9 +21,7 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError, ApiUnreachableError
 from shadowprice.kubernetes.pausing import Backoff
 
-MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
-"""Minimum seconds between two fetches of a log that is being read."""
-
+MIN_FETCH_INTERVAL_SECONDS: Final = 0.3  # between two fetches of a log that is being read
 MAX_FETCH_BACKOFF_SECONDS: Final = 10.0  # maximum backoff in seconds of fetches that fail
 
 _TIME: Final = re.compile(
@@ -61,8 +59,7 @@ class PodLogFollower:
         self._limit = limit
         self._secret = secret
         self._writer: LogWriter | None = None
-        self._last: int | None = None
-        """Timestamp of the last line, in nanoseconds since 1970."""
+        self._last: int | None = None  # timestamp of the last line, in nanoseconds since 1970
         self._same = 0
         self._looked = float("-inf")
         self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)

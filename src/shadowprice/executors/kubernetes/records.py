@@ -98,8 +98,7 @@ class ConfigMapStore:
         self._namespace = namespace
         self._service = service
         self._locks: dict[str, asyncio.Lock] = {}
-        self.known: dict[str, JobGenerations | None] = {}
-        """Records as last read or written; None if a record has to be read again."""
+        self.known: dict[str, JobGenerations | None] = {}  # None if a record has to be read again
 
     async def load(self) -> list[JobGenerations]:
         """Read the records of all jobs that aren't discarded."""

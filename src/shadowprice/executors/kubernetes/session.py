@@ -40,14 +40,11 @@ class PodProcess:
     uid: str = ""  # uid of the pod, if this service created it
     view: PodView | None = None  # the last observed state of the pod
     vanished: float | None = None  # monotonic time since which the pod is missing
-    over_since: float | None = None
-    """Monotonic time since which the pod is over, but its container wasn't seen to end."""
+    over_since: float | None = None  # monotonic, since it is over with its container unseen
     delivered: int = 0  # the newest stop command that the API server accepted
-    ending: float | None = None
-    """Monotonic time since which the pod is being deleted, as far as known."""
+    ending: float | None = None  # monotonic, since it is being deleted, as far as known
     allowed: float = math.inf  # grace period in seconds from ``ending`` on
-    stop_requested: bool = False
-    """Whether its deletion was requested, even if the response is unknown."""
+    stop_requested: bool = False  # of its deletion, even without a response
     end: ProcessExit | None = None
     listened: bool = False  # whether its log is, or was, followed
     unseen: bool = False  # whether its exit status is unknown
@@ -78,8 +75,7 @@ class KubernetesGeneration(RemoteGeneration):
         self.spec: GenerationSpec | None = None
         self.token = ""
         self.namespace = ""
-        self.obstacle = ""
-        """Why the API server doesn't let it start or end; empty if it does."""
+        self.obstacle = ""  # why the API server doesn't let it start or end; empty if it does
         self.since = time.monotonic()
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -144,13 +140,11 @@ class KubernetesSession:
     cluster: ClusterCache
     background: BackgroundTasks
     emit: Callable[[Iterable[Report]], None]
-    leave: Callable[[Iterable[PodView]], None]
-    """Counts pods that run on after the end of their generation as used capacity."""
+    leave: Callable[[Iterable[PodView]], None]  # counts pods that run on as used
     gates: bool = False  # whether the API server supports scheduling gates of pods
 
 
-MAX_PODS_READ_BY_NAME: Final = 8
-"""Maximum number of pods that are read by name; more are listed by label."""
+MAX_PODS_READ_BY_NAME: Final = 8  # more are listed by label
 
 
 class GenerationObjects:
@@ -160,8 +154,7 @@ class GenerationObjects:
         self._session = session
         self._entry = entry
         self.connection = session.connection
-        self.uids: dict[str, str] = {}
-        """Uids of the generation's own secret and service, by kind."""
+        self.uids: dict[str, str] = {}  # uids of the generation's own secret and service, by kind
 
     def path(self, kind: str, name: str = "") -> str:
         """Return the API path of a kind of objects, or of one object."""

@@ -19,22 +19,6 @@ from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReade
 PRIVILEGED_FEATURES: Final = ("host_network", "host_path", "root", "secrets", "service_account")
 """Pod options that jobs may only use if the operator allows them."""
 
-_NAMES: Final = (
-    "allow",
-    "context",
-    "gpu",
-    "image",
-    "log_bytes",
-    "lost_after",
-    "namespace",
-    "network",
-    "patience",
-    "pod",
-    "service_url",
-    "shared",
-    "tolerate_unready",
-    "volume",
-)
 _MAX_POD_FILE_BYTES: Final = 1 << 20
 _OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
@@ -113,7 +97,7 @@ class _Reader(OptionsReader):
 
 def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
     """Parse the settings; raise InputError with all errors."""
-    reader = _Reader(values, _NAMES)
+    reader = _Reader(values, KubernetesSettings)
     name = "expected the name of an object: lower-case letters, digits and -"
     lost_after = reader.seconds("lost_after", 300)
     settings = KubernetesSettings(

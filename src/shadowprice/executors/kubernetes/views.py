@@ -50,8 +50,7 @@ def units_per_quantity(resource: str) -> int:
 
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)
-"""Labels with a meaning here; node feature discovery adds hundreds of others to a node."""
+_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)  # of the hundreds that a node may have
 
 _IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
 _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})

@@ -23,13 +23,11 @@ from shadowprice.executors.contract import (
     ExecutorError,
     ExecutorOptions,
     GenerationSpec,
-    LogChunk,
     ObservedJob,
     Progressed,
     Receipt,
     Report,
     ServerInfo,
-    UnpackFailure,
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.generation import (
@@ -43,7 +41,6 @@ from shadowprice.executors.generations.generation import (
     boot_id,
 )
 from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
-from shadowprice.executors.generations.store import JobFiles, unpack_files
 from shadowprice.executors.local import launch_plan
 from shadowprice.executors.local.launch_plan import UserJobDirs, user_credentials
 from shadowprice.executors.local.machine import MachineAllocator, physical_devices
@@ -53,7 +50,6 @@ from shadowprice.executors.processes import PlacementError, validate_spec
 from shadowprice.executors.supervision import cgroups, children
 
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
-_NAMES: Final = ("cgroup", "devices", "log_bytes", "memory", "users")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ class LocalSettings:
 
 def read_settings(values: Mapping[str, str]) -> LocalSettings:
     """Parse the settings; raise InputError with all errors."""
-    reader = OptionsReader(values, _NAMES)
+    reader = OptionsReader(values, LocalSettings)
     devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
     if len(set(devices)) < len(devices):
         reader.add_error("devices", "it names a device twice", "name each once")
@@ -97,8 +93,7 @@ log = logging.getLogger("shadowprice.executors")
 RESYNC_SECONDS: Final = 1.0
 """Seconds between resyncs. They find what no bell announces, such as killed supervisors."""
 
-CLAIM_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a supervisor has to claim its generation before another is started."""
+CLAIM_TIMEOUT_SECONDS: Final = 5.0  # of a supervisor, before another is started
 
 
 class LocalExecutor(DiskExecutor[TrackedGeneration]):
@@ -121,16 +116,13 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             Path(self._settings.users) if self._settings.users else default_users
         )
         self._machine = MachineAllocator(sorted(os.sched_getaffinity(0)), self._settings.devices)
-        self._lock: FileLock | None = None
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
         self._background = BackgroundTasks(log, options.failed)
         self._launched: set[int] = set()
-        self._launch_errors: dict[tuple[str, int], str] = {}
-        """Why the supervisors of accepted generations couldn't be started."""
-        self._warnings: dict[tuple[str, int], str] = {}
-        """The last warning about each generation that a resync couldn't check."""
+        self._launch_errors: dict[tuple[str, int], str] = {}  # of supervisors
+        self._warnings: dict[tuple[str, int], str] = {}  # the last one of each generation
         self._bell_bytes = b""
 
     @property
@@ -177,7 +169,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             raise ExecutorError(
                 f"{self.path} is in use by another service; stop it, or use another --data"
             )
-        self._registry.open()
+        self._open_store()
         if not self._bell_path.is_fifo():  # backup tools may restore it as a file
             self._bell_path.unlink(missing_ok=True)
             os.mkfifo(self._bell_path, 0o600)
@@ -201,7 +193,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                     "one (systemd: Delegate=memory), or set memory=rlimit"
                 )
             self._memory = "cgroup" if can_limit else "rlimit"
-        self._registry.load_existing()
+        self._load_existing()
 
     async def close(self) -> None:
         """Release the directory; running generations continue."""
@@ -220,15 +212,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             os.close(bell)
 
     def _release_lock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is None:
-            return
-        try:
-            if self._cgroup is not None:
-                with contextlib.suppress(OSError):  # not empty while generations run
-                    self._cgroup.rmdir()
-        finally:
-            lock.release()
+        if self._lock is not None and self._cgroup is not None:
+            with contextlib.suppress(OSError):  # not empty while generations run
+                self._cgroup.rmdir()
+        self._unlock()
 
     async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
@@ -243,40 +230,28 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
-            receipt, entry, refusal = await self._registry.start(
-                spec, partial(self._prepare, spec), self._files(spec)
-            )
+            receipt, entry, refusal = await self._accept_start(spec, partial(self._prepare, spec))
             if entry is not None:
                 if not refusal:
                     await asyncio.to_thread(self._launch, entry)
                 await self._poll(entry)
             return receipt
 
-    def _files(self, spec: GenerationSpec) -> JobFiles:
-        own = self._job_directory(spec)
-        return JobFiles(own / "work", partial(self._unpack, spec, own))
-
     def _job_directory(self, spec: GenerationSpec) -> Path:
         """Return the job's directory, which belongs to its user."""
         if spec.program.user:
             return self._users.job(key_digest(spec.job))
-        return self._registry.store.job(spec.job)
+        return self._store.job(spec.job)
 
-    def _unpack(self, spec: GenerationSpec, own: Path) -> UnpackFailure | None:
-        """Fill the job's directory; return the cause if that fails."""
-        owner = None
-        try:
-            if spec.program.user:
-                user = user_credentials(spec.program.user)
-                self._users.make(key_digest(spec.job), user)
-                owner = user["uid"], user["gid"]
-            else:
-                make_private(own)
-        except PlacementError as error:
-            return UnpackFailure(str(error), lasting=False)
-        except OSError as error:
-            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
-        return unpack_files(spec.archive, own / "work", owner)
+    def _make_job_directory(self, spec: GenerationSpec, directory: Path) -> tuple[int, int] | None:
+        if not spec.program.user:
+            return super()._make_job_directory(spec, directory)
+        user = user_credentials(spec.program.user)
+        self._users.make(key_digest(spec.job), user)
+        return user["uid"], user["gid"]
+
+    def _remove_job_files(self, job: str) -> None:
+        self._users.remove(key_digest(job))
 
     def _prepare(
         self, spec: GenerationSpec, entry: TrackedGeneration
@@ -331,16 +306,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         else:
             self._launch_errors.pop(key, None)
 
-    async def stop(
-        self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
-        """Stop a generation; see `Executor.stop`."""
-        async with self._registry.job_lock(job):
-            receipt, entry = await self._registry.stop(command, job, generation, grace)
-            if entry is not None:
-                await self._poll(entry)
-            return receipt
-
     # ------------------------------------------------------------------ following
 
     def _on_bell(self) -> None:
@@ -357,7 +322,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     async def _poll(self, entry: TrackedGeneration) -> None:
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
-        await self._registry.refresh(entry)
+        await super()._poll(entry)
         if entry.stop_ordered:
             children.signal_supervisor(entry.state, signal.SIGTERM)
 
@@ -492,42 +457,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch()
-
-    # ------------------------------------------------------------------ retention and queries
-
-    async def delete_job_data(self, job: str) -> None:
-        """Remove the files of a finished job."""
-        async with self._registry.job_lock(job):
-            if await self._registry.delete_job_data(job):
-                try:
-                    await asyncio.to_thread(self._users.remove, key_digest(job))
-                except OSError as error:
-                    raise ExecutorError(f"{self.path}: {error}") from error
-
-    async def logs(
-        self,
-        job: str,
-        generation: int | None = None,
-        process: str = "worker-0",
-        *,
-        start: int | None = None,
-        max_bytes: int = 65_536,
-    ) -> LogChunk:
-        """Return a chunk of a process's log; see `Executor.logs`."""
-        return await asyncio.to_thread(self._logs, job, generation, process, start, max_bytes)
-
-    def _logs(
-        self, job: str, number: int | None, process: str, start: int | None, max_bytes: int
-    ) -> LogChunk:
-        numbers = self._registry.store.generations(job)
-        if number is None:
-            number = max(
-                (candidate for candidate in numbers if self._registry.has_logs(job, candidate)),
-                default=0,
-            )
-        if number not in numbers:
-            raise KeyError(f"{process} of generation {number}")
-        return self._registry.read_log(job, number, process, start, max_bytes)
 
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the jobs that run on this machine; see `observation`."""

@@ -90,8 +90,7 @@ class UserJobDirs:
 
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
-_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20
-"""With a lower limit, programs can't start."""
+_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20  # with a lower limit, programs can't start
 
 
 def build_launch_plan(

@@ -25,11 +25,8 @@ _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 _NVIDIA_NODES: Final = Path("/dev")
 _AMD: Final = Path("/sys/class/kfd/kfd/topology/nodes")
 
-MAX_NUMBER_DIGITS: Final = 9
-"""Maximum digits of a device number in a variable; longer ones are invalid."""
-
-MAX_FAKE_DEVICES: Final = 4_096
-"""Maximum number of simulated GPUs of a server, on a machine without GPUs."""
+MAX_NUMBER_DIGITS: Final = 9  # of a device number in a variable; longer ones are invalid
+MAX_FAKE_DEVICES: Final = 4_096  # simulated GPUs of a server on a machine without GPUs
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,9 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-IDLE_TIMEOUT_SECONDS = 180.0
-"""Seconds that an actor waits for `go` before it exits, so that unused actors don't remain."""
-
+IDLE_TIMEOUT_SECONDS = 180.0  # of an actor without `go`, so that unused ones end
 POLL_SECONDS = 0.1  # seconds between polls of a supervisor's state
-
 CLAIM_TIMEOUT_SECONDS = 60.0  # maximum seconds for a supervisor to start
-
 IDLE = "idle"  # version that is reported before `go`
 DAMAGED = "damaged"  # version that is reported if the state of a process can't be read
 

@@ -30,14 +30,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
-SLOW_THREADS: Final = 256
-"""Threads of their own for requests that may wait for a minute, so that others never wait."""
+SLOW_THREADS: Final = 256  # for requests that may wait for a minute, so that others never do
 
 _SLOW_REQUESTS: Final = frozenset({"create", "clear", "collect"})
 _SLOW_METHODS: Final = frozenset({"go", "retire"})
 
 LONG_POLL_SECONDS: Final = 20.0  # timeout in seconds of an actor's long poll
-
 CALL_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of a call to an actor
 
 _ACTOR_CONCURRENCY: Final = 8

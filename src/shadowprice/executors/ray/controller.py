@@ -44,9 +44,7 @@ from shadowprice.executors.ray.session import RayGeneration, RayProcess, RaySess
 
 log = logging.getLogger("shadowprice.executors")
 
-PEER_ENDED_COMMAND: Final = -1
-"""Stop command for the remaining processes of a generation that has its result."""
-
+PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known
 BRIDGE_CALL_TIMEOUT_SECONDS: Final = 90.0  # timeout in seconds of a request to the bridge
 
 

@@ -10,7 +10,6 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence, Set
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,12 +29,10 @@ from shadowprice.executors.contract import (
     ServerGone,
     ServerInfo,
     ServerSeen,
-    UnpackFailure,
 )
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
 from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
-from shadowprice.executors.generations.store import JobFiles, unpack_files
 from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
 from shadowprice.executors.ray.bundle import digest, source_files
 from shadowprice.executors.ray.controller import RayGenerationController
@@ -56,14 +53,9 @@ from shadowprice.uploads.unpacking import remove_unpacked
 log = logging.getLogger("shadowprice.executors")
 
 RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and processes
-
 CONNECT_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of Ray's connection setup
-
-PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4
-"""Timeout in seconds of a progress poll; it must be far below a slot, which waits for it."""
-
-BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0
-"""Seconds that the bridge of a killed service has to exit and release the lock."""
+PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4  # far below a slot, which waits for it
+BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0  # of the bridge of a killed service, for the lock
 
 
 class RayUnreachableError(ExecutorError):
@@ -92,13 +84,12 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         super().__init__(Path(options.directory), RayGeneration)
         self._namespace = options.namespace
         self._expected: frozenset[str] = frozenset()
-        self._lock: FileLock | None = None
         self._uses_client = False
         self._health_error = ""
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
         self._background = BackgroundTasks(log, options.failed)
         base = Path(settings.shared) if settings.shared else self.path
-        self.session = RaySession(settings, base, self._background, self._registry.refresh)
+        self.session = RaySession(settings, base, self._background, super()._poll)
 
     @property
     def capabilities(self) -> ExecutorCapabilities:
@@ -137,7 +128,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         try:
             await self._connect()
             await self._poll_nodes()
-            await asyncio.to_thread(self._registry.load_existing)
+            await asyncio.to_thread(self._load_existing)
         except BaseException:
             await self.close()
             raise
@@ -148,7 +139,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         )
 
     def _open(self) -> None:
-        self._registry.open()
+        self._open_store()
         make_private(self.session.base)
         mark = self.session.base / ".shadowprice-id"
         if not mark.exists():
@@ -217,11 +208,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if link is not None:
             await link.close()
 
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
-
     async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
@@ -238,43 +224,29 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         async with self._registry.job_lock(spec.job):
             if self.session.link is None or not self.session.link.is_running:
                 raise ExecutorError("not connected to Ray")
-            receipt, entry, refusal = await self._registry.start(
+            receipt, entry, refusal = await self._accept_start(
                 spec,
                 lambda _: build_launch_plan(spec, self.session.nodes, self._registry.allocations),
-                self._files(spec),
             )
             if entry is not None:
-                await self._registry.refresh(entry)
+                await self._poll(entry)
                 if not refusal and not entry.is_finished:
                     self._drive(entry)
             return receipt
 
-    def _files(self, spec: GenerationSpec) -> JobFiles:
-        return JobFiles(self.session.folder(spec.job) / "work", partial(self._unpack, spec))
-
-    def _unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
-        """Fill the job's directory, which all nodes see; return the cause if that fails."""
-        try:
-            make_private(self.session.folder(spec.job))
-        except OSError as error:
-            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
-        return unpack_files(spec.archive, self.session.folder(spec.job) / "work")
+    def _job_directory(self, spec: GenerationSpec) -> Path:
+        """Return the job's directory, which all nodes see."""
+        return self.session.folder(spec.job)
 
     def _drive(self, entry: RayGeneration) -> None:
         entry.driving = self._background.spawn(
             "drive", RayGenerationController(self.session, entry).run(), entry.task_description
         )
 
-    async def stop(
-        self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
-        """Stop a generation; see `Executor.stop`."""
-        async with self._registry.job_lock(job):
-            receipt, entry = await self._registry.stop(command, job, generation, grace)
-            if entry is not None:
-                await self._registry.refresh(entry)
-                entry.changed.set()
-            return receipt
+    async def _poll(self, entry: RayGeneration) -> None:
+        """Emit a generation's new reports, and wake its controller."""
+        await super()._poll(entry)
+        entry.changed.set()
 
     # ------------------------------------------------------------------ following
 
@@ -402,64 +374,31 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def delete_job_data(self, job: str) -> None:
-        """Remove the files of a finished job."""
-        async with self._registry.job_lock(job):
-            if await self._registry.delete_job_data(job):
-                try:
-                    await asyncio.to_thread(self._remove_folder, job)
-                except OSError as error:
-                    raise ExecutorError(f"{self.session.folder(job)}: {error}") from error
-
-    def _remove_folder(self, job: str) -> None:
+    def _remove_job_files(self, job: str) -> None:
         remove_unpacked(self.session.folder(job) / "work")
         shutil.rmtree(self.session.folder(job), ignore_errors=True)
-
-    async def logs(
-        self,
-        job: str,
-        generation: int | None = None,
-        process: str = "worker-0",
-        *,
-        start: int | None = None,
-        max_bytes: int = 65_536,
-    ) -> LogChunk:
-        """Return a chunk of a process's log; see `Executor.logs`."""
-        numbers = await asyncio.to_thread(self._registry.store.generations, job)
-        if generation is None:
-            with_logs = [number for number in numbers if self._has_logs(job, number)]
-            generation = max(with_logs, default=0)
-        if generation not in numbers:
-            raise KeyError(f"{process} of generation {generation}")
-        entry = self._registry.entries.get((job, generation))
-        if entry is not None and not entry.is_finished:
-            max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
-            return await self._live_logs(entry, process, start, max_bytes)
-        return await asyncio.to_thread(
-            self._registry.read_log, job, generation, process, start, max_bytes
-        )
 
     def _has_logs(self, job: str, number: int) -> bool:
         entry = self._registry.entries.get((job, number))
         if entry is not None and not entry.is_finished:
             return entry.phase == RUNNING
-        return self._registry.has_logs(job, number)
+        return super()._has_logs(job, number)
 
-    async def _live_logs(
-        self, entry: RayGeneration, process: str, start: int | None, max_bytes: int
+    async def _read_log(
+        self, job: str, number: int, process: str, start: int | None, max_bytes: int
     ) -> LogChunk:
+        """Return a chunk of a log, of a running process from its node."""
+        entry = self._registry.entries.get((job, number))
+        if entry is None or entry.is_finished:
+            return await super()._read_log(job, number, process, start, max_bytes)
+        max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
         part = next(
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
         )
         if part is not None and not part.on_node:  # its log was copied after its actor's end
+            folder = entry.generation.logs
             return await asyncio.to_thread(
-                read_chunk,
-                entry.generation.logs,
-                entry.number,
-                process,
-                start,
-                max_bytes,
-                complete=True,
+                read_chunk, folder, number, process, start, max_bytes, complete=True
             )
         response = None
         if part is not None and self.session.link is not None and entry.phase == RUNNING:

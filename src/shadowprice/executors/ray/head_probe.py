@@ -9,8 +9,7 @@ from typing import Final
 
 PROBE_TIMEOUT_SECONDS: Final = 5.0
 
-MAX_CONNECT_ATTEMPTS: Final = 3
-"""Retries cover Ray Client servers that crash when they start; see `is_transient`."""
+MAX_CONNECT_ATTEMPTS: Final = 3  # because some Ray Client servers crash; see `is_transient`
 
 
 def is_transient(error: BaseException) -> bool:

@@ -30,8 +30,7 @@ from shadowprice.executors.processes import (
 _RESOURCE_NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
 _IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
 _ACCELERATOR: Final = "ray.io/accelerator-type"
-_MAX_NAMES: Final = int(bounds.RESOURCES.maximum)
-"""Maximum number of resources and of labels read from a node."""
+_MAX_NAMES: Final = int(bounds.RESOURCES.maximum)  # of resources and of labels of a node
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.background import BackgroundTasks
@@ -18,8 +18,6 @@ from shadowprice.executors.generations.registry import RemoteGeneration
 from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 from shadowprice.executors.ray.bridge_client import BridgeClient
 from shadowprice.executors.ray.launch_plan import RayNode
-
-_NAMES: Final = ("log_bytes", "lost_after", "memory", "node_dir", "patience", "shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class RaySettings:
 
 def read_settings(values: Mapping[str, str]) -> RaySettings:
     """Parse the settings; raise InputError with all errors."""
-    reader = OptionsReader(values, _NAMES)
+    reader = OptionsReader(values, RaySettings)
     settings = RaySettings(
         reader.log_bytes(),
         reader.seconds("lost_after", 60),
@@ -162,8 +160,7 @@ class RaySession:
     token: str = ""  # content of a file in ``base``, by which nodes recognize the directory
     link: BridgeClient | None = None  # replaced when the bridge ended
     nodes: dict[str, RayNode] = field(default_factory=dict)  # by server
-    lost_actors: dict[str, str] = field(default_factory=dict)
-    """Actors of processes lost with their server, and the server whose files need cleanup."""
+    lost_actors: dict[str, str] = field(default_factory=dict)  # by actor; its files remain
 
     def folder(self, job: str) -> Path:
         """Return the job's directory on the shared file system."""

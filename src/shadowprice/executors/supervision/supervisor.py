@@ -34,16 +34,12 @@ from shadowprice.executors.generations.outcome import (
 )
 from shadowprice.executors.supervision import cgroups, children
 
-STRAY_GRACE: Final = 2.0
-"""Grace period in seconds for background processes that a job's own processes left behind."""
-
-MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20
-"""Maximum output in bytes per second and process; reading more is delayed."""
+STRAY_GRACE: Final = 2.0  # for background processes that ended processes left behind, seconds
+MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20  # of a process; reading more is delayed
 
 _READ_BYTES: Final = 65_536
 _LIFELINE: Final = "lifeline"
 _POLL_SECONDS: Final = 0.2  # seconds between checks for processes that should have ended
-
 _MIN_POLL_SECONDS: Final = 0.02  # minimum seconds between such checks, which applies after SIGKILL
 
 
@@ -57,13 +53,11 @@ class _Child:
     def __init__(self, name: str, log: LogWriter, memory: int) -> None:
         self.name = name
         self.log = log
-        self.memory = memory
-        """Limit of private memory in bytes, 0 for none."""
+        self.memory = memory  # limit of private memory in bytes, 0 for none
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe = -1
         self.code: int | None = None
-        self.taken = 0
-        """Bytes of output read in the current second."""
+        self.taken = 0  # bytes of output read in the current second
 
 
 class Supervisor:
@@ -80,27 +74,20 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, _Child] = {}
         self._exits: list[tuple[str, int]] = []
-        self._reported_exit_count = 0
-        """Number of exits in the stored state."""
+        self._reported_exit_count = 0  # number of exits in the stored state
         self._notes: dict[str, str] = {}
         self._killed: set[str] = set()
         self._forced = False
-        self._stop_command = 0
-        """Number of the stop command that was applied last."""
-        self._stopped = False
-        """A stop command arrived before any process decided the result."""
-        self._outside = False
-        """A signal without a stop command, or the closed lifeline, ended the generation."""
-        self._cut = False
-        """The closed lifeline ended the generation."""
+        self._stop_command = 0  # number of the stop command that was applied last
+        self._stopped = False  # a stop command arrived before any process decided the result
+        self._outside = False  # a signal without a command, or the lifeline, ended it
+        self._cut = False  # the closed lifeline ended the generation
         self._exited_at = 0.0
-        self._settled = 0.0
-        """Monotonic time until which helpers of workers that exited 0 may end by themselves."""
+        self._settled = 0.0  # monotonic, until which helpers may end by themselves
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
-        self._has_no_children = False
-        """Whether this process, a subreaper, has no children and so no descendants."""
+        self._has_no_children = False  # so no descendants, as it is a subreaper
         self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
         self._cgroup = Path(cgroup) if cgroup else None

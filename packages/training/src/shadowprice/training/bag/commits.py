@@ -30,8 +30,7 @@ _FORMAT: Final = "shadowprice-bag"
 _IDENTITY: Final = "bag.json"
 _LOCK: Final = ".lock"
 
-_SET_OPCODES: Final = (b"\x8f", b"\x91")
-"""Bytes of which a pickle with a set contains one: EMPTY_SET and FROZENSET."""
+_SET_OPCODES: Final = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET of pickles
 
 
 class ResultStore:

@@ -136,8 +136,7 @@ def _kill_all(workers: list[PoolWorker]) -> None:
         workers.pop().kill()
 
 
-_tokens = itertools.count(1)
-"""Tokens of bags without a store."""
+_tokens = itertools.count(1)  # tokens of bags without a store
 
 
 @dataclass(slots=True)
@@ -149,10 +148,8 @@ class _Copy:
     worker: PoolWorker
     started: float
     scratch: Path | None
-    is_planned: bool
-    """Whether it is a copy of the plan or a retry, instead of one that idle processes added."""
-    has_token: bool = False
-    """Whether it has its task's token; then no other copy of the task runs or starts."""
+    is_planned: bool  # a copy of the plan or a retry, and not added by idle processes
+    has_token: bool = False  # then no other copy of its task runs or starts
 
 
 class BagRun:
@@ -182,13 +179,10 @@ class BagRun:
         self._progress = progress
         self._waiting: deque[int] = deque()
         self._positions = {task: position for position, task in enumerate(self._remaining)}
-        self._running: dict[int, list[_Copy]] = {}
-        """Running copies of each task that has any."""
+        self._running: dict[int, list[_Copy]] = {}  # running copies of each task that has any
         self._running_count = 0
-        self._waiting_counts: Counter[int] = Counter()
-        """Waiting copies of each task."""
-        self._unstarted = len(self._remaining)
-        """Tasks of which no copy has started yet."""
+        self._waiting_counts: Counter[int] = Counter()  # waiting copies of each task
+        self._unstarted = len(self._remaining)  # tasks of which no copy has started yet
         self._started_copies = dict.fromkeys(remaining, 0)
         self._failures = dict.fromkeys(remaining, 0)
         self._failed: dict[int, TaskFailedError] = {}

@@ -16,14 +16,11 @@ from typing import Final
 from shadowprice.jobs.files import replace_file
 from shadowprice.training.generation import say
 
-_MIN_AGE_SECONDS: Final = 2.0
-"""Age from which a file is cached: a change right after a write may leave its timestamps equal."""
+_MIN_AGE_SECONDS: Final = 2.0  # of cached files: later changes have other timestamps
 
-_complete: Final[dict[Path, object]] = {}
-"""Fingerprints of complete checkpoints, so that a process reads each of them only once."""
+_complete: Final[dict[Path, object]] = {}  # fingerprints, so that each is read once
 
-_sealed_here: Final[set[Path]] = set()
-"""Checkpoints that this process sealed; it doesn't read them again."""
+_sealed_here: Final[set[Path]] = set()  # by this process, and not read again
 
 
 def seal(path: Path) -> None:

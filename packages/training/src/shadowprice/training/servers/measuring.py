@@ -11,8 +11,7 @@ from typing import Final
 
 from shadowprice.training.servers.locality import Distance
 
-MIN_WEIGHT: Final = 0.05
-"""Weight of the newest value in a running mean, from the 20th value on."""
+MIN_WEIGHT: Final = 0.05  # weight of the newest value in a running mean, from the 20th value on
 
 
 class RunningMean:

@@ -17,10 +17,8 @@ class ChunkOrder:
     def __init__(self, samples: Sequence[int], seed: int) -> None:
         self._samples = tuple(samples)
         self._seed = seed
-        self.chunks = lru_cache(maxsize=4)(self._chunks)
-        """Return the chunks of an epoch in order."""
-        self.within = lru_cache(maxsize=16)(self._within)
-        """Return the samples of a chunk in an epoch's order, by index in the chunk."""
+        self.chunks = lru_cache(maxsize=4)(self._chunks)  # return the chunks of an epoch in order
+        self.within = lru_cache(maxsize=16)(self._within)  # samples of a chunk in order, by index
 
     def minibatches(self, minibatch: int) -> tuple[int, ...]:
         """Return the number of mini-batches in each chunk, for mini-batches of a given size."""

@@ -32,11 +32,10 @@ from shadowprice.training.generation import nccl_here, no_backend, own_device
 from shadowprice.training.servers.measuring import TrafficMeter
 from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
 
+# No timeout: a worker computes as long as necessary, and the other's death ends a wait.
 _FOREVER: Final = timedelta(days=3650)
-_TRANSFER_TIMEOUT_SECONDS: Final = 60.0
-"""Timeout of a tensor in transit, in seconds, plus its transfer time at `_MIN_BYTES_PER_SECOND`."""
-_MIN_BYTES_PER_SECOND: Final = 10e6
-"""Minimum bandwidth in bytes per second; a slower tensor counts as lost."""
+_TRANSFER_TIMEOUT_SECONDS: Final = 60.0  # plus the time at `_MIN_BYTES_PER_SECOND`
+_MIN_BYTES_PER_SECOND: Final = 10e6  # bandwidth below which a tensor counts as lost
 _MIN_POLL_SECONDS: Final = 20e-6
 _MAX_POLL_SECONDS: Final = 1e-3  # seconds between two polls of a transfer, at first and later
 
@@ -148,8 +147,7 @@ _INLINE: Final = 1
 _SHARED: Final = 2
 _TRANSPORT: Final = 3
 """How a payload travels: after its header, in shared memory, or through a GPU transport."""
-_MIN_SHARED_BYTES: Final = 4096
-"""Minimum bytes of a payload for shared memory; below, it saves nothing."""
+_MIN_SHARED_BYTES: Final = 4096  # of a payload for shared memory; below, it saves nothing
 
 _TYPES: Final = (
     torch.uint8,
@@ -159,7 +157,6 @@ _TYPES: Final = (
     torch.float16,
     torch.bfloat16,
 )
-"""No timeout, because a worker computes as long as necessary; the other's death ends a wait."""
 
 _LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
 """Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
@@ -229,11 +226,9 @@ class PairLink:
         self._group = group
         self._other = 1 - rank
         self._wire = wire
-        self.device = _CPU if wire is None else wire.device
-        """Device of gradients and parameters."""
+        self.device = _CPU if wire is None else wire.device  # device of gradients and parameters
         self.memory: SharedMemoryBuffer | None = None
-        self.traffic = TrafficMeter()
-        """Meter of moved bytes, which several links may share."""
+        self.traffic = TrafficMeter()  # meter of moved bytes, which several links may share
         self._received: dict[MessageKind, Any] = {}
 
     @property

@@ -38,10 +38,8 @@ class ParameterServer:
         self.version = version
         self.changed = threading.Condition()
         self.traffic = TrafficMeter()
-        self.ended: str = ""
-        """``done``, ``stop``, ``gone`` or ``failed`` once it has ended; empty while it runs."""
-        self.failure: BaseException | None = None
-        """The error of a failed server."""
+        self.ended: str = ""  # ``done``, ``stop``, ``gone`` or ``failed``; empty while it runs
+        self.failure: BaseException | None = None  # the error of a failed server
         self._keeps = keeps
         self._staged: dict[Key, Any] = {}
         self._last_pushed: dict[int, Key] = {}
@@ -153,9 +151,7 @@ class ParameterServer:
             self.changed.notify_all()
 
 
-KIND = "training with parameter servers"
-"""Kind of the checkpoints, for `Restored.check_kind`."""
-
+KIND = "training with parameter servers"  # kind of the checkpoints, for `Restored.check_kind`
 _POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
 
 _LEAVE_TIMEOUT_SECONDS: float = 10.0
@@ -201,8 +197,7 @@ class Leader(ParameterServer):
         shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
         super().__init__(shard, assigner.committed, keeps=settings.synchronous)
         self.measured = LeaderMetrics(shard.gradient_bytes)
-        self.followers: list[Link] = []
-        """Links to the other servers, in their order."""
+        self.followers: list[Link] = []  # links to the other servers, in their order
         self._recipe, self._settings = recipe, settings
         self._assigner = assigner
         self._localities = localities
@@ -210,17 +205,13 @@ class Leader(ParameterServer):
         self._live: set[int] = set()
         self._joined: set[int] = set()
         self._last_requests: dict[int, float] = {}
-        self._waiting: set[int] = set()
-        """Workers whose request waits for an assignment or for slower workers."""
+        self._waiting: set[int] = set()  # for an assignment or for slower workers
         self._timeout = settings.patience
-        self._progress_clocks: dict[int, int] = {}
-        """Committed mini-batches by worker, for bounded staleness."""
+        self._progress_clocks: dict[int, int] = {}  # committed mini-batches by worker
         self._buffers: dict[Key, Any] = {}
         self._losses: dict[Key, float] = {}
-        self._has_assigned = False
-        """Whether any work was assigned in this generation."""
-        self._result_worker: int | None = None
-        """The worker that shows the result; None until it is chosen."""
+        self._has_assigned = False  # whether any work was assigned in this generation
+        self._result_worker: int | None = None  # which shows the result; None before
         if recipe.data.has_locations and not settings.synchronous and not assigner.finished:
             # In a thread, because locations must not delay training.
             threading.Thread(target=self._locate, args=(assigner.epoch,), daemon=True).start()

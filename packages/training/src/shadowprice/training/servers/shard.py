@@ -88,12 +88,9 @@ class Shard:
         flat = torch.cat(
             [item.detach().reshape(-1).cpu() for _, item in trainable_parameters(model)]
         )
-        self.values = flat[first:last].clone().to(device or "cpu")
-        """The parameters, in one dimension."""
-        self.gradient_bytes = layout.elements * self.values.element_size()
-        """Size of a gradient of the whole model in bytes."""
-        self.buffers = flattened_buffers(model)
-        """Buffers of the model, used on the leading server only."""
+        self.values = flat[first:last].clone().to(device or "cpu")  # the parameters, flat
+        self.gradient_bytes = layout.elements * self.values.element_size()  # of the whole model
+        self.buffers = flattened_buffers(model)  # used on the leading server only
         self.pieces = layout.pieces(ps_rank, ps_count)
         self._shapes = model_shapes(model)
         self._schedule = recipe.schedule

@@ -112,14 +112,12 @@ class Worker:
         self._order = recipe.order()
         self._steps = recipe.steps(settings.parts)
         self._chunks = ChunkPrefetcher(recipe.data.fetch, settings.keep)
-        self.leads = False
-        """Whether this worker, the first of the remaining ones, is to show the result."""
+        self.leads = False  # whether it is to show the result, as the first remaining one
         self._version = -1
         self._wanted = 0
         self._computing = self._exchanging = 0.0
         self._moved = 0
-        self._due = 0.0
-        """Earliest commit time of the current or last mini-batch, for a minimum pace."""
+        self._due = 0.0  # earliest commit time of a mini-batch, for a minimum pace
 
     @property
     def gradient_bytes(self) -> int:
