@@ -19,7 +19,7 @@ from shadowprice.executors.contract import (
     ServerAllocation,
     Started,
 )
-from shadowprice.executors.generations.generation import RUNNING
+from shadowprice.executors.generations.generation import Phase
 from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.ray.bridge_client import BridgeError
 from shadowprice.executors.ray.controller import RayGenerationController
@@ -355,7 +355,7 @@ def test_process_is_found_again_after_a_failed_look(
             gone.append(event["name"])
 
     def launching(self: RayGenerationController, **change: Any) -> None:
-        if change.get("phase") != RUNNING:  # as if the service was killed before
+        if change.get("phase") != Phase.RUNNING:  # as if the service was killed before
             write(self, **change)
 
     async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:

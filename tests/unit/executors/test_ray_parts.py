@@ -22,10 +22,9 @@ from shadowprice.executors.contract import (
     ServerAllocation,
 )
 from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    ENDED,
     TERMINAL_PHASES,
     GenerationDirectory,
+    Phase,
     boot_id,
     start_time,
 )
@@ -274,7 +273,13 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         log_bytes=10_000,
         limit_memory=False,
     )
-    state = {"phase": ACCEPTED, "command": 0, "agent": os.getpid(), "accepted": 0.0, "at": 0.0}
+    state = {
+        "phase": Phase.ACCEPTED,
+        "command": 0,
+        "agent": os.getpid(),
+        "accepted": 0.0,
+        "at": 0.0,
+    }
     made = GenerationDirectory.create(tmp_path / "part", plan, state)
     reading, writing = os.pipe()
     words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "part"), str(reading), "detach"]
@@ -284,7 +289,7 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
     finally:
         os.close(reading)
         os.close(writing)
-    assert made.state()["phase"] == ENDED, made.state()
+    assert made.state()["phase"] == Phase.ENDED, made.state()
     assert made.state()["ending"] == "done"
 
 

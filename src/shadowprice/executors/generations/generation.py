@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +30,19 @@ from shadowprice.executors.generations.disk import (
     sync_directory,
 )
 
-ACCEPTED: Final = "accepted"
-LAUNCHING: Final = "launching"
-RUNNING: Final = "running"
-ENDED: Final = "ended"
-REFUSED: Final = "refused"
-TERMINAL_PHASES: Final = frozenset({ENDED, REFUSED})
-DAMAGED: Final = "damaged"  # phase of a generation whose state can't be read
+
+class Phase(StrEnum):
+    """State of a generation."""
+
+    ACCEPTED = "accepted"
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    ENDED = "ended"
+    REFUSED = "refused"
+    DAMAGED = "damaged"  # its stored state can't be read
+
+
+TERMINAL_PHASES: Final = frozenset({Phase.ENDED, Phase.REFUSED})
 STATE_SLOT_BYTES: Final = 8192  # at least, for a slot of ``state``: enough for a log tail
 STATE_TEXT_CHARACTERS: Final = 500  # of texts that don't fit, such as a program's path
 STOP_BYTES: Final = 256
@@ -131,20 +138,20 @@ class GenerationDirectory:
         """Claim it for its only launch; return the lock, or None if it must not be launched."""
         until = time.monotonic() + CLAIM_LOCK_SECONDS
         while (lock := self.try_lock()) is None:
-            if self.state()["phase"] != ACCEPTED or time.monotonic() > until:
+            if self.state()["phase"] != Phase.ACCEPTED or time.monotonic() > until:
                 return None
             time.sleep(0.01)
         with contextlib.ExitStack() as stack:
             stack.enter_context(lock)
             state = self.state()
-            if state["phase"] != ACCEPTED:
+            if state["phase"] != Phase.ACCEPTED:
                 return None
             if self.stop()["command"]:
                 reason = "it was stopped before it started"
-                refused = {"phase": REFUSED, "at": time.time(), "reason": reason}
+                refused = {"phase": Phase.REFUSED, "at": time.time(), "reason": reason}
                 self.write_state({**state, **refused})
                 return None
-            self.write_state({**state, **supervisor, "phase": LAUNCHING, "at": time.time()})
+            self.write_state({**state, **supervisor, "phase": Phase.LAUNCHING, "at": time.time()})
             stack.pop_all()
         return lock
 
@@ -154,7 +161,7 @@ class GenerationDirectory:
         if lock is None:
             return False
         with lock:
-            lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            lost = {"phase": Phase.ENDED, "at": time.time(), "ending": "lost", "reason": reason}
             try:
                 state = self.state()
             except ValueError:
@@ -163,7 +170,7 @@ class GenerationDirectory:
                 return True
             if state["phase"] in TERMINAL_PHASES:
                 return True
-            if state["phase"] == ACCEPTED:
+            if state["phase"] == Phase.ACCEPTED:
                 return False
             self.write_state({**state, **lost})
             return True

@@ -29,6 +29,16 @@ class GenerationOutcome:
     reason: str
     from_outside: bool = False
 
+    def record(self) -> dict[str, Any]:
+        """Return its fields as they are in a generation's state."""
+        return {
+            "ending": self.ending,
+            "process": self.process,
+            "code": self.code if self.code >= 0 else None,
+            "reason": self.reason,
+            "outside": self.from_outside,
+        }
+
 
 def shell_exit_status(returned: int) -> int:
     """Return the exit status as shells report it: 128 + n for death by signal n."""

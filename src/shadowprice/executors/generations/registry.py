@@ -48,16 +48,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    DAMAGED,
-    ENDED,
-    LAUNCHING,
-    REFUSED,
-    RUNNING,
-    TERMINAL_PHASES,
-    GenerationDirectory,
-)
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory, Phase
 from shadowprice.executors.generations.store import (
     GenerationStore,
     UnpackedJobs,
@@ -89,7 +80,7 @@ class TrackedGeneration:
         self.number = number
         self.key = key_digest(job)
         self.generation = generation
-        self.state: dict[str, Any] = {"phase": ACCEPTED, "command": 0, "accepted": 0.0}
+        self.state: dict[str, Any] = {"phase": Phase.ACCEPTED, "command": 0, "accepted": 0.0}
         self.placement: tuple[ServerAllocation, ...] = ()
         self.processes: tuple[str, ...] = ()
         self.allocations: list[dict[str, Any]] = []
@@ -143,7 +134,7 @@ class TrackedGeneration:
         except FileNotFoundError:  # not accepted yet, or already removed
             return
         except (OSError, ValueError):
-            self.state = {**self.state, "phase": DAMAGED}
+            self.state = {**self.state, "phase": Phase.DAMAGED}
         self.stop_ordered = bool(self._stop_command)
         self.placement = tuple(
             ServerAllocation(*share) for share in self.state.get("placement", ())
@@ -178,7 +169,7 @@ class TrackedGeneration:
     def _started(self) -> Started | None:
         # A generation lost during its launch has no start time, but needs a `Started` first.
         started = self.state.get("started")
-        if started is None and self.phase == ENDED:
+        if started is None and self.phase == Phase.ENDED:
             started = self.state.get("at", 0.0)
         if started is None:
             return None
@@ -194,7 +185,7 @@ class TrackedGeneration:
         workers = [name for name in self.processes if name.startswith("worker-")]
         ended = tuple(name for name in workers if exits.get(name) == 0)
         running = tuple(name for name in workers if name not in exits)
-        if self.phase != RUNNING or self.stop_ordered or not ended or not running:
+        if self.phase != Phase.RUNNING or self.stop_ordered or not ended or not running:
             self._uneven_since = None
             return None
         now = time.monotonic()
@@ -208,10 +199,10 @@ class TrackedGeneration:
     def _end(self) -> Ended | StartRefused | None:
         ended = float(self.state.get("at", 0.0))
         reason = escape_controls(str(self.state.get("reason", "")))
-        if self.phase == REFUSED:
+        if self.phase == Phase.REFUSED:
             command = self.state["command"]
             return StartRefused(command, self.job, self.number, ended, reason)
-        if self.phase != ENDED:
+        if self.phase != Phase.ENDED:
             return None
         return Ended(
             command=self._stop_command,
@@ -233,7 +224,7 @@ class TrackedGeneration:
         elif self.stop_ordered:
             phase = GenerationPhase.STOPPING
         else:
-            not_running_yet = self.phase in {ACCEPTED, LAUNCHING}
+            not_running_yet = self.phase in {Phase.ACCEPTED, Phase.LAUNCHING}
             phase = GenerationPhase.STARTING if not_running_yet else GenerationPhase.RUNNING
         return GenerationStatus(
             job=self.job,

@@ -37,10 +37,9 @@ from shadowprice.executors.generations.disk import (
     sync_directory,
 )
 from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    REFUSED,
     TERMINAL_PHASES,
     GenerationDirectory,
+    Phase,
     identities_differ,
 )
 from shadowprice.uploads.unpacking import is_unpacked, remove_unchanged, remove_unpacked, unpack
@@ -52,7 +51,7 @@ KEPT_LOG_GENERATIONS: Final = 20  # number of a job's ended generations that kee
 def initial_state(command: int, refusal: str) -> dict[str, Any]:
     """Return the first state of a generation; it is refused if ``refusal`` isn't empty."""
     now = time.time()
-    phase = REFUSED if refusal else ACCEPTED
+    phase = Phase.REFUSED if refusal else Phase.ACCEPTED
     return {"phase": phase, "command": command, "accepted": now, "at": now, "reason": refusal}
 
 

@@ -20,13 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from shadowprice.executors.contract import Ending
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    ENDED,
-    REFUSED,
-    RUNNING,
-    TERMINAL_PHASES,
-)
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
 from shadowprice.executors.generations.outcome import ProcessExit, outcome_from_exits
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_failure_reason
@@ -197,10 +191,10 @@ class GenerationLauncher:
         else:
             readable = True
         if secret is not None and not objects.is_own(secret):
-            if entry.phase == ACCEPTED:
+            if entry.phase == Phase.ACCEPTED:
                 return str(self._already_exists_error("secrets", objects.name))
             secret = None
-        if secret is None and readable and entry.phase == ACCEPTED:
+        if secret is None and readable and entry.phase == Phase.ACCEPTED:
             return "its launch was interrupted before it created the secret"
         if secret is not None:
             objects.uids["secrets"] = str(secret["metadata"]["uid"])
@@ -209,12 +203,12 @@ class GenerationLauncher:
         for part in entry.parts.values():
             if part.process in views:
                 part.view = merge_pod_view(part.view, views[part.process])
-            if part.view is None and entry.phase == RUNNING:
+            if part.view is None and entry.phase == Phase.RUNNING:
                 # Deleted meanwhile; its node needs a moment to kill the processes.
                 part.vanished = time.monotonic()
             if part.view is None or part.view.deleting:
                 part.stop_requested = entry.termination_requested
-        if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
+        if entry.phase == Phase.ACCEPTED and entry.parts.keys() - views.keys():
             # A missing pod may have run and been deleted, so it must not start again.
             return "its launch was interrupted before it created all pods"
         return await self._open_gates()
@@ -229,7 +223,7 @@ def _launch_obstacle(state: Mapping[str, Any]) -> str:
     if not state:
         return "its record was deleted"
     # A service that took over recorded that before it deleted the secret.
-    if state["phase"] != ACCEPTED or state.get("closing"):
+    if state["phase"] != Phase.ACCEPTED or state.get("closing"):
         return "another service has taken it over"
     return "it was stopped before it started" if state.get("stop") else ""
 
@@ -260,7 +254,12 @@ REFUSED_SECONDS: Final = 10.0
 Other errors become an obstacle if they last as long.
 """
 
-_OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
+_OVER: Final[Mapping[str, Any]] = {
+    "phase": Phase.ENDED,
+    "end": None,
+    "deciding": None,
+    "plan": None,
+}
 
 
 class KubernetesGenerationController:
@@ -323,7 +322,7 @@ class KubernetesGenerationController:
         if self._obstructed_since is None:
             self._obstructed_since = now
         settings = self._session.settings
-        starting = entry.phase == ACCEPTED and not entry.stop_ordered
+        starting = entry.phase == Phase.ACCEPTED and not entry.stop_ordered
         if not (starting or self._has_to_end()):
             return
         seconds_obstructed = now - self._obstructed_since
@@ -357,8 +356,8 @@ class KubernetesGenerationController:
         if views:
             pods = ", ".join(sorted(view.name for view in views[:3]))
             reason = f"its pods couldn't be deleted and may still run ({pods}): {error}"
-        if entry.phase == ACCEPTED and not views:
-            await self._write(phase=REFUSED, reason=reason, plan=None)
+        if entry.phase == Phase.ACCEPTED and not views:
+            await self._write(phase=Phase.REFUSED, reason=reason, plan=None)
         else:
             end = entry.state.get("end")
             if not end and entry.is_outcome_final:
@@ -371,14 +370,18 @@ class KubernetesGenerationController:
 
     async def _run(self) -> None:
         entry = self._entry
-        if entry.state.get("end"):
-            await self._finish_known()
+        end = entry.state.get("end")
+        if end:
+            await self._delete_all(may_continue=False)
+            await self._write(**_OVER, **end)
             return
         if not self._launched and not entry.state.get("closing"):
             launch = GenerationLauncher(self._session, entry, self._objects)
-            reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
+            reason = (
+                await launch.begin() if entry.phase == Phase.ACCEPTED else await launch.resume()
+            )
             if reason and launch.created_nothing:
-                await self._write(phase=REFUSED, reason=reason, plan=None)
+                await self._write(phase=Phase.REFUSED, reason=reason, plan=None)
                 return
             if reason:
                 await self._mark_withdrawn(reason)
@@ -405,7 +408,7 @@ class KubernetesGenerationController:
     def _is_steady(self) -> bool:
         """Return whether only events, and no timeouts, can change the generation's state."""
         entry = self._entry
-        return entry.phase == RUNNING and all(
+        return entry.phase == Phase.RUNNING and all(
             part.view is not None
             and part.view.running
             and part.vanished is None
@@ -446,14 +449,14 @@ class KubernetesGenerationController:
                 gone_since=cluster.gone_since(part.server),
                 withdrawn=bool(entry.state.get("closing")),
             )
-        if entry.phase != ACCEPTED or entry.state.get("closing"):
+        if entry.phase != Phase.ACCEPTED or entry.state.get("closing"):
             return
         parts = entry.parts.values()
         failed = any(part.end is not None and part.end.code > 0 for part in parts)
         # A process may have exited before any of its running states was observed.
         if failed or all(part.has_started or (part.end and not part.end.lost) for part in parts):
             starts = [part.view.began for part in parts if part.view and part.view.began]
-            await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
+            await self._write(phase=Phase.RUNNING, started=max([*starts, entry.state["accepted"]]))
             return
         reason = start_failure_reason(entry, settings.patience)
         if reason:
@@ -533,7 +536,7 @@ class KubernetesGenerationController:
             command, grace = PEER_ENDED_COMMAND, entry.grace
         else:
             return
-        if entry.phase == ACCEPTED and stop and not entry.state.get("closing"):
+        if entry.phase == Phase.ACCEPTED and stop and not entry.state.get("closing"):
             await self._mark_withdrawn("it was stopped before it started")
         for part in entry.parts.values():
             if part.view is not None and part.view.deleting and part.ending is None:
@@ -625,43 +628,36 @@ class KubernetesGenerationController:
     async def _finish(self) -> None:
         """Delete the generation's objects, and record its result."""
         entry = self._entry
-        refused = entry.phase == ACCEPTED and entry.state.get("closing")
+        refused = entry.phase == Phase.ACCEPTED and entry.state.get("closing")
         end = {} if refused else self._result()
         if end.get("ending") in SELF_TERMINATED:
             # Recorded first, because only the pods know this result. Otherwise a restarted
             # service would find no pods and count the generation as lost.
             await self._write(end=end)
+        if not await self._delete_all(may_continue=True):
+            return
+        if refused:
+            await self._write(phase=Phase.REFUSED, reason=refused, plan=None)
+        else:
+            await self._write(**_OVER, **end)
+
+    async def _delete_all(self, *, may_continue: bool) -> bool:
+        """Delete the generation's objects; return False if an ended process turns out to run."""
         await self._delete_named("secrets")
         pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             views = await self._objects.pods()  # listed, because events may be late
-            for view in views:
-                part = entry.parts.get(view.process)
+            for view in views if may_continue else ():
+                part = self._entry.parts.get(view.process)
                 is_ended = view.exit is not None or not self._may_run(view)
                 if part is not None and part.end is not None and not is_ended:
                     part.end, part.view, part.vanished, part.delivered = None, view, None, 0
                     self._collecting.pop(view.process, None)
-                    return
+                    return False
             await self._delete_objects(views)
             if not any(map(self._may_run, views)):
-                break
+                return True
             await asyncio.sleep(pauses.record_failure())  # until sidecars have ended
-        if refused:
-            await self._write(phase=REFUSED, reason=refused, plan=None)
-        else:
-            await self._write(**_OVER, **end)
-
-    async def _finish_known(self) -> None:
-        """Delete the remaining objects of a generation whose result is recorded."""
-        await self._delete_named("secrets")
-        while True:
-            views = await self._objects.pods()
-            await self._delete_objects(views)
-            if not any(map(self._may_run, views)):
-                break
-            await asyncio.sleep(INITIAL_BACKOFF_SECONDS)
-        end = self._entry.state["end"]
-        await self._write(**_OVER, **end)
 
     def _may_run(self, view: PodView) -> bool:
         """Return whether a pod may still run processes, on a node that isn't lost."""
@@ -702,13 +698,8 @@ class KubernetesGenerationController:
             ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
         )
         decided = entry.parts[result.process]
-        has_code = result.code >= 0 and not decided.unseen
-        return {
-            "ending": result.ending,
-            "process": result.process,
-            "code": result.code if has_code else None,
-            "reason": result.reason,
-            "outside": result.from_outside,
-            "tail": list(decided.tail),
-            "forced": any(end.killed for end in ends),
-        }
+        record = result.record()
+        if decided.unseen:
+            record["code"] = None
+        forced = any(end.killed for end in ends)
+        return {**record, "tail": list(decided.tail), "forced": forced}

@@ -33,7 +33,7 @@ from shadowprice.executors.contract import (
     ServerSeen,
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.generation import ACCEPTED, RUNNING, TERMINAL_PHASES
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
 from shadowprice.executors.generations.registry import GenerationRegistry, read_chunk
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
@@ -420,7 +420,7 @@ class KubernetesExecutor:
                 job, number, generation
             )
             self._by_key[entry.key, number] = entry
-            entry.spec = spec if state["phase"] == ACCEPTED else None
+            entry.spec = spec if state["phase"] == Phase.ACCEPTED else None
         if not entry.accepts_state(state):  # its record was deleted
             state = entry.state_without_record()
         if not entry.is_finished or entry.state is not state:
@@ -589,7 +589,7 @@ class KubernetesExecutor:
             else [
                 entry.to_status()
                 for entry in self._registry.entries.values()
-                if entry.phase == RUNNING
+                if entry.phase == Phase.RUNNING
             ]
         )
         ours = [ObservedJob(job.job, job.placement, job.started or 0.0, is_own=True) for job in own]

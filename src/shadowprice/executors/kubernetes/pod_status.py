@@ -52,35 +52,28 @@ def process_exit_of(
         since = part.vanished
         if since is None or now - since < (0.0 if withdrawn else POD_GONE_AFTER_SECONDS):
             return None
-        return (
-            _exit_after_deletion(part)
-            if part.stop_requested
-            else _lost_exit(part, _deletion_reason(part))
-        )
-    signalled = part.stop_requested
+        return _unseen_exit(part, _deletion_reason(part))
     if view.exit is not None:  # injected sidecars may run on, until the pod is deleted
-        return _observed_exit(part, view, view.exit, stop_requested=signalled)
+        return _observed_exit(part, view, view.exit, stop_requested=part.stop_requested)
     if gone_since is not None and (
         now - gone_since > lost_after or (node is not None and node.off)
     ):
         return _lost_exit(part, _node_loss_reason(part, node, lost_after))
-    if view.over and not view.running and view.began is None and not signalled:
+    if view.over and not view.running and view.began is None and not part.stop_requested:
         return _exit_before_start(part, view)
     if part.vanished is None:
         if not view.over or not _has_ended(part, view, now):
             return None
-        return (
-            _exit_after_deletion(part)
-            if signalled
-            else _lost_exit(part, _pod_end_reason(part, view))
-        )
+        return _unseen_exit(part, _pod_end_reason(part, view))
     if gone_since is not None or (view.running and now - part.vanished < POD_GONE_AFTER_SECONDS):
         return None
-    return _exit_after_deletion(part) if signalled else _lost_exit(part, _deletion_reason(part))
+    return _unseen_exit(part, _deletion_reason(part))
 
 
-def _exit_after_deletion(part: PodProcess) -> ProcessExit:
-    """Return the end of a process that was deleted, with an unknown exit status."""
+def _unseen_exit(part: PodProcess, lost_reason: str) -> ProcessExit:
+    """Return the end of a process with an unknown status: lost, unless its stop was requested."""
+    if not part.stop_requested:
+        return _lost_exit(part, lost_reason)
     part.unseen = True
     return ProcessExit(part.process, EXIT_SIGTERM, time.time(), stop_requested=True)
 
@@ -167,28 +160,25 @@ def _pod_end_reason(part: PodProcess, view: PodView) -> str:
 
 def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
     """Return why a generation is refused, empty while it may start within ``patience`` seconds."""
-    waited = time.monotonic() - entry.since
-    for part in entry.parts.values():
+    parts = entry.parts.values()
+    for part in parts:
         if part.end is not None and part.end.lost:
             return part.end.lost
-    for part in entry.parts.values():
-        view = part.view
-        if view is not None and view.waiting[0] in _PERMANENT_WAIT_REASONS:
+    pods = [(part, part.view) for part in parts if part.view is not None]
+    for part, view in pods:
+        if view.waiting[0] in _PERMANENT_WAIT_REASONS:
             return _wait_reason(part, view)
-    if waited <= patience:
+    if time.monotonic() - entry.since <= patience:
         return ""
-    for part in entry.parts.values():
-        view = part.view
-        if view is not None and view.unplaced:
+    for part, view in pods:
+        if view.unplaced:
             return f"no place on {part.server} within {patience:g} s: {view.unplaced}"
-        if view is not None and view.waiting[0] not in _NORMAL_WAIT_REASONS:
+        if view.waiting[0] not in _NORMAL_WAIT_REASONS:
             return _wait_reason(part, view)
-    late = next((part for part in entry.parts.values() if not part.has_started), None)
-    return (
-        ""
-        if late is None
-        else f"{late.process} did not start on {late.server} within {patience:g} s"
-    )
+    for part in parts:
+        if not part.has_started:
+            return f"{part.process} did not start on {part.server} within {patience:g} s"
+    return ""
 
 
 def _wait_reason(part: PodProcess, view: PodView) -> str:

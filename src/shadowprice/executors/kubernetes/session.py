@@ -11,12 +11,7 @@ from typing import Any, Final
 
 from shadowprice.executors.background import BackgroundTasks
 from shadowprice.executors.contract import Ending, GenerationSpec, Report, ServerAllocation
-from shadowprice.executors.generations.generation import (
-    ENDED,
-    REFUSED,
-    RUNNING,
-    GenerationDirectory,
-)
+from shadowprice.executors.generations.generation import GenerationDirectory, Phase
 from shadowprice.executors.generations.outcome import ProcessExit, is_outcome_final
 from shadowprice.executors.generations.registry import RemoteGeneration
 from shadowprice.executors.kubernetes import names
@@ -101,11 +96,11 @@ class KubernetesGeneration(RemoteGeneration):
         if self.is_finished:
             return dict(self.state)
         lost = {"ending": Ending.LOST.value, "code": None, "reason": "its record was deleted"}
-        return {**self.state, "phase": ENDED, "at": time.time(), **lost}
+        return {**self.state, "phase": Phase.ENDED, "at": time.time(), **lost}
 
     def accepts_state(self, state: Mapping[str, Any]) -> bool:
         """Return whether a state continues this generation's: not a stop that found no record."""
-        return self.phase not in {RUNNING, ENDED} or state["phase"] != REFUSED
+        return self.phase not in {Phase.RUNNING, Phase.ENDED} or state["phase"] != Phase.REFUSED
 
     @property
     def termination_requested(self) -> bool:

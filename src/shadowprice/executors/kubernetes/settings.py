@@ -26,19 +26,10 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """Settings of the Kubernetes executor.
+    """Settings of the Kubernetes executor, as docs/kubernetes-reference.md describes them.
 
-    A kubelet without a connection keeps its pods running, so the processes of a node that is not
-    ready or missing count as lost only after ``lost_after`` seconds. A node may be not ready for
-    ``tolerate_unready`` seconds and remain a server, because a kubelet that can't renew its lease
-    may be healthy. That is at most half of ``lost_after``, so that processes on a lost node aren't
-    started again. If all pods don't start within ``patience`` seconds, the generation is refused.
-
-    ``network`` is ``pods`` if every pod has its own address, and a headless service names them; or
-    ``host``, the node's network. ``shared`` is the absolute path at which all pods mount
-    ``volume``, for default checkpoint and working directories. If empty, checkpoints are lost with
-    their pod. ``volume`` is ``host`` (a directory that is equal on all nodes, such as a network
-    file system) or the name of a persistent volume claim.
+    ``tolerate_unready`` is at most half of ``lost_after``, so that processes on a lost node aren't
+    started again.
     """
 
     allow: frozenset[str] = frozenset()  # of `PRIVILEGED_FEATURES`
@@ -46,15 +37,15 @@ class KubernetesSettings:
     gpu: str = "nvidia.com/gpu"  # Kubernetes resource of GPUs
     image: str = ""  # default of jobs
     log_bytes: int = DEFAULT_LOG_BYTES
-    lost_after: float = 300.0
+    lost_after: float = 300.0  # seconds without its node after which a process counts as lost
     namespace: str = ""  # empty for that of the context, or of the service's own pod
-    network: str = "pods"
-    patience: float = 120.0
+    network: str = "pods"  # or host, the node's network
+    patience: float = 120.0  # seconds for the start of all pods
     pod: Mapping[str, Any] = field(default_factory=dict)  # default for pods, from `PodSpec.plain`
     service_url: str = ""  # if pods reach the service by another URL than its own
-    shared: str = ""
-    tolerate_unready: float = 30.0
-    volume: str = "host"
+    shared: str = ""  # path at which all pods mount ``volume``; checkpoints are lost without it
+    tolerate_unready: float = 30.0  # seconds for which a node that isn't ready remains a server
+    volume: str = "host"  # equal directories of all nodes, or a persistent volume claim
 
 
 class _Reader(OptionsReader):

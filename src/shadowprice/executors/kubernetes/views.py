@@ -315,7 +315,6 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         {},
     )
     ended, runs, waits = own.get("terminated"), own.get("running"), own.get("waiting") or {}
-    placed = _condition(status, "PodScheduled")
     number = str(labels.get(names.GENERATION, ""))
     return PodView(
         namespace=str(meta["namespace"]),
@@ -336,7 +335,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         if ended is None or not parse_timestamp(ended.get("finishedAt"))
         else _exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
-        unplaced=_unscheduled_reason(placed),
+        unplaced=_unscheduled_reason(status),
         gated=bool(spec.get("schedulingGates")),
         service=_service(labels),
         job=str(labels.get(names.JOB, "")),
@@ -359,29 +358,21 @@ def _terminating_since(meta: Mapping[str, Any]) -> float | None:
     return until - float(meta.get("deletionGracePeriodSeconds") or 0) if until else None
 
 
-def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    matching = (
-        condition for condition in status.get("conditions") or () if condition.get("type") == kind
-    )
-    return next(matching, {})
-
-
-def _unscheduled_reason(placed: Mapping[str, Any]) -> str:
-    if placed.get("status") != "False" or placed.get("reason") != "Unschedulable":
-        return ""
-    return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
+def _unscheduled_reason(status: Mapping[str, Any]) -> str:
+    for placed in status.get("conditions") or ():
+        kind = (placed.get("type"), placed.get("status"), placed.get("reason"))
+        if kind == ("PodScheduled", "False", "Unschedulable"):
+            return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
+    return ""
 
 
 def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> float | None:
     if runs is not None:
         return parse_timestamp(runs.get("startedAt"))
-    if ended is not None:
-        return (
-            parse_timestamp(ended.get("startedAt"))
-            or parse_timestamp(ended.get("finishedAt"))
-            or None
-        )
-    return None
+    if ended is None:
+        return None
+    times = map(parse_timestamp, (ended.get("startedAt"), ended.get("finishedAt")))
+    return next(filter(None, times), None)
 
 
 def _exit(ended: Mapping[str, Any]) -> ContainerExit:
@@ -424,14 +415,14 @@ def _read_labels(
 ) -> tuple[str, str, str]:
     """Return job, tenant and role of a pod; empty if it belongs to no job."""
     key = names.decode_job_name(notes.get(names.JOB_NAME))[:MAX_KEY_CHARACTERS]
-    job = key or str(notes.get(names.JOB_NAME, ""))
-    if not job:
-        job = str(next((labels[name] for name in _JOB_LABELS if labels.get(name)), ""))
-    if not job:
-        owners: Iterable[Mapping[str, Any]] = meta.get("ownerReferences") or ()
-        job = next(
-            (str(owner["name"]) for owner in owners if str(owner.get("kind")).endswith("Job")), ""
-        )
+    owners: Iterable[Mapping[str, Any]] = meta.get("ownerReferences") or ()
+    candidates = (
+        key,
+        notes.get(names.JOB_NAME),
+        *(labels.get(name) for name in _JOB_LABELS),
+        *(owner["name"] for owner in owners if str(owner.get("kind")).endswith("Job")),
+    )
+    job = str(next(filter(None, candidates), ""))
     if not job:
         return ("", "", "")
     tenant = str(notes.get(names.TENANT) or labels.get(names.TENANT) or meta["namespace"])

@@ -31,13 +31,9 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    DAMAGED,
-    ENDED,
-    LAUNCHING,
-    RUNNING,
     TERMINAL_PHASES,
     GenerationDirectory,
+    Phase,
     boot_id,
 )
 from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
@@ -54,20 +50,13 @@ _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """Settings of the local executor.
-
-    ``cgroup`` is the path of a control group delegated to this user, ``auto`` for the service's
-    own, ``off`` for none. ``devices`` are GPUs to allocate, by number or UUID; None if the machine
-    has none, so that they are simulated. ``memory`` enforces a process's memory demand: ``cgroup``,
-    ``rlimit`` (limits private memory), ``auto`` for the first that is permitted, ``off``. ``users``
-    is the directory for the files of jobs of other users; if empty, next to the data directory.
-    """
+    """Settings of the local executor, as docs/executors.md describes them."""
 
     cgroup: str = "auto"
-    devices: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None  # by number or UUID; None to simulate them
     log_bytes: int = DEFAULT_LOG_BYTES
     memory: str = "auto"
-    users: str = ""
+    users: str = ""  # directory of other users' jobs; if empty, next to the data directory
 
 
 def read_settings(values: Mapping[str, str]) -> LocalSettings:
@@ -378,7 +367,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         try:
             lock = generation.try_lock()
         except FileNotFoundError:  # not yet accepted, or already forgotten
-            if entry.phase in {LAUNCHING, RUNNING} and self._has_directory():
+            if entry.phase in {Phase.LAUNCHING, Phase.RUNNING} and self._has_directory():
                 self._end_without_records(entry)
             return
         if lock is None:
@@ -390,14 +379,14 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                 # Read again: the cached state may precede the claim.
                 state = generation.state()
             except ValueError:
-                state = {**entry.state, "phase": DAMAGED}
+                state = {**entry.state, "phase": Phase.DAMAGED}
         phase, cause = state["phase"], "its supervisor was killed"
         plan = self._read_plan(entry)
-        if phase == ACCEPTED and plan is not None:
+        if phase == Phase.ACCEPTED and plan is not None:
             if time.monotonic() - entry.launched > CLAIM_TIMEOUT_SECONDS:
                 self._launch(entry)
             return
-        if phase == ACCEPTED:  # no supervisor can read what to run
+        if phase == Phase.ACCEPTED:  # no supervisor can read what to run
             claimed = generation.claim({})
             if claimed is None:
                 return
@@ -421,7 +410,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         children.signal_supervisor(entry.state, signal.SIGKILL)
         if self._kill_processes({}, entry.state):
             reason = "its records were deleted, and the generation with it"
-            lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            lost = {"phase": Phase.ENDED, "at": time.time(), "ending": "lost", "reason": reason}
             entry.generation.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             GenerationDirectory.create(entry.generation.path, {}, {**entry.state, **lost})
 
@@ -463,6 +452,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         own = [
             entry.to_status()
             for entry in self._registry.in_acceptance_order
-            if entry.phase == RUNNING or entry.is_finished
+            if entry.phase == Phase.RUNNING or entry.is_finished
         ]
         return await asyncio.to_thread(observe_jobs, own, self._machine.slice_of)

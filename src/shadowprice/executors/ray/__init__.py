@@ -3,5 +3,5 @@
 `executor` implements the contract and doesn't import ray. `bridge` is a separate process that talks
 to Ray, so that a failing raylet or head can't end the service. `agent` is the code of the actors on
 the nodes. It uses the local executor's supervisor, which `bundle` ships, so that nodes need only
-Ray. `nodes` maps Ray nodes to servers, and `controller` drives one generation.
+Ray. `launch_plan` maps Ray nodes to servers, and `controller` drives one generation.
 """

@@ -128,7 +128,7 @@ class ProcessActor:
             if self._go_received:
                 return self.look()
             generation = _generation_module()
-            state = {"phase": generation.ACCEPTED, "command": 0, "agent": os.getpid()}
+            state = {"phase": generation.Phase.ACCEPTED, "command": 0, "agent": os.getpid()}
             state |= {"accepted": time.time(), "at": time.time()}
             plan["processes"][0]["environment"]["SHADOWPRICE_PROGRESS_FILE"] = str(
                 self._path / "progress.json"
@@ -141,7 +141,7 @@ class ProcessActor:
                 return {"error": f"{error.filename or self._path}: {error.strerror}"}
             self._go_received = True
             self._claim_deadline = time.monotonic() + CLAIM_TIMEOUT_SECONDS
-        while record.state()["phase"] in {generation.ACCEPTED, generation.LAUNCHING}:
+        while record.state()["phase"] in {generation.Phase.ACCEPTED, generation.Phase.LAUNCHING}:
             if time.monotonic() > self._claim_deadline:
                 raise TimeoutError("its supervisor did not start")
             time.sleep(0.01)
@@ -185,9 +185,9 @@ class ProcessActor:
     def _is_abandoned(self, found: dict[str, Any]) -> bool:
         """Return whether the supervisor died without a result, or didn't start in time."""
         generation = _generation_module()
-        phases = {generation.LAUNCHING, generation.RUNNING}
+        phases = {generation.Phase.LAUNCHING, generation.Phase.RUNNING}
         if time.monotonic() > self._claim_deadline:
-            phases.add(generation.ACCEPTED)
+            phases.add(generation.Phase.ACCEPTED)
         damaged = found["version"] == DAMAGED
         if not damaged and (found["state"] is None or found["state"]["phase"] not in phases):
             return False
@@ -277,7 +277,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
         try:
             state = record.state()
         except ValueError:
-            state = {"phase": generation.DAMAGED}
+            state = {"phase": generation.Phase.DAMAGED}
         phase = state["phase"]
         remaining = children.find_by_execution_id(place["key"])
         is_over = phase in generation.TERMINAL_PHASES or state.get("boot") != generation.boot_id()
@@ -288,7 +288,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
                 children.signal_process(process, signal.SIGKILL)
             time.sleep(0.05)
             continue
-        if phase == generation.ACCEPTED:
+        if phase == generation.Phase.ACCEPTED:
             claim = record.claim({})  # prevents a late supervisor from starting
             if claim is None:
                 continue

@@ -16,15 +16,7 @@ import time
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    DAMAGED,
-    ENDED,
-    LAUNCHING,
-    REFUSED,
-    RUNNING,
-    own_identity,
-)
+from shadowprice.executors.generations.generation import Phase, own_identity
 from shadowprice.executors.generations.outcome import (
     ProcessExit,
     is_outcome_final,
@@ -85,10 +77,10 @@ class RayGenerationController:
 
     async def _run(self) -> None:
         entry = self._entry
-        if entry.phase == DAMAGED:
+        if entry.phase == Phase.DAMAGED:
             await self._end_damaged()
             return
-        if entry.phase == ACCEPTED and not await self._launch():
+        if entry.phase == Phase.ACCEPTED and not await self._launch():
             return
         if entry.lock is None:
             entry.lock = entry.generation.try_lock()
@@ -164,7 +156,7 @@ class RayGenerationController:
             errors.append("it was stopped before it started")
         if errors:
             await self._end_actors()
-            await asyncio.to_thread(self._write, phase=REFUSED, reason=errors[0])
+            await asyncio.to_thread(self._write, phase=Phase.REFUSED, reason=errors[0])
             entry.unlock()
             return False
         master = (properties[0]["address"], properties[0]["port"])
@@ -192,7 +184,7 @@ class RayGenerationController:
                 part.start_error = response.get("error", "")
 
         await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
-        await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
+        await asyncio.to_thread(self._write, phase=Phase.RUNNING, started=time.time())
         return True
 
     async def _prepare(
@@ -255,7 +247,7 @@ class RayGenerationController:
         """Return why an actor hasn't started its process."""
         if part.start_error:
             return f"{part.server} could not start {part.process}: {part.start_error}"
-        if self._entry.phase == LAUNCHING:
+        if self._entry.phase == Phase.LAUNCHING:
             return f"the service stopped before it started {part.process}"
         return f"{part.process} was never started on {part.server}"
 
@@ -368,11 +360,7 @@ class RayGenerationController:
         )
         decided = next(part for part in parts if part.process == result.process)
         change: dict[str, Any] = {
-            "ending": result.ending,
-            "process": result.process,
-            "code": result.code if result.code >= 0 else None,
-            "reason": result.reason,
-            "outside": result.from_outside,
+            **result.record(),
             "tail": decided.state.get("tail", []),
             "forced": any(bool(part.state.get("forced")) for part in parts),
         }
@@ -427,5 +415,5 @@ class RayGenerationController:
                         raise  # otherwise the actor would keep its resources
                     await self._remove_files(part)
                 await self._request("kill", name=part.actor)
-        await asyncio.to_thread(self._write, phase=ENDED)
+        await asyncio.to_thread(self._write, phase=Phase.ENDED)
         entry.unlock()

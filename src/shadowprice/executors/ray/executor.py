@@ -31,7 +31,7 @@ from shadowprice.executors.contract import (
     ServerSeen,
 )
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
-from shadowprice.executors.generations.generation import RUNNING
+from shadowprice.executors.generations.generation import Phase
 from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
 from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
 from shadowprice.executors.ray.bundle import digest, source_files
@@ -381,7 +381,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     def _has_logs(self, job: str, number: int) -> bool:
         entry = self._registry.entries.get((job, number))
         if entry is not None and not entry.is_finished:
-            return entry.phase == RUNNING
+            return entry.phase == Phase.RUNNING
         return super()._has_logs(job, number)
 
     async def _read_log(
@@ -401,7 +401,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 read_chunk, folder, number, process, start, max_bytes, complete=True
             )
         response = None
-        if part is not None and self.session.link is not None and entry.phase == RUNNING:
+        if part is not None and self.session.link is not None and entry.phase == Phase.RUNNING:
             with contextlib.suppress(BridgeError):
                 arguments = [process, start, max_bytes, part.end is not None]
                 response = await self.session.link.call(
@@ -415,7 +415,9 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return this executor's own running generations."""
         own = [
-            entry.to_status() for entry in self._registry.entries.values() if entry.phase == RUNNING
+            entry.to_status()
+            for entry in self._registry.entries.values()
+            if entry.phase == Phase.RUNNING
         ]
         return tuple(
             ObservedJob(held.job, held.placement, held.started or 0.0, is_own=True) for held in own

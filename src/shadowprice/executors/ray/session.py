@@ -22,23 +22,14 @@ from shadowprice.executors.ray.launch_plan import RayNode
 
 @dataclass(frozen=True, slots=True)
 class RaySettings:
-    """Settings of the Ray executor.
-
-    A process counts as lost ``lost_after`` seconds after its node's loss: Ray lets a raylet live
-    for 60 s after it lost its head, and its processes with it. ``memory`` is ``rlimit``, which
-    limits a process's private memory to its demand, or ``off``. ``node_dir`` is the executor's
-    directory on the nodes. If Ray doesn't place a process within ``patience`` seconds, the
-    generation is refused. ``shared`` is a directory that the service and all nodes see under the
-    same path, for default checkpoint and working directories; empty for the executor's own
-    directory.
-    """
+    """Settings of the Ray executor, as docs/ray-reference.md describes them."""
 
     log_bytes: int = DEFAULT_LOG_BYTES
     lost_after: float = 60.0
     memory: str = "rlimit"
     node_dir: str = ""
     patience: float = 60.0
-    shared: str = ""
+    shared: str = ""  # directory that the service and all nodes see; if empty, the executor's own
 
 
 def read_settings(values: Mapping[str, str]) -> RaySettings:

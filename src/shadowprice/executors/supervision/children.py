@@ -17,8 +17,7 @@ from typing import Any, Final
 from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.generation import (
     EXECUTION_VARIABLE,
-    LAUNCHING,
-    RUNNING,
+    Phase,
     boot_id,
     start_time,
 )
@@ -146,7 +145,7 @@ def signal_supervisor(state: Mapping[str, Any], *numbers: int) -> None:
     The start time excludes another process with a reused pid.
     """
     pid = state.get("supervisor")
-    if state["phase"] not in {LAUNCHING, RUNNING} or not isinstance(pid, int):
+    if state["phase"] not in {Phase.LAUNCHING, Phase.RUNNING} or not isinstance(pid, int):
         return
     if state.get("boot") != boot_id():
         return

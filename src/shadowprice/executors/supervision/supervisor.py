@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.generations.generation import (
-    ENDED,
-    RUNNING,
     GenerationDirectory,
+    Phase,
     own_identity,
     start_time,
 )
@@ -134,7 +133,7 @@ class Supervisor:
             if child.process is not None
         }
         self._write_state(
-            {**state, "phase": RUNNING, "started": now, "at": now, "processes": running}
+            {**state, "phase": Phase.RUNNING, "started": now, "at": now, "processes": running}
         )
 
     def _spawn(self, child: _Child, plan: dict[str, Any]) -> None:
@@ -399,16 +398,12 @@ class Supervisor:
         self._write_state(
             {
                 **self._generation.state(),
-                "phase": ENDED,
+                "phase": Phase.ENDED,
                 "at": time.time(),
-                "ending": result.ending,
-                "process": result.process,
-                "code": result.code,
-                "reason": result.reason,
+                **result.record(),
                 "tail": self._children[result.process].log.tail(),
                 "forced": self._forced,
                 "stop_requested": self._stopped or self._outside,
-                "outside": result.from_outside,
                 "cut": self._cut,
                 "exited": self._exited_at,
                 "killed": result.process in self._killed,
