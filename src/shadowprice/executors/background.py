@@ -24,6 +24,9 @@ RELOG_SECONDS: Final = 60.0  # seconds before the same error of a task is logged
 MAX_ERROR_CHARS: Final = 500  # maximum number of characters of a reported error
 
 
+Step = Callable[[], Awaitable[bool | None]]  # of a repeated task; true for the last one
+
+
 def monotonic() -> float:
     """Return the event loop's time, which may be virtual; without a loop, monotonic time."""
     try:
@@ -71,11 +74,7 @@ class BackgroundTasks:
         return task
 
     def spawn_repeating(
-        self,
-        kind: str,
-        step: Callable[[], Awaitable[bool | None]],
-        description: str,
-        pause: float = 0.0,
+        self, kind: str, step: Step, description: str, pause: float = 0.0
     ) -> asyncio.Task[None]:
         """Start a task that repeats a step; see `repeat`."""
         return self._start(self.repeat(kind, step, description, pause))
@@ -88,13 +87,7 @@ class BackgroundTasks:
 
     # ------------------------------------------------------------------ repeating
 
-    async def repeat(
-        self,
-        kind: str,
-        step: Callable[[], Awaitable[bool | None]],
-        description: str,
-        pause: float = 0.0,
-    ) -> None:
+    async def repeat(self, kind: str, step: Step, description: str, pause: float = 0.0) -> None:
         """Repeat a step until it returns True; a failed step is retried.
 
         ``kind`` and ``description`` are as in `spawn`. ``pause`` is in seconds, before every step;
@@ -111,9 +104,7 @@ class BackgroundTasks:
         finally:
             self._failures.pop(description, None)
 
-    async def attempt(
-        self, kind: str, step: Callable[[], Awaitable[bool | None]], description: str
-    ) -> bool | None:
+    async def attempt(self, kind: str, step: Step, description: str) -> bool | None:
         """Run a step once; return whether it was the last, or None if it failed."""
         lasting = None
         if description in self._failures:
@@ -122,13 +113,10 @@ class BackgroundTasks:
             )
         try:
             is_last = bool(await step())
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, Exception) as error:
             task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Only the task that the step awaited was cancelled, not this one.
-            self._record_failure(kind, error, f"{description} failed", description)
-        except Exception as error:
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise  # otherwise only the task that the step awaited was cancelled
             self._record_failure(kind, error, f"{description} failed", description)
         else:
             self._on_success(description)

@@ -19,21 +19,12 @@ from typing import Final
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import (
-    Ended,
-    Ending,
-    ExecutorOptions,
-    GenerationSpec,
-    ServerAllocation,
-    ServerInfo,
-    StartRefused,
-)
+from shadowprice.executors import contract
 from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.executors.supervision.children import find_by_execution_id, read_environ
-from shadowprice.profiling.fit import Speed
-from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
+from shadowprice.profiling.fit import BackwardsError, Pace, Speed, StepTime
 
 
 def memory_by_role(execution: str) -> dict[str, int]:
@@ -137,7 +128,7 @@ class _Observation:
     memory: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     started: bool = False
-    over: Ended | StartRefused | None = None
+    over: contract.Ended | contract.StartRefused | None = None
 
     def read(self, entry: TrackedGeneration) -> None:
         """Read the generation's state."""
@@ -158,7 +149,7 @@ class Bench:
     def __init__(self, directory: Path, command: Command) -> None:
         self._directory = directory
         self._command = command
-        options = ExecutorOptions(str(directory), settings={"memory": "off"})
+        options = contract.ExecutorOptions(str(directory), settings={"memory": "off"})
         # A killed process can't stop what it runs, and no service would find it.
         self._lifeline = os.pipe()
         self._executor = LocalExecutor(options, self._lifeline[0])
@@ -176,7 +167,7 @@ class Bench:
         capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
         try:
             await bench._executor.open()
-            await bench._executor.set_servers([ServerInfo(HERE, capacity)])
+            await bench._executor.set_servers([contract.ServerInfo(HERE, capacity)])
             yield bench
         finally:
             await bench._executor.close()
@@ -220,14 +211,14 @@ class Bench:
             await self._executor.acknowledge_end(spec.job, spec.generation)
         return self._point(seen, workers, ps, limits, ordered, stopped)
 
-    def _spec(self, workers: int, ps: int) -> GenerationSpec:
+    def _spec(self, workers: int, ps: int) -> contract.GenerationSpec:
         command = self._command
         demand = {"cpu": 1000 * command.cores, "gpu": 1000 * command.gpus}
-        return GenerationSpec(
+        return contract.GenerationSpec(
             command=self._order,
             job=self._name,
             generation=self._generation,
-            placement=(ServerAllocation(HERE, workers, ps),),
+            placement=(contract.ServerAllocation(HERE, workers, ps),),
             program=Program(
                 command.words,
                 dict(command.environment),
@@ -259,11 +250,11 @@ class Bench:
         stopped: float | None,
     ) -> Point:
         end = seen.over
-        if isinstance(end, StartRefused):
+        if isinstance(end, contract.StartRefused):
             raise UnmeasuredError(f"it could not start: {end.reason}")
         assert end is not None
-        finished = end.ending is Ending.DONE
-        if end.ending not in {Ending.DONE, Ending.STOPPED}:
+        finished = end.ending is contract.Ending.DONE
+        if end.ending not in {contract.Ending.DONE, contract.Ending.STOPPED}:
             raise UnmeasuredError(_with_tail(end.reason, end.tail))
         step, first = seen.pace.step_time(), seen.pace.first
         if step is None or first is None:
@@ -336,9 +327,9 @@ def _activity(seen: _Observation) -> str:
     return "waiting for its first report" if not seen.pace.reports else "measuring"
 
 
-def _explain_missing_time(pace: Pace, limits: MeasurementLimits, over: Ended) -> str:
+def _explain_missing_time(pace: Pace, limits: MeasurementLimits, over: contract.Ended) -> str:
     """Return why a generation that did not fail has no step time."""
-    if over.ending is Ending.DONE:
+    if over.ending is contract.Ending.DONE:
         what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
         return _with_tail(f"{what}: too few; let it train longer, or report more often", over.tail)
     if not pace.reports:

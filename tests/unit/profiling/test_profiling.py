@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.profiling.fit import Speed, fit_linear, fit_serial
-from shadowprice.profiling.pace import BackwardsError, Pace, _warm_up
+from shadowprice.profiling.fit import BackwardsError, Pace, Speed, _warm_up, fit_linear, fit_serial
 from shadowprice.profiling.running import memory_by_role
 
 

@@ -183,14 +183,18 @@ def identities_differ(one: str | None, other: str | None) -> bool:
 
 def start_time(process: int) -> int | None:
     """Return a process's start in clock ticks since boot, which identifies it; None if it ended."""
+    fields = read_stat(process)
+    return int(fields[19]) if fields and fields[0] not in {b"Z", b"X"} else None
+
+
+def read_stat(process: int | str) -> list[bytes]:
+    """Return the fields of a process's ``stat`` from field 3 on, its state; empty if it is gone."""
     try:
         content = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:
-        return None
-    # The name, field 2, may contain any character, so split after its closing parenthesis. Then
-    # fields[0] is field 3, and the start time, field 22, is fields[19].
-    fields = content.rpartition(b")")[2].split()
-    return None if fields[0] in {b"Z", b"X"} else int(fields[19])
+        return []
+    # The name, field 2, may contain any character, so split after its closing parenthesis.
+    return content.rpartition(b")")[2].split()
 
 
 def boot_id() -> str:

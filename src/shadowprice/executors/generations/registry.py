@@ -28,15 +28,18 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job_keys import key_digest
 from shadowprice.core.program import DEFAULT_GRACE_SECONDS
 from shadowprice.core.wording import escape_controls
+from shadowprice.executors.background import BackgroundTasks
 from shadowprice.executors.contract import (
     Ended,
     Ending,
     ExecutorError,
+    ExecutorOptions,
     GenerationPhase,
     GenerationSpec,
     GenerationStatus,
     InvalidProgress,
     LogChunk,
+    ObservedJob,
     PartlyEnded,
     Progressed,
     Receipt,
@@ -420,6 +423,14 @@ class GenerationRegistry(Generic[GenerationT]):
         """Return every unforgotten generation, as `Executor.list` does."""
         return tuple(entry.to_status() for entry in self.in_acceptance_order)
 
+    def running_jobs(self) -> list[ObservedJob]:
+        """Return the running generations, as `Executor.observe` does."""
+        return [
+            ObservedJob(entry.job, entry.placement, entry.state.get("started") or 0.0, is_own=True)
+            for entry in self.entries.values()
+            if entry.phase == Phase.RUNNING
+        ]
+
     def remove_job(self, job: str) -> None:
         """Remove the entries of a job."""
         for key in [key for key in self.entries if key[0] == job]:
@@ -463,20 +474,51 @@ class GenerationRegistry(Generic[GenerationT]):
 _UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")  # so that other calls need not wait
 
 
-class DiskExecutor(Generic[GenerationT]):
-    """Base of executors that keep commands and records in the directory ``path``."""
+class ExecutorBase(Generic[GenerationT]):
+    """Base of executors of one service, with a directory that they lock."""
+
+    def __init__(self, options: ExecutorOptions) -> None:
+        self.path = Path(options.directory)
+        self._registry: GenerationRegistry[GenerationT] = GenerationRegistry()
+        self._background = BackgroundTasks(log, options.failed)
+        self._lock: FileLock | None = None
+
+    @property
+    def health_error(self) -> str | None:
+        """Current failure of a background task; see `ReportsHealth`."""
+        return self._background.health_error
+
+    def _acquire_lock(self) -> None:
+        self._lock = FileLock.try_acquire(self.path)
+        if self._lock is None:
+            raise ExecutorError(
+                f"{self.path} is in use by another service; stop it, or use another --data"
+            )
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    async def list(self) -> tuple[GenerationStatus, ...]:
+        """Return every generation that isn't forgotten."""
+        return self._registry.statuses()
+
+
+class DiskExecutor(ExecutorBase[GenerationT]):
+    """Base of executors that keep commands and records in their directory."""
 
     _store: GenerationStore
     _unpacked: UnpackedJobs
 
     def __init__(
-        self, path: Path, make: Callable[[str, int, GenerationDirectory], GenerationT]
+        self,
+        options: ExecutorOptions,
+        make: Callable[[str, int, GenerationDirectory], GenerationT],
     ) -> None:
-        self.path = path
+        super().__init__(options)
         self._make = make
-        self._registry: GenerationRegistry[GenerationT] = GenerationRegistry()
         self._polls = ProgressPolls(self._registry.emit)
-        self._lock: FileLock | None = None
 
     def _job_directory(self, spec: GenerationSpec) -> Path:
         """Return the directory for a job's files."""
@@ -500,11 +542,6 @@ class DiskExecutor(Generic[GenerationT]):
     def _open_store(self) -> None:
         self._store = GenerationStore(self.path)
         self._unpacked = UnpackedJobs(self.path / "unpacked")
-
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
 
     @contextlib.contextmanager
     def _with_path(self) -> Iterator[None]:
@@ -635,10 +672,6 @@ class DiskExecutor(Generic[GenerationT]):
                 await loop.run_in_executor(_UNPACKING, self._unpacked.clean, job)
 
     # ------------------------------------------------------------------ retention and queries
-
-    async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten."""
-        return self._registry.statuses()
 
     async def acknowledge_end(self, job: str, generation: int) -> None:
         """Acknowledge a recorded end; see `Executor.acknowledge_end`."""

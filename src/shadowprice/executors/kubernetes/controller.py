@@ -23,7 +23,6 @@ from shadowprice.executors.contract import Ending
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
 from shadowprice.executors.generations.outcome import ProcessExit, outcome_from_exits
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_failure_reason
 from shadowprice.executors.kubernetes.pods import (
     TOKEN_VARIABLE,
     ObjectContext,
@@ -37,6 +36,8 @@ from shadowprice.executors.kubernetes.session import (
     KubernetesGeneration,
     KubernetesSession,
     PodProcess,
+    process_exit_of,
+    start_failure_reason,
 )
 from shadowprice.executors.kubernetes.views import PodView, merge_pod_view
 from shadowprice.executors.processes import PlacementError, list_processes
@@ -198,7 +199,8 @@ class GenerationLauncher:
             return "its launch was interrupted before it created the secret"
         if secret is not None:
             objects.uids["secrets"] = str(secret["metadata"]["uid"])
-            entry.token = _decode_base64((secret.get("data") or {}).get(TOKEN_VARIABLE, ""))
+            token = (secret.get("data") or {}).get(TOKEN_VARIABLE, "")
+            entry.token = base64.b64decode(token).decode("utf-8", "replace")
         views = {view.process: view for view in await objects.pods()}
         for part in entry.parts.values():
             if part.process in views:
@@ -226,13 +228,6 @@ def _launch_obstacle(state: Mapping[str, Any]) -> str:
     if state["phase"] != Phase.ACCEPTED or state.get("closing"):
         return "another service has taken it over"
     return "it was stopped before it started" if state.get("stop") else ""
-
-
-def _decode_base64(text: str) -> str:
-    try:
-        return base64.b64decode(text).decode("utf-8", "replace")
-    except ValueError:
-        return ""
 
 
 PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import re
+import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,29 +17,15 @@ from weakref import WeakValueDictionary
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.core.owner import Owner
-from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import (
-    ExecutorCapabilities,
-    ExecutorError,
-    ExecutorOptions,
-    GenerationSpec,
-    GenerationStatus,
-    LogChunk,
-    ObservedJob,
-    Obstacle,
-    Receipt,
-    Report,
-    ServerGone,
-    ServerInfo,
-    ServerSeen,
-)
-from shadowprice.executors.generations.disk import FileLock, make_private
+from shadowprice.executors import contract
+from shadowprice.executors.background import run_all
+from shadowprice.executors.contract import Election, ExecutorError
+from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
-from shadowprice.executors.generations.registry import GenerationRegistry, read_chunk
+from shadowprice.executors.generations.registry import ExecutorBase, read_chunk
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
-from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.pods import build_launch_plan, job_paths
 from shadowprice.executors.kubernetes.records import ConfigMapStore
@@ -50,8 +37,88 @@ from shadowprice.executors.kubernetes.session import (
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.executors.kubernetes.views import PodView, observe_jobs, pod_view
 from shadowprice.kubernetes.connection import ApiClient
-from shadowprice.kubernetes.errors import ApiError, ConfigError
+from shadowprice.kubernetes.errors import ApiError, ConfigError, LeadershipLostError
+from shadowprice.kubernetes.lease import Lease
 from shadowprice.kubernetes.pausing import Backoff
+
+log = logging.getLogger("shadowprice.executors")
+
+ACQUIRE_TIMEOUT_SECONDS: Final = 45.0  # at the start, until a killed service's lease expires
+REACQUIRE_TIMEOUT_SECONDS: Final = 2.0  # after an outage; short, as the resync tries again
+
+
+class ExecutorLease:
+    """The lease of an executor, subject to the leader election of its service.
+
+    The two leases expire independently: a newly elected replica may have to wait until its
+    predecessor's executor lease expires.
+    """
+
+    def __init__(self, service: str, election: Election | None) -> None:
+        self._service, self._election = service, election
+        self._identity = secrets.token_hex(8)
+        self._lease: Lease | None = None
+        self._candidate: Lease | None = None
+        """The lease while it isn't reacquired: it remembers when the holder last renewed it."""
+
+    def holds(self) -> bool:
+        """Return whether only this executor may send commands, by this machine's clock."""
+        return self._is_elected() and self._lease is not None and self._lease.holds()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease isn't held and may be reacquired."""
+        return self._lease is None or self._lease.lost.is_set()
+
+    async def acquire(self, connection: ApiClient, namespace: str) -> None:
+        """Acquire the lease; raise `ExecutorError` if another service holds it."""
+        lease = self._new(connection, namespace)
+        if not await lease.acquire(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
+            raise ExecutorError(
+                f"the lease {self._service}-executor in {namespace} is held: the cluster is used "
+                "by another service; stop that one, or serve from another namespace"
+            )
+        self._lease = lease
+
+    async def reacquire(self, connection: ApiClient, namespace: str) -> None:
+        """Reacquire a lease that expired while the API server was away, or raise `ApiError`."""
+        if not self._is_elected():
+            raise LeadershipLostError
+        lease = self._candidate = self._candidate or self._new(connection, namespace)
+        if not await lease.acquire(REACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
+            raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
+        self._lease, self._candidate = lease, None
+        log.info("the lease of %s is held again", self._service)
+
+    async def release(self) -> None:
+        """Release the lease, so that the next holder needn't wait."""
+        if self._lease is not None:
+            await self._lease.release()
+            self._lease = None
+
+    def _is_elected(self) -> bool:
+        return self._election is None or self._election.holds()
+
+    def _new(self, connection: ApiClient, namespace: str) -> Lease:
+        identity, election = self._identity, self._election
+        if election is not None and election.number:
+            identity = f"{election.name} {election.number} {identity}"
+        return Lease(connection, namespace, f"{self._service}-executor", identity)
+
+    def _is_deposed(self, holder: str) -> bool:
+        """Return whether the lease's holder was elected before this service.
+
+        That holder no longer sends commands once this service is elected; see `holds`.
+        """
+        name, number, *_ = [*holder.split(" "), "", ""]
+        election = self._election
+        return (
+            election is not None
+            and name == election.name
+            and number.isdecimal()
+            and (int(number) < election.number)
+        )
+
 
 _POD: Final = "io.k8s.api.core.v1.PodSpec"
 
@@ -123,8 +190,6 @@ class OrphanPodCollector:
         self.refusals = {key: text for key, text in self.refusals.items() if key in orphans}
 
 
-log = logging.getLogger("shadowprice.executors")
-
 RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and missed events
 MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0  # after requests that the API server refused
 LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
@@ -132,19 +197,20 @@ LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 
-class KubernetesUnreachableError(ExecutorError):
+class KubernetesUnreachableError(contract.ExecutorError):
     """No usable Kubernetes cluster answers; a usage error at the service's start."""
 
     exit_code = 2
 
 
-class KubernetesExecutor:
+class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
     """Runs every process of a generation in a pod, on its planned node.
 
     Its directory has logs only; all other state is in the API server.
     """
 
-    def __init__(self, options: ExecutorOptions) -> None:
+    def __init__(self, options: contract.ExecutorOptions) -> None:
+        super().__init__(options)
         self.settings = read_settings(options.settings)
         self._address = options.address
         self._observing = options.observing
@@ -152,18 +218,14 @@ class KubernetesExecutor:
         self.service = (
             namespace if _LABEL.fullmatch(namespace) else f"s-{key_digest(namespace)[:16]}"
         )
-        self.path = Path(options.directory)
         self._directories = JobDirectories(self.path)
-        self._registry: GenerationRegistry[KubernetesGeneration] = GenerationRegistry()
         # Index by the key in pods' labels, because pod events are frequent.
         self._by_key: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
             WeakValueDictionary()
         )
         self._expected: frozenset[str] = frozenset()
         self._acknowledging: set[tuple[str, int]] = set()
-        self._lock: FileLock | None = None
         self._lease = ExecutorLease(self.service, options.election)
-        self.background = BackgroundTasks(log, options.failed)
         self._orphans = OrphanPodCollector()
         self._last_collection = 0.0
         self._records_loaded = True  # since the lease was last acquired
@@ -171,22 +233,17 @@ class KubernetesExecutor:
         self._session: KubernetesSession | None = None
 
     @property
-    def capabilities(self) -> ExecutorCapabilities:
+    def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor."""
-        return ExecutorCapabilities(
+        return contract.ExecutorCapabilities(
             discovers_servers=True, several_machines=True, observes=True, runs_containers=True
         )
-
-    @property
-    def health_error(self) -> str | None:
-        """Current failure of a background task; see `ReportsHealth`."""
-        return self.background.health_error
 
     @property
     def session(self) -> KubernetesSession:
         """The open connection."""
         if self._session is None:
-            raise ExecutorError("not connected to Kubernetes")
+            raise contract.ExecutorError("not connected to Kubernetes")
         return self._session
 
     # ------------------------------------------------------------------ opening and closing
@@ -209,13 +266,9 @@ class KubernetesExecutor:
         """Connect, acquire the lease, and adopt generations that are still running."""
         try:
             make_private(self.path)
-            self._lock = FileLock.try_acquire(self.path)
+            self._acquire_lock()
         except OSError as error:
-            raise ExecutorError(f"{error.filename}: {error.strerror}") from error
-        if self._lock is None:
-            raise ExecutorError(
-                f"{self.path} is in use by another service; stop it, or use another --data"
-            )
+            raise contract.ExecutorError(f"{error.filename}: {error.strerror}") from error
         try:
             await self._open()
         except (ApiError, ConfigError) as error:
@@ -238,7 +291,7 @@ class KubernetesExecutor:
             ClusterCache(
                 connection, identity, self.settings, self._on_pod_changed, self._on_node_changed
             ),
-            self.background,
+            self._background,
             self._registry.emit,
             self._leave,
         )
@@ -249,7 +302,7 @@ class KubernetesExecutor:
             session.gates = await supports_scheduling_gates(connection)
             await self._load_records()
         self._poll_nodes()
-        self.background.spawn_repeating(
+        self._background.spawn_repeating(
             "resync", self._resync, "resyncing with the cluster", RESYNC_SECONDS
         )
 
@@ -261,7 +314,7 @@ class KubernetesExecutor:
     async def close(self) -> None:
         """Disconnect; running generations continue."""
         await run_all(
-            self.background.end, self._disconnect, self._unlock, self._registry.close_watch
+            self._background.end, self._disconnect, self._unlock, self._registry.close_watch
         )
 
     async def _disconnect(self) -> None:
@@ -270,25 +323,20 @@ class KubernetesExecutor:
             # The lease is released over the connection.
             await run_all(session.cluster.close, self._lease.release, session.connection.close)
 
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
-
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._poll_nodes()
         self._registry.emit(map(self._gone, self._expected - self.session.cluster.servers.keys()))
 
-    def _gone(self, name: str) -> ServerGone:
+    def _gone(self, name: str) -> contract.ServerGone:
         exists = self._session is not None and name in self._session.cluster.nodes.items
         reason = "its node is not ready" if exists else "no node of the cluster has this name"
-        return ServerGone(name, time.time(), reason)
+        return contract.ServerGone(name, time.time(), reason)
 
     # ------------------------------------------------------------------ commands
 
-    async def start(self, spec: GenerationSpec) -> Receipt:
+    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
             self._check_lease()
@@ -309,7 +357,7 @@ class KubernetesExecutor:
             refusal = refusal or await self._older_pods_reason(spec, namespace)
             if refusal:
                 plan = {}
-            receipt: Receipt = await self._change_record(
+            receipt: contract.Receipt = await self._change_record(
                 spec.job, lambda record: record.accept(spec, plan, refusal)
             )
             self._track_job(spec)
@@ -317,11 +365,11 @@ class KubernetesExecutor:
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
+    ) -> contract.Receipt:
         """Stop a generation; see `Executor.stop`."""
         async with self._registry.job_lock(job):
             self._check_lease()
-            receipt: Receipt = await self._change_record(
+            receipt: contract.Receipt = await self._change_record(
                 job, lambda record: record.stop(command, generation, grace)
             )
             entry = self._registry.entries.get((job, generation))
@@ -330,7 +378,7 @@ class KubernetesExecutor:
             self._track_job(None, job)
             return receipt
 
-    async def _older_pods_reason(self, spec: GenerationSpec, namespace: str) -> str:
+    async def _older_pods_reason(self, spec: contract.GenerationSpec, namespace: str) -> str:
         """Return a reason to refuse a generation if pods of an older one still run, else ``""``.
 
         They only do if the API server refused to delete them. Otherwise the cache is out of date.
@@ -344,7 +392,7 @@ class KubernetesExecutor:
                 labelSelector=session.identity.selector(spec.job),
             )
         except ApiError as error:
-            raise ExecutorError(f"the API server refused it: {error}") from error
+            raise contract.ExecutorError(f"the API server refused it: {error}") from error
         views = map(pod_view, page.get("items") or ())
         older = [view for view in views if view.generation < spec.generation and view.continues]
         if not older:
@@ -364,10 +412,10 @@ class KubernetesExecutor:
         self.session.cluster.leave(views)
         self._poll_nodes()
 
-    def obstacles(self) -> tuple[Obstacle, ...]:
+    def obstacles(self) -> tuple[contract.Obstacle, ...]:
         """Return the generations that can't be started or ended; see `ReportsObstacles`."""
         found = [
-            Obstacle(
+            contract.Obstacle(
                 entry.job,
                 entry.number,
                 tuple(dict.fromkeys(part.server for part in entry.parts.values())),
@@ -383,20 +431,20 @@ class KubernetesExecutor:
             reason = next(filter(None, (self._orphans.refusals.get(key) for key, _ in pods)), "")
             text = "its pods still run after its end" + (f": {reason}" if reason else "")
             servers = tuple(dict.fromkeys(view.node for _, view in pods))
-            found.append(Obstacle(job, number, servers, text))
+            found.append(contract.Obstacle(job, number, servers, text))
         return tuple(found)
 
     def _check_lease(self) -> None:
         if not self._lease.holds():
-            raise ExecutorError("the lease was lost; another service may have taken over")
+            raise contract.ExecutorError("the lease was lost; another service may have taken over")
 
     async def _change_record(self, job: str, update: Any) -> Any:
         try:
             return await self.session.records.change(job, update)
         except ApiError as error:
-            raise ExecutorError(f"the API server refused it: {error}") from error
+            raise contract.ExecutorError(f"the API server refused it: {error}") from error
 
-    def _track_job(self, spec: GenerationSpec | None, job: str = "") -> None:
+    def _track_job(self, spec: contract.GenerationSpec | None, job: str = "") -> None:
         """Register every generation of a job's record."""
         name = spec.job if spec is not None else job
         record = self.session.records.known.get(name)
@@ -409,7 +457,7 @@ class KubernetesExecutor:
         job: str,
         number: int,
         state: Mapping[str, Any],
-        spec: GenerationSpec | None = None,
+        spec: contract.GenerationSpec | None = None,
     ) -> None:
         if (job, number) in self._acknowledging:
             return
@@ -427,7 +475,7 @@ class KubernetesExecutor:
             entry.load_state(dict(state))
         if not entry.is_finished and (entry.driving is None or entry.driving.done()):
             drive = KubernetesGenerationController(self.session, entry)
-            entry.driving = self.background.spawn("drive", drive.run(), entry.task_description)
+            entry.driving = self._background.spawn("drive", drive.run(), entry.task_description)
         self._registry.emit(entry.pop_reports())
         entry.changed.set()
 
@@ -479,22 +527,18 @@ class KubernetesExecutor:
             self.session.cluster.find_strays(self._live())
         changed, gone = self.session.cluster.diff_servers(self._expected)
         now = time.time()
-        self._registry.emit(ServerSeen(server, now) for server in changed)
+        self._registry.emit(contract.ServerSeen(server, now) for server in changed)
         self._registry.emit(map(self._gone, gone))
 
-    async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten."""
-        return self._registry.statuses()
-
-    def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[contract.Report]:
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch(self._servers)
 
-    def _servers(self) -> Iterator[Report]:
+    def _servers(self) -> Iterator[contract.Report]:
         if self._session is not None:
             servers = self._session.cluster.servers
             for server in servers.values():
-                yield ServerSeen(server, time.time())
+                yield contract.ServerSeen(server, time.time())
             yield from map(self._gone, self._expected - servers.keys())
 
     # ------------------------------------------------------------------ retention and queries
@@ -534,7 +578,7 @@ class KubernetesExecutor:
                         job, lambda current: current.generations.clear(), open_=False
                     )
             except ApiError as error:
-                raise ExecutorError(f"the API server refused it: {error}") from error
+                raise contract.ExecutorError(f"the API server refused it: {error}") from error
             records.known.pop(job, None)
             self._registry.remove_job(job)
             await asyncio.to_thread(shutil.rmtree, self._directories.job(job), ignore_errors=True)
@@ -550,7 +594,7 @@ class KubernetesExecutor:
         *,
         start: int | None = None,
         max_bytes: int = 65_536,
-    ) -> LogChunk:
+    ) -> contract.LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
         if generation is None:
             started = [
@@ -581,18 +625,9 @@ class KubernetesExecutor:
             message = str(error) or f"no answer within {LOG_FETCH_TIMEOUT_SECONDS:g} s"
             log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, message)
 
-    async def observe(self) -> tuple[ObservedJob, ...]:
+    async def observe(self) -> tuple[contract.ObservedJob, ...]:
         """Return running jobs: this executor's own generations, and those of other schedulers."""
-        own = (
-            []
-            if self._observing
-            else [
-                entry.to_status()
-                for entry in self._registry.entries.values()
-                if entry.phase == Phase.RUNNING
-            ]
-        )
-        ours = [ObservedJob(job.job, job.placement, job.started or 0.0, is_own=True) for job in own]
+        ours = [] if self._observing else self._registry.running_jobs()
         identity = self.session.identity
         skipped = None if self._observing else identity
         pods = self.session.cluster.pods.items.values()

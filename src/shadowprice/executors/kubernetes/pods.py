@@ -32,6 +32,11 @@ RENDEZVOUS_PORT: Final = 29_500  # rendezvous port of processes whose pods have 
 
 _POD_DIRECTORY: Final = "/shadowprice"
 _SHELL: Final = ("/bin/sh", "-c")
+_NAMED_OBJECTS: Final = {
+    "serviceAccountName": "service_account",
+    "priorityClassName": "priority_class",
+    "runtimeClassName": "runtime_class",
+}
 _UNREACHABLE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
@@ -193,15 +198,12 @@ def build_pod(
     }
     if host:
         body |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    if account is not None:
-        body["serviceAccountName"] = account
-    if options.get("priority_class"):
-        body["priorityClassName"] = options["priority_class"]
-    if options.get("runtime_class"):
-        body["runtimeClassName"] = options["runtime_class"]
-    if options.get("pull_secrets"):
+    for key, option in _NAMED_OBJECTS.items():
+        if options.get(option):
+            body[key] = options[option]
+    if options["pull_secrets"]:
         body["imagePullSecrets"] = [
-            {"name": secret_name} for secret_name in options["pull_secrets"]
+            {"name": pull_secret} for pull_secret in options["pull_secrets"]
         ]
     user_fields = {"runAsUser": "run_as_user", "runAsGroup": "run_as_group", "fsGroup": "fs_group"}
     body["securityContext"] = {k: options[v] for k, v in user_fields.items() if v in options}

@@ -1,4 +1,10 @@
-"""The local executor: runs jobs as processes of this machine."""
+"""The local executor: runs jobs as processes of this machine.
+
+It also observes jobs that any scheduler started, in observer mode. A job started by other means (a
+shell, cron, another scheduler's prolog) is observed if its environment contains
+``SHADOWPRICE_JOB=name``; ``SHADOWPRICE_TENANT`` and ``SHADOWPRICE_ROLE`` are optional. A process
+whose parent has the same name and tenant belongs to the parent.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +13,118 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
-from shadowprice.core.job_keys import key_digest
-from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import (
-    ExecutorCapabilities,
-    ExecutorError,
-    ExecutorOptions,
-    GenerationSpec,
-    ObservedJob,
-    Progressed,
-    Receipt,
-    Report,
-    ServerInfo,
-)
-from shadowprice.executors.generations.disk import FileLock, make_private
+from shadowprice.core.job_keys import key_digest, name_of_key
+from shadowprice.executors import contract
+from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
     GenerationDirectory,
     Phase,
     boot_id,
+    start_time,
 )
 from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
 from shadowprice.executors.local import launch_plan
 from shadowprice.executors.local.launch_plan import UserJobDirs, user_credentials
 from shadowprice.executors.local.machine import MachineAllocator, physical_devices
-from shadowprice.executors.local.observation import observe_jobs
 from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
 from shadowprice.executors.processes import PlacementError, validate_spec
 from shadowprice.executors.supervision import cgroups, children
+from shadowprice.executors.supervision.children import processes, read_environ
+
+_MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers observed at once
+
+
+def observe_jobs(
+    own: Iterable[contract.GenerationStatus], slice_of: Callable[[Sequence[int]], str | None]
+) -> tuple[contract.ObservedJob, ...]:
+    """Return this executor's running and ended generations, and jobs of other schedulers."""
+    ours: dict[str, contract.ObservedJob] = {}
+    for held in own:  # in order of acceptance: the newest generation of a job wins
+        if held.started is not None:
+            ours[held.job] = contract.ObservedJob(
+                held.job, held.placement, held.started, is_own=True, **_end(held)
+            )
+    foreign: dict[tuple[str, str | None], list[tuple[int, dict[str, str]]]] = {}
+    marks = _marked_processes()
+    for process, (parent, variables) in marks.items():
+        mark = _name_and_tenant(variables)
+        if parent in marks and _name_and_tenant(marks[parent][1]) == mark:
+            continue
+        foreign.setdefault(mark, []).append((process, variables))
+    for job in ours.values():  # own processes have the name in their environment, and no tenant
+        if job.ended is None:
+            foreign.pop((name_of_key(job.job), None), None)
+    theirs = (
+        _to_observed_job(name, tenant, members, slice_of)
+        for (name, tenant), members in list(foreign.items())[:_MAX_OBSERVED_JOBS]
+    )
+    return (*ours.values(), *(job for job in theirs if job is not None))
+
+
+def _end(held: contract.GenerationStatus) -> dict[str, Any]:
+    """Return the end fields of a generation; empty if it runs."""
+    if not isinstance(held.end, contract.Ended):
+        return {}
+    return {"ended": held.end.at, "done": held.end.ending is contract.Ending.DONE}
+
+
+def _marked_processes() -> dict[int, tuple[int, dict[str, str]]]:
+    """Return the processes that name a job, each with its parent and its variables."""
+    marks = {}
+    for process, parent, _ in processes():
+        variables = read_environ(process)
+        if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.maximum:
+            marks[process] = (parent, variables)
+    return marks
+
+
+def _name_and_tenant(variables: Mapping[str, str]) -> tuple[str, str | None]:
+    return variables["SHADOWPRICE_JOB"], variables.get("SHADOWPRICE_TENANT") or None
+
+
+def _to_observed_job(
+    name: str,
+    tenant: str | None,
+    members: list[tuple[int, dict[str, str]]],
+    slice_of: Callable[[Sequence[int]], str | None],
+) -> contract.ObservedJob | None:
+    counts: dict[str, Counter[str]] = {}
+    starts = []
+    for process, variables in members:
+        ticks = start_time(process)
+        if ticks is None:  # ended meanwhile
+            continue
+        try:
+            cores = sorted(os.sched_getaffinity(process))
+        except OSError:
+            continue
+        role = "ps" if variables.get("SHADOWPRICE_ROLE") == "ps" else "worker"
+        server = slice_of(cores) or socket.gethostname()
+        counts.setdefault(server, Counter())[role] += 1
+        starts.append(ticks / os.sysconf("SC_CLK_TCK"))
+    if not starts:
+        return None
+    since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + min(starts)
+    placement = tuple(
+        contract.ServerAllocation(server, count["worker"], count["ps"])
+        for server, count in counts.items()
+    )
+    return contract.ObservedJob(name, placement, since, tenant)
+
 
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 
@@ -92,10 +173,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     write end.
     """
 
-    def __init__(self, options: ExecutorOptions, lifeline: int | None = None) -> None:
+    def __init__(self, options: contract.ExecutorOptions, lifeline: int | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the local executor needs Linux's process control")
-        super().__init__(Path(options.directory), TrackedGeneration)
+        super().__init__(options, TrackedGeneration)
         self._settings = read_settings(options.settings)
         self._lifeline = lifeline
         self._bell_path = self.path / "bell"
@@ -108,16 +189,15 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
-        self._background = BackgroundTasks(log, options.failed)
         self._launched: set[int] = set()
         self._launch_errors: dict[tuple[str, int], str] = {}  # of supervisors
         self._warnings: dict[tuple[str, int], str] = {}  # the last one of each generation
         self._bell_bytes = b""
 
     @property
-    def capabilities(self) -> ExecutorCapabilities:
+    def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor; only root can isolate users."""
-        return ExecutorCapabilities(
+        return contract.ExecutorCapabilities(
             progress_files=True,
             observes=True,
             isolates_users=os.geteuid() == 0,
@@ -127,8 +207,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     @property
     def health_error(self) -> str | None:
         """Current failure of a background task or of a start; see `ReportsHealth`."""
-        launch_error = next(iter(self._launch_errors.values()), None)
-        return self._background.health_error or launch_error
+        return super().health_error or next(iter(self._launch_errors.values()), None)
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -144,7 +223,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             if isinstance(error, OSError):
                 message = f"{error.filename or self.path}: {error.strerror}"
                 hint = "check that it is a directory that this user can write"
-                raise ExecutorError(f"{message}; {hint}") from error
+                raise contract.ExecutorError(f"{message}; {hint}") from error
             raise
         asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
         resync = ("resync", self._resync, "resyncing with the running jobs")
@@ -153,11 +232,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     def _open(self) -> None:
         make_private(self.path)
-        self._lock = FileLock.try_acquire(self.path)
-        if self._lock is None:
-            raise ExecutorError(
-                f"{self.path} is in use by another service; stop it, or use another --data"
-            )
+        self._acquire_lock()
         self._open_store()
         if not self._bell_path.is_fifo():  # backup tools may restore it as a file
             self._bell_path.unlink(missing_ok=True)
@@ -169,7 +244,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             name = f"shadowprice-{key_digest(str(self.path))[:12]}"
             self._cgroup = cgroups.find_or_create(name, parent)
             if parent and self._cgroup is None:
-                raise ExecutorError(
+                raise contract.ExecutorError(
                     f"cgroup={parent}, but this user can't create a control group of version 2 "
                     "there; delegate it (systemd: Delegate=yes), or set cgroup=auto"
                 )
@@ -177,7 +252,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         if self._memory in {"auto", "cgroup"}:
             can_limit = self._cgroup is not None and cgroups.enable_memory_controller(self._cgroup)
             if self._memory == "cgroup" and not can_limit:
-                raise ExecutorError(
+                raise contract.ExecutorError(
                     "memory=cgroup, but no control group of this user may limit memory; delegate "
                     "one (systemd: Delegate=memory), or set memory=rlimit"
                 )
@@ -206,7 +281,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                 self._cgroup.rmdir()
         self._unlock()
 
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
         self._machine.set_servers(servers, self._registry.allocations)
 
@@ -216,7 +291,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     # ------------------------------------------------------------------ commands
 
-    async def start(self, spec: GenerationSpec) -> Receipt:
+    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
             receipt, entry, refusal = await self._accept_start(spec, partial(self._prepare, spec))
@@ -226,13 +301,15 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                 await self._poll(entry)
             return receipt
 
-    def _job_directory(self, spec: GenerationSpec) -> Path:
+    def _job_directory(self, spec: contract.GenerationSpec) -> Path:
         """Return the job's directory, which belongs to its user."""
         if spec.program.user:
             return self._users.job(key_digest(spec.job))
         return self._store.job(spec.job)
 
-    def _make_job_directory(self, spec: GenerationSpec, directory: Path) -> tuple[int, int] | None:
+    def _make_job_directory(
+        self, spec: contract.GenerationSpec, directory: Path
+    ) -> tuple[int, int] | None:
         if not spec.program.user:
             return super()._make_job_directory(spec, directory)
         user = user_credentials(spec.program.user)
@@ -243,7 +320,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._users.remove(key_digest(job))
 
     def _prepare(
-        self, spec: GenerationSpec, entry: TrackedGeneration
+        self, spec: contract.GenerationSpec, entry: TrackedGeneration
     ) -> tuple[dict[str, Any], str]:
         """Return a generation's plan, and a reason if it is refused."""
         try:
@@ -315,11 +392,11 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         if entry.stop_ordered:
             children.signal_supervisor(entry.state, signal.SIGTERM)
 
-    async def progress(self) -> Sequence[Progressed]:
+    async def progress(self) -> Sequence[contract.Progressed]:
         """Poll progress files; see `PollsProgress`."""
         return await self._polls.poll(self._progress())
 
-    async def _progress(self) -> list[Progressed]:
+    async def _progress(self) -> list[contract.Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
             entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]
@@ -443,11 +520,11 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             time.sleep(0.02)
         return False
 
-    def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[contract.Report]:
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch()
 
-    async def observe(self) -> tuple[ObservedJob, ...]:
+    async def observe(self) -> tuple[contract.ObservedJob, ...]:
         """Return the jobs that run on this machine; see `observation`."""
         own = [
             entry.to_status()

@@ -15,26 +15,17 @@ from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import (
-    ExecutorCapabilities,
-    ExecutorError,
-    ExecutorOptions,
-    GenerationSpec,
-    LogChunk,
-    ObservedJob,
-    Progressed,
-    Receipt,
-    Report,
-    ServerGone,
-    ServerInfo,
-    ServerSeen,
-)
-from shadowprice.executors.generations.disk import FileLock, create_file, make_private
+from shadowprice.executors import contract
+from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.disk import create_file, make_private
 from shadowprice.executors.generations.generation import Phase
 from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
-from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
-from shadowprice.executors.ray.bundle import digest, source_files
+from shadowprice.executors.ray.bridge_client import (
+    BridgeClient,
+    BridgeError,
+    bundle_digest,
+    source_files,
+)
 from shadowprice.executors.ray.controller import RayGenerationController
 from shadowprice.executors.ray.head_probe import (
     MAX_CONNECT_ATTEMPTS,
@@ -58,7 +49,7 @@ PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4  # far below a slot, which waits for
 BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0  # of the bridge of a killed service, for the lock
 
 
-class RayUnreachableError(ExecutorError):
+class RayUnreachableError(contract.ExecutorError):
     """No usable Ray cluster answers; a usage error at the service's start."""
 
     exit_code = 2
@@ -71,7 +62,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     ``ray://HOST:PORT``.
     """
 
-    def __init__(self, options: ExecutorOptions) -> None:
+    def __init__(self, options: contract.ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the Ray executor needs Linux's process control")
         settings = read_settings(options.settings)
@@ -81,20 +72,19 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             raise InputError(
                 Fault("--address", f"{quote_for_display(self._address)} is not valid", hint)
             )
-        super().__init__(Path(options.directory), RayGeneration)
+        super().__init__(options, RayGeneration)
         self._namespace = options.namespace
         self._expected: frozenset[str] = frozenset()
         self._uses_client = False
         self._health_error = ""
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
-        self._background = BackgroundTasks(log, options.failed)
         base = Path(settings.shared) if settings.shared else self.path
         self.session = RaySession(settings, base, self._background, super()._poll)
 
     @property
-    def capabilities(self) -> ExecutorCapabilities:
+    def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor."""
-        return ExecutorCapabilities(
+        return contract.ExecutorCapabilities(
             discovers_servers=True,
             several_machines=True,
             progress_files=True,
@@ -105,7 +95,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     def health_error(self) -> str | None:
         """Why Ray can't be reached, or a background failure; see `ReportsHealth`."""
         unreachable = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
-        return unreachable or self._background.health_error
+        return unreachable or super().health_error
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -114,17 +104,17 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         try:
             await asyncio.to_thread(self._open)
         except OSError as error:
-            raise ExecutorError(
+            raise contract.ExecutorError(
                 f"{error.filename}: {error.strerror}; give another place"
             ) from error
         until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
-        while (lock := FileLock.try_acquire(self.path)) is None:
-            if time.monotonic() > until:
-                raise ExecutorError(
-                    f"{self.path} is in use by another service; stop it, or use another --data"
-                )
-            await asyncio.sleep(0.1)
-        self._lock = lock
+        while self._lock is None:
+            try:
+                self._acquire_lock()
+            except contract.ExecutorError:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.1)
         try:
             await self._connect()
             await self._poll_nodes()
@@ -168,7 +158,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         try:
             await link.open(lock_descriptor)
             root = self.session.settings.node_dir
-            place = {"root": root, "digest": digest(), "bundle": source_files()}
+            place = {"root": root, "digest": bundle_digest(), "bundle": source_files()}
             response = await link.call(
                 "connect",
                 CONNECT_TIMEOUT_SECONDS,
@@ -208,22 +198,22 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if link is not None:
             await link.close()
 
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
 
     @staticmethod
-    def _gone(name: str) -> ServerGone:
-        return ServerGone(name, time.time(), "no node of the Ray cluster has this name")
+    def _gone(name: str) -> contract.ServerGone:
+        return contract.ServerGone(name, time.time(), "no node of the Ray cluster has this name")
 
     # ------------------------------------------------------------------ commands
 
-    async def start(self, spec: GenerationSpec) -> Receipt:
+    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
             if self.session.link is None or not self.session.link.is_running:
-                raise ExecutorError("not connected to Ray")
+                raise contract.ExecutorError("not connected to Ray")
             receipt, entry, refusal = await self._accept_start(
                 spec,
                 lambda _: build_launch_plan(spec, self.session.nodes, self._registry.allocations),
@@ -234,7 +224,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                     self._drive(entry)
             return receipt
 
-    def _job_directory(self, spec: GenerationSpec) -> Path:
+    def _job_directory(self, spec: contract.GenerationSpec) -> Path:
         """Return the job's directory, which all nodes see."""
         return self.session.folder(spec.job)
 
@@ -265,13 +255,13 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             entry.changed.set()
             return
 
-    async def progress(self) -> Sequence[Progressed]:
+    async def progress(self) -> Sequence[contract.Progressed]:
         """Poll progress files; `watch` emits late reports. See `PollsProgress`."""
         if self._polls.in_progress:
             return ()  # the previous poll still runs, and `watch` emits its result
         return await self._polls.poll(self._progress())
 
-    async def _progress(self) -> list[Progressed]:
+    async def _progress(self) -> list[contract.Progressed]:
         running = {
             name: entry
             for entry in self._registry.live
@@ -316,7 +306,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 log.warning("Ray can be reached again")
             self._health_error = ""
             await self._clean_up_returned_nodes()
-        except ExecutorError as error:
+        except contract.ExecutorError as error:
             if str(error) != self._health_error:  # not every second
                 log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
@@ -339,7 +329,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         now = time.time()
         for name, node in nodes.items():
             if name not in previous or previous[name].server != node.server:
-                self._registry.emit([ServerSeen(node.server, now)])
+                self._registry.emit([contract.ServerSeen(node.server, now)])
         self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
 
     def _warn_of_duplicates(self, names: Set[str]) -> None:
@@ -363,13 +353,13 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                     log.warning("failed to clean up on %s: %s", server, error)
                 del session.lost_actors[actor]
 
-    def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[contract.Report]:
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch(self._servers)
 
-    def _servers(self) -> Iterator[Report]:
+    def _servers(self) -> Iterator[contract.Report]:
         for node in self.session.nodes.values():
-            yield ServerSeen(node.server, time.time())
+            yield contract.ServerSeen(node.server, time.time())
         yield from map(self._gone, self._expected - self.session.nodes.keys())
 
     # ------------------------------------------------------------------ retention and queries
@@ -386,7 +376,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def _read_log(
         self, job: str, number: int, process: str, start: int | None, max_bytes: int
-    ) -> LogChunk:
+    ) -> contract.LogChunk:
         """Return a chunk of a log, of a running process from its node."""
         entry = self._registry.entries.get((job, number))
         if entry is None or entry.is_finished:
@@ -410,15 +400,8 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if response is None:
             raise KeyError(f"{process} of generation {entry.number}")
         begin, end, text = response
-        return LogChunk(entry.number, process, begin, end, text, complete=False)
+        return contract.LogChunk(entry.number, process, begin, end, text, complete=False)
 
-    async def observe(self) -> tuple[ObservedJob, ...]:
+    async def observe(self) -> tuple[contract.ObservedJob, ...]:
         """Return this executor's own running generations."""
-        own = [
-            entry.to_status()
-            for entry in self._registry.entries.values()
-            if entry.phase == Phase.RUNNING
-        ]
-        return tuple(
-            ObservedJob(held.job, held.placement, held.started or 0.0, is_own=True) for held in own
-        )
+        return tuple(self._registry.running_jobs())

@@ -19,6 +19,7 @@ from shadowprice.executors.generations.generation import (
     EXECUTION_VARIABLE,
     Phase,
     boot_id,
+    read_stat,
     start_time,
 )
 from shadowprice.executors.supervision import cgroups
@@ -161,11 +162,7 @@ def signal_supervisor(state: Mapping[str, Any], *numbers: int) -> None:
 
 def is_stopped(process: int) -> bool:
     """Return whether a signal, such as SIGSTOP, has stopped a process."""
-    try:
-        content = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:
-        return False
-    return content.rpartition(b")")[2].split()[:1] == [b"T"]
+    return read_stat(process)[:1] == [b"T"]
 
 
 def signal_group(leader: int, number: int) -> None:
@@ -191,15 +188,9 @@ def process_group(process: int) -> int:
 def processes() -> Iterator[tuple[int, int, int]]:
     """Yield pid, parent pid and process group of every process that hasn't ended."""
     for name in list_names(Path("/proc")):
-        if not name.isdecimal():
-            continue
-        try:
-            content = Path(f"/proc/{name}/stat").read_bytes()
-        except OSError:
-            continue
-        state, parent, group = content.rpartition(b")")[2].split()[:3]
-        if state not in {b"Z", b"X"}:
-            yield int(name), int(parent), int(group)
+        fields = read_stat(name) if name.isdecimal() else []
+        if fields and fields[0] not in {b"Z", b"X"}:
+            yield int(name), int(fields[1]), int(fields[2])
 
 
 def descendants(root: int) -> dict[int, int]:

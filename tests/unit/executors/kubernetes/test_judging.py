@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from shadowprice.executors.generations.outcome import ProcessExit
-from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_error_message
-from shadowprice.executors.kubernetes.session import PodProcess
+from shadowprice.executors.kubernetes.session import (
+    PodProcess,
+    process_exit_of,
+    start_error_message,
+)
 from shadowprice.executors.kubernetes.views import (
     ContainerExit,
     NodeView,

@@ -14,8 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from shadowprice import jobs
 from shadowprice.training.bag.attempt import CLAIM, DONE, READY, worker_main
@@ -23,9 +24,6 @@ from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Plan
 from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
 from shadowprice.training.errors import TrainingError
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerProcess
 
 _READY_TIMEOUT_SECONDS: Final = 60.0  # timeout of a new process, which first imports the function
 

@@ -19,17 +19,15 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import (
+from shadowprice.training.callbacks.common import (
     SAVE_EVERY,
     TrainingMonitor,
-    set_torchrun_variables,
-    split_batch,
-)
-from shadowprice.training.callbacks.seals import (
     latest_complete,
     numbered,
     remove_incomplete,
     seal,
+    set_torchrun_variables,
+    split_batch,
     unseal,
 )
 from shadowprice.training.errors import TrainingError

@@ -24,13 +24,15 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Sampler
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import (
+from shadowprice.training.callbacks.common import (
     SAVE_EVERY,
     TrainingMonitor,
+    latest_complete,
+    prune,
+    seal,
     set_torchrun_variables,
     split_batch,
 )
-from shadowprice.training.callbacks.seals import latest_complete, prune, seal
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import ignore_sigterm
 from shadowprice.training.sampling import Order
