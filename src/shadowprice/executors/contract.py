@@ -389,10 +389,7 @@ class Executor(Protocol):
         """Features of this executor."""
 
     async def open(self) -> None:
-        """Connect, and adopt generations that are still running.
-
-        Raises `ExecutorError` if the executor can't be reached, or another service uses it.
-        """
+        """Connect, and adopt running generations; raise `ExecutorError` if that is impossible."""
 
     async def close(self) -> None:
         """Disconnect; running generations continue."""
@@ -468,10 +465,7 @@ class ChecksReachability(Executor, Protocol):
     """An executor of other machines that can check its connection."""
 
     async def reach(self) -> None:
-        """Check that the cluster answers, without changing anything; raise `ExecutorError` if not.
-
-        The service calls this before it stores anything and before its event loop runs.
-        """
+        """Raise `ExecutorError` if the cluster doesn't answer; called before anything is stored."""
 
 
 @runtime_checkable
@@ -551,7 +545,4 @@ class PollsProgress(Protocol):
         """Return file progress that is new since the last poll; it isn't repeated elsewhere."""
 
     def stale_jobs(self) -> frozenset[str]:
-        """Return the jobs whose progress files couldn't be read in the last poll.
-
-        Their current progress is unknown, so it must not be used to judge their speed.
-        """
+        """Return the jobs whose progress is unknown since the last poll, and so not judged."""

@@ -164,11 +164,10 @@ _WRITTEN: Final = (10**6, 1 << 20)  # multiples of a megabyte or mebibyte count 
 
 
 def round_down_memory(found: int) -> int:
-    """Round a server's memory in bytes down by less than 1/512.
+    """Round a server's memory in bytes down by less than 1/512, to ten binary digits.
 
-    Equal machines report capacities that differ by some KiB, and each would form a group of its own
-    in the scheduler and on its pages. So ten binary digits are kept, which means whole GiB up to 1
-    TiB. Configured values, multiples of a megabyte or mebibyte, aren't rounded.
+    Equal machines report capacities that differ by some KiB, and would form groups of their own.
+    Configured values, multiples of a megabyte or mebibyte, aren't rounded.
     """
     if any(found % unit == 0 for unit in _WRITTEN):
         return found

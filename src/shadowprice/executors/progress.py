@@ -121,10 +121,7 @@ def describe_omitted(omitted: Sequence[Fault]) -> str:
 
 
 def same_kind(reason: str, reasons: Iterable[str]) -> list[str]:
-    """Return the errors of reports that count, or of those that don't, as ``reason`` is one.
-
-    Each kind has a limit of its own: invalid metrics don't hide that reports are refused.
-    """
+    """Return the errors of reports that count, or of those that don't, as ``reason`` is one."""
     return [other for other in reasons if other.startswith(LEFT_OUT) == reason.startswith(LEFT_OUT)]
 
 

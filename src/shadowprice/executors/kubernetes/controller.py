@@ -543,21 +543,14 @@ class KubernetesGenerationController:
         await asyncio.gather(*(self._delete_pod(part, command, grace) for part in undelivered))
 
     async def _record_deciding_exits(self) -> None:
-        """Record the ends that decide the result, before the other pods are deleted.
-
-        Otherwise a restarted service would find deleted pods, and blame another client for them.
-        """
+        """Record the ends that decide, for a restarted service, before other pods are deleted."""
         parts = self._entry.parts
         ends = {name: part.exit_record() for name, part in parts.items() if part.end is not None}
         if len(ends) < len(parts) and not self._entry.state.get("deciding"):
             await self._write(deciding=ends)
 
     def _seconds_since_deletion(self, view: PodView) -> float:
-        """Return the seconds since a pod's deletion was requested, by the server's clock.
-
-        The clock of this machine may differ. Both times are truncated to seconds, so one second is
-        added, which never shortens a grace period.
-        """
+        """Return the seconds since a pod's deletion by the server's clock, up to a second more."""
         now = self._objects.connection.time()
         if now is None or view.terminating_since is None:
             return 0.0

@@ -106,10 +106,7 @@ class ExecutorLease:
         return Lease(connection, namespace, f"{self._service}-executor", identity)
 
     def _is_deposed(self, holder: str) -> bool:
-        """Return whether the lease's holder was elected before this service.
-
-        That holder no longer sends commands once this service is elected; see `holds`.
-        """
+        """Return whether a holder was elected before this service, and so sends no commands."""
         name, number, *_ = [*holder.split(" "), "", ""]
         election = self._election
         return (

@@ -256,9 +256,8 @@ def read_segment_chunk(path: str, name: str, offset: int) -> str:
 def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any]:
     """Clean up after a dead actor, on its node: kill its processes, and return the result.
 
-    ``patience`` is in seconds, for the supervisor, which kills its processes when its lifeline
-    closes. In the result, ``known`` is true if the process was ever started here, ``cleared``
-    if none of its processes runs, and ``state`` is its last state.
+    In the result, ``known`` is true if the process was ever started here, ``cleared`` if none of
+    its processes runs, and ``state`` is its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
     generation, children = _generation_module(), _children_module()

@@ -314,10 +314,7 @@ _checkpoints = False
 
 
 def record_saved(step: int) -> None:
-    """Record that the job is on disk after SIGTERM. `save` calls it for its own checkpoints.
-
-    Every process may call it; workers other than worker 0 record nothing.
-    """
+    """Record that the job is on disk after SIGTERM, in worker 0 and PS only; `save` calls it."""
     job = current()
     if job.generation and _stop_requested_at is not None and (job.leads or job.role == "ps"):
         record_leaving(
@@ -335,10 +332,7 @@ def record_restored(step: int) -> None:
 
 
 def record_step(step: float) -> None:
-    """Record that a step is done, for scripts that call `report` only for some steps.
-
-    ``step`` counts from the job's very beginning.
-    """
+    """Record that a step, from the job's beginning, is done, for scripts that report only some."""
     if _change is not None:
         _change.reached(step)
 
@@ -407,10 +401,7 @@ def load(directory: Path | None = None) -> Checkpoint | None:
 
 
 def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
-    """Yield the valid checkpoints, the newest first. Damaged ones are skipped.
-
-    ``directory`` is by default the job's own.
-    """
+    """Yield the valid checkpoints of a directory, by default the job's own, the newest first."""
     for step, path in _list_checkpoints(directory or current().checkpoint_dir):
         data = _read_valid(path, step)
         if data is not None:

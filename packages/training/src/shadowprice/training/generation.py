@@ -154,8 +154,7 @@ def _machine() -> str:
 def own_device() -> torch.device:
     """Return the device of this process: its own GPU if it has one, otherwise the CPU.
 
-    Executors show a process only its own GPUs, and it uses the first. torchrun shows all GPUs of a
-    machine to all processes and numbers these processes. NCCL refuses two processes on one GPU.
+    Executors show a process only its own GPUs; torchrun shows all, and numbers the processes.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -219,10 +218,7 @@ def say(text: str) -> None:
 
 
 def bind_to_loopback(address: str) -> bool:
-    """Set gloo's interface to the loopback if an address is local; return whether it is.
-
-    Otherwise gloo resolves this machine's host name, which fails on some machines.
-    """
+    """Set gloo's interface to the loopback if an address is local; return whether it is."""
     try:
         is_local = ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:

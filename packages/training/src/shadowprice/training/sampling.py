@@ -133,10 +133,7 @@ class Order:
         return asdict(self)
 
     def check(self, found: Mapping[str, Any]) -> None:
-        """Check that a checkpoint was made in the same order.
-
-        Raises `TrainingError`, which names the first field that differs.
-        """
+        """Raise `TrainingError` if a checkpoint was made in another order."""
         for name, value in self.state().items():
             if found.get(name) != value:
                 raise TrainingError(

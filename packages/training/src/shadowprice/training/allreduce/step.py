@@ -19,8 +19,7 @@ from shadowprice.training.sampling import Order, Part
 class Step:
     """A mini-batch; iteration yields the batches of the parts that this worker computes.
 
-    ``number`` counts from the job's beginning, from 0, and ``epoch`` too. ``ends_epoch`` is
-    true if it is the last step of its epoch.
+    ``number`` and ``epoch`` count from the job's beginning, from 0.
     """
 
     def __init__(

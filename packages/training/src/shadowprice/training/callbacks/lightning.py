@@ -53,10 +53,7 @@ def arguments() -> dict[str, Any]:
 
 
 def latest_checkpoint(folder: str | Path | None = None) -> str | None:
-    """Return the newest valid checkpoint of `Elastic`, None without any.
-
-    ``folder`` is by default the job's own directory.
-    """
+    """Return the newest valid checkpoint in ``folder``, by default the job's; None without any."""
     checkpoint = _find_checkpoint(folder)
     return None if checkpoint is None else str(checkpoint[1])
 
@@ -99,10 +96,7 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
 
 
 class Elastic(pl.Callback):
-    """Reports the Trainer's progress, and saves and exits on SIGTERM.
-
-    It saves every ``save_every`` seconds, and reports every ``report_every`` seconds.
-    """
+    """Reports and saves every so many seconds, and saves and exits on SIGTERM."""
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
         self._following = TrainingMonitor(save_every, report_every)

@@ -58,10 +58,7 @@ _BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk of a data set, as in the index: file name in the folder, and its properties.
-
-    ``size`` is in bytes, and ``digest`` the SHA-256 of the file, in hexadecimal.
-    """
+    """One chunk of a data set: file name in the folder, and its size and SHA-256."""
 
     file: str
     samples: int
@@ -89,10 +86,7 @@ class DataSet:
         return sum(chunk.samples for chunk in self.chunks)
 
     def fetch(self, number: int) -> Arrays:
-        """Return a chunk's arrays.
-
-        Raises `TrainingError` if the chunk is missing or differs from the index in every attempt.
-        """
+        """Return a chunk's arrays; raise `TrainingError` if it is missing or was changed."""
         chunk = self.chunks[number]
         name = f"chunk {self.url}/{chunk.file}"
 
@@ -116,10 +110,7 @@ class DataSet:
         return self.namenode != "" or self.url.startswith(_WEBHDFS)
 
     def locations(self, number: int) -> list[list[Replica]]:
-        """Return the replicas of each block of a chunk; none if the storage doesn't report them.
-
-        Raises `TrainingError` if the storage reports no locations in any attempt.
-        """
+        """Return the replicas of each block of a chunk, if the storage reports them."""
         if not self.has_locations:
             return []
         file = self.chunks[number].file

@@ -215,11 +215,7 @@ def _run_ps(
 def serve_once_connected(
     server: ParameterServer, worker: int, connect: Callable[[int], Link]
 ) -> None:
-    """Connect to a worker and serve it until it leaves; runs in a thread of its own.
-
-    A worker that doesn't connect is logged. Any other error ends the server, because its main
-    thread would wait for this worker.
-    """
+    """Connect to a worker and serve it until it leaves; runs in a thread of its own."""
     try:
         try:
             link = connect(worker)
