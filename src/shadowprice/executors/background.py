@@ -23,7 +23,6 @@ RECOVERED_AFTER_SECONDS: Final = 5.0  # after which a step that still runs count
 RELOG_SECONDS: Final = 60.0  # seconds before the same error of a task is logged again
 MAX_ERROR_CHARS: Final = 500  # maximum number of characters of a reported error
 
-
 Step = Callable[[], Awaitable[bool | None]]  # of a repeated task; true for the last one
 
 

@@ -14,6 +14,24 @@ from shadowprice.core.devices import is_device
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 
+INHERITED_VARIABLES: Final = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+)
+"""Variables that a process inherits, besides ``LC_*``."""
+
+RENDEZVOUS_PORTS: Final = range(20_000, 32_000)  # below Linux's ephemeral range
+_DIGITS: Final = 10  # significant binary digits that are kept
+_WRITTEN: Final = (10**6, 1 << 20)  # multiples of a megabyte or mebibyte count as configured values
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -93,24 +111,6 @@ def inherited_environment(spec: GenerationSpec, inherited: Mapping[str, str]) ->
     return {**passed, **spec.program.environment}
 
 
-INHERITED_VARIABLES: Final = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LANGUAGE",
-    "TZ",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-)
-"""Variables that a process inherits, besides ``LC_*``."""
-
-
-RENDEZVOUS_PORTS: Final = range(20_000, 32_000)  # below Linux's ephemeral range
-
-
 class PlacementError(Exception):
     """A generation can't run at its placement; the message is the reason."""
 
@@ -157,10 +157,6 @@ def list_allocations(spec: GenerationSpec, processes: Iterable[Process]) -> list
 def allocated_on(server: str, allocations: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
     """Return the demands on one server, process by process."""
     return [allocation["amounts"] for allocation in allocations if allocation["server"] == server]
-
-
-_DIGITS: Final = 10  # significant binary digits that are kept
-_WRITTEN: Final = (10**6, 1 << 20)  # multiples of a megabyte or mebibyte count as configured values
 
 
 def round_down_memory(found: int) -> int:

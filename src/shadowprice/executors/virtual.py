@@ -43,6 +43,10 @@ ORIGIN: Final = 1_800_000_000 * SECOND  # wall time of a start: a multiple of sl
 STARTED: Final = 3_600 * SECOND  # initial time: programs take time 0 for one that was long ago
 MAX_STEPS_AT_ONCE: Final = 100_000  # turns without progress of time: a livelock
 
+Rate = Callable[[Sequence[ServerAllocation]], float]  # mini-batches per second for a placement
+SIGTERM_EXIT: Final = 143
+SIGKILL_EXIT: Final = 137
+
 
 class StalledError(RuntimeError):
     """Virtual time can't advance: no task waits for a timer, or tasks wake each other forever."""
@@ -143,9 +147,6 @@ def run_virtual(
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)
         return runner.run(main(VirtualClock(loop, origin)))
-
-
-Rate = Callable[[Sequence[ServerAllocation]], float]  # mini-batches per second for a placement
 
 
 def stated_rate(job: Job, slot_seconds: float) -> Rate:
@@ -260,10 +261,6 @@ class VirtualGeneration:
         progress = int(self.progress_at(now)) * MICRO
         saves = self.job.save_seconds is not None or self.job.save_every is not None
         return Progressed(*self.key, progress, metrics, wall, checkpoints=saves)
-
-
-SIGTERM_EXIT: Final = 143
-SIGKILL_EXIT: Final = 137
 
 
 class VirtualExecutor:

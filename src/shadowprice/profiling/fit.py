@@ -23,6 +23,9 @@ LEVEL: Final = 0.95  # confidence level of the intervals
 BATCHES: Final = 20  # at most; longer batches are less correlated with their neighbours
 MIN_INTERVALS: Final = 6  # minimum number of intervals after the warm-up for a step time
 
+FIT_TOLERANCE: Final = 0.05  # maximum relative error of a model that fits
+ROUGH_FIT_TOLERANCE: Final = 0.15  # maximum relative error of a model that fits roughly
+
 
 class BackwardsError(ShadowpriceError):
     """A job reported less progress than before."""
@@ -111,11 +114,6 @@ def _warm_up(rates: NDArray[np.float64]) -> int:
     counts = np.arange(1, len(rates) + 1)
     errors = np.maximum(0.0, squares - sums**2 / counts) / counts**2  # of the newest intervals
     return int(np.argmin(errors[::-1][: len(rates) // 2 + 1]))
-
-
-FIT_TOLERANCE: Final = 0.05  # maximum relative error of a model that fits
-
-ROUGH_FIT_TOLERANCE: Final = 0.15  # maximum relative error of a model that fits roughly
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,25 @@ from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.executors.supervision.children import find_by_execution_id, read_environ
 from shadowprice.profiling.fit import BackwardsError, Pace, Speed, StepTime
 
+HERE: Final = "this machine"
+_POLL_SECONDS: Final = 0.05
+_MEMORY_POLL_SECONDS: Final = 1.0
+_TAIL_LINES: Final = 8
+
+METRICS: Final = (
+    "gradient_bytes",
+    "minibatch_time",
+    "update_time",
+    "worker_bandwidth",
+    "ps_bandwidth",
+)
+"""Reported metrics that are parameters of the schedulers' model of a job."""
+
+ProgressCallback = Callable[[str, float, StepTime | None], None]
+"""Called during a measurement with the activity, the elapsed share of its time, and the current
+estimate.
+"""
+
 
 def memory_by_role(execution: str) -> dict[str, int]:
     """Return the memory in bytes that the largest process of each role needs now.
@@ -53,21 +72,6 @@ def _bytes(process: int, file: str, name: bytes) -> int:
     """Return a size that a file of the kernel states in KiB on a line of its own, in bytes."""
     content = Path(f"/proc/{process}/{file}").read_bytes()
     return int(content.partition(b"\n%b:" % name)[2].split()[0]) * 1024
-
-
-HERE: Final = "this machine"
-_POLL_SECONDS: Final = 0.05
-_MEMORY_POLL_SECONDS: Final = 1.0
-_TAIL_LINES: Final = 8
-
-METRICS: Final = (
-    "gradient_bytes",
-    "minibatch_time",
-    "update_time",
-    "worker_bandwidth",
-    "ps_bandwidth",
-)
-"""Reported metrics that are parameters of the schedulers' model of a job."""
 
 
 class UnmeasuredError(ShadowpriceError):
@@ -135,12 +139,6 @@ class _Observation:
         entry.read()
         status = entry.to_status()
         self.started, self.over = status.started is not None, status.end
-
-
-ProgressCallback = Callable[[str, float, StepTime | None], None]
-"""Called during a measurement with the activity, the elapsed share of its time, and the current
-estimate.
-"""
 
 
 class Bench:

@@ -30,6 +30,12 @@ from shadowprice.executors.generations.disk import (
     sync_directory,
 )
 
+STATE_SLOT_BYTES: Final = 8192  # at least, for a slot of ``state``: enough for a log tail
+STATE_TEXT_CHARACTERS: Final = 500  # of texts that don't fit, such as a program's path
+STOP_BYTES: Final = 256
+CLAIM_LOCK_SECONDS: Final = 1.0  # to wait for a lock that its executor checks at times
+EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"  # marks processes for a killed supervisor
+
 
 class Phase(StrEnum):
     """State of a generation."""
@@ -43,12 +49,6 @@ class Phase(StrEnum):
 
 
 TERMINAL_PHASES: Final = frozenset({Phase.ENDED, Phase.REFUSED})
-STATE_SLOT_BYTES: Final = 8192  # at least, for a slot of ``state``: enough for a log tail
-STATE_TEXT_CHARACTERS: Final = 500  # of texts that don't fit, such as a program's path
-STOP_BYTES: Final = 256
-
-CLAIM_LOCK_SECONDS: Final = 1.0  # to wait for a lock that its executor checks at times
-EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"  # marks processes for a killed supervisor
 
 
 class GenerationDirectory:

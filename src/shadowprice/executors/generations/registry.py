@@ -74,6 +74,10 @@ UNEVEN_END_SECONDS: Final = 3.0  # seconds that workers may end after the first 
 _RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors caused by the service's own resource limits; the file is read again later."""
 
+MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
+log = logging.getLogger("shadowprice.executors")
+_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")  # so that other calls need not wait
+
 
 class TrackedGeneration:
     """One generation that isn't forgotten."""
@@ -371,9 +375,6 @@ class ProgressPolls:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
-
-
 def read_chunk(
     folder: Path, number: int, process: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> LogChunk:
@@ -385,8 +386,6 @@ def read_chunk(
     _, last, _ = logs.read(folder, process, None, 1, complete=True)
     return LogChunk(number, process, begin, end, text, complete and end >= last)
 
-
-log = logging.getLogger("shadowprice.executors")
 
 GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
@@ -469,9 +468,6 @@ class GenerationRegistry(Generic[GenerationT]):
             if next_report is None:
                 return
             yield next_report
-
-
-_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")  # so that other calls need not wait
 
 
 class ExecutorBase(Generic[GenerationT]):

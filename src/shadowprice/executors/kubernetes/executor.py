@@ -46,6 +46,14 @@ log = logging.getLogger("shadowprice.executors")
 ACQUIRE_TIMEOUT_SECONDS: Final = 45.0  # at the start, until a killed service's lease expires
 REACQUIRE_TIMEOUT_SECONDS: Final = 2.0  # after an outage; short, as the resync tries again
 
+_POD: Final = "io.k8s.api.core.v1.PodSpec"
+ORPHAN_CHECK_SECONDS: Final = 10.0
+MAX_CHECK_BACKOFF_SECONDS: Final = 320.0  # between sweeps, and at most between checks of one pod
+RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and missed events
+MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0  # after requests that the API server refused
+LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
+
 
 class ExecutorLease:
     """The lease of an executor, subject to the leader election of its service.
@@ -117,9 +125,6 @@ class ExecutorLease:
         )
 
 
-_POD: Final = "io.k8s.api.core.v1.PodSpec"
-
-
 async def supports_scheduling_gates(connection: ApiClient) -> bool:
     """Return whether the API server supports scheduling gates of pods."""
     try:
@@ -141,10 +146,6 @@ def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
         return "schedulingGates" in document["components"]["schemas"][_POD]["properties"]
     except (KeyError, TypeError):
         return False
-
-
-ORPHAN_CHECK_SECONDS: Final = 10.0
-MAX_CHECK_BACKOFF_SECONDS: Final = 320.0  # between sweeps, and at most between checks of one pod
 
 
 class OrphanPodCollector:
@@ -185,13 +186,6 @@ class OrphanPodCollector:
                 self.refusals[key] = str(error)
         self._orphans = orphans
         self.refusals = {key: text for key, text in self.refusals.items() if key in orphans}
-
-
-RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and missed events
-MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0  # after requests that the API server refused
-LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
-
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 
 class KubernetesUnreachableError(contract.ExecutorError):

@@ -28,6 +28,29 @@ from shadowprice.executors.kubernetes.views import ContainerExit, NodeView, PodV
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 
+MAX_PODS_READ_BY_NAME: Final = 8  # more are listed by label
+
+POD_GONE_AFTER_SECONDS: Final = 5.0
+"""Seconds after a forced deletion of a pod until its node has surely killed its processes.
+
+It is also the time after which a created pod counts as missing if no event or list shows it.
+"""
+
+EXIT_SIGKILL: Final = 137
+_PERMANENT_WAIT_REASONS: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
+_NORMAL_WAIT_REASONS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_EVICTION_REASONS: Final = frozenset(
+    {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}
+)
+"""Reasons of pods that their node or the cluster ended."""
+
+_START_ERRORS: Final = (
+    ("no such file or directory", "No such file or directory"),
+    ("executable file not found", "No such file or directory"),
+    ("permission denied", "Permission denied"),
+    ("is a directory", "Permission denied"),
+)
+
 
 @dataclass
 class PodProcess:
@@ -143,9 +166,6 @@ class KubernetesSession:
     gates: bool = False  # whether the API server supports scheduling gates of pods
 
 
-MAX_PODS_READ_BY_NAME: Final = 8  # more are listed by label
-
-
 class GenerationObjects:
     """Reads, changes and deletes the objects of a generation."""
 
@@ -257,29 +277,6 @@ class GenerationObjects:
         except ApiError as error:
             if not (error.not_found or error.conflict):  # conflict: a new object has this name
                 raise
-
-
-POD_GONE_AFTER_SECONDS: Final = 5.0
-"""Seconds after a forced deletion of a pod until its node has surely killed its processes.
-
-It is also the time after which a created pod counts as missing if no event or list shows it.
-"""
-
-EXIT_SIGKILL: Final = 137
-
-_PERMANENT_WAIT_REASONS: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
-_NORMAL_WAIT_REASONS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
-_EVICTION_REASONS: Final = frozenset(
-    {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}
-)
-"""Reasons of pods that their node or the cluster ended."""
-
-_START_ERRORS: Final = (
-    ("no such file or directory", "No such file or directory"),
-    ("executable file not found", "No such file or directory"),
-    ("permission denied", "Permission denied"),
-    ("is a directory", "Permission denied"),
-)
 
 
 def process_exit_of(

@@ -34,6 +34,24 @@ _UNITS: Final = {
     **{name: Fraction(1024) ** n for n, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
 }
 
+_KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)  # of the hundreds that a node may have
+_IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
+_REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
+OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
+"""Taint by which an operator declares that a node is shut down."""
+
+_MAX_TEXT_CHARS: Final = 500
+_JOB_LABELS: Final = (
+    "training.kubeflow.org/job-name",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+    "volcano.sh/job-name",
+    "ray.io/cluster",
+)
+_ROLE_LABELS: Final = ("training.kubeflow.org/replica-type", "replica-type", "volcano.sh/task-spec")
+
 
 def parse_quantity(text: object, unit: int) -> int:
     """Parse a quantity into units of 1/``unit``, rounded down; 0 if it is invalid."""
@@ -47,16 +65,6 @@ def parse_quantity(text: object, unit: int) -> int:
 def units_per_quantity(resource: str) -> int:
     """Return the units per quantity of 1 of a resource."""
     return 1 if resource == "memory" else MILLI
-
-
-_KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)  # of the hundreds that a node may have
-
-_IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
-_REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
-_STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
-OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
-"""Taint by which an operator declares that a node is shut down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +220,6 @@ def check_allocatable(
                 f"{node.name} has {max(0, free_amount) / unit:g} of {name} free, and "
                 f"{demand / unit:g} is asked for"
             )
-
-
-_MAX_TEXT_CHARS: Final = 500
-_JOB_LABELS: Final = (
-    "training.kubeflow.org/job-name",
-    "batch.kubernetes.io/job-name",
-    "job-name",
-    "volcano.sh/job-name",
-    "ray.io/cluster",
-)
-_ROLE_LABELS: Final = ("training.kubeflow.org/replica-type", "replica-type", "volcano.sh/task-spec")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,14 @@ from shadowprice.executors.supervision.children import processes, read_environ
 
 _MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers observed at once
 
+_MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
+log = logging.getLogger("shadowprice.executors")
+
+RESYNC_SECONDS: Final = 1.0
+"""Seconds between resyncs. They find what no bell announces, such as killed supervisors."""
+
+CLAIM_TIMEOUT_SECONDS: Final = 5.0  # of a supervisor, before another is started
+
 
 def observe_jobs(
     own: Iterable[contract.GenerationStatus], slice_of: Callable[[Sequence[int]], str | None]
@@ -126,9 +134,6 @@ def _to_observed_job(
     return contract.ObservedJob(name, placement, since, tenant)
 
 
-_MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
-
-
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
     """Settings of the local executor, as docs/executors.md describes them."""
@@ -156,14 +161,6 @@ def read_settings(values: Mapping[str, str]) -> LocalSettings:
     )
     reader.raise_errors()
     return settings
-
-
-log = logging.getLogger("shadowprice.executors")
-
-RESYNC_SECONDS: Final = 1.0
-"""Seconds between resyncs. They find what no bell announces, such as killed supervisors."""
-
-CLAIM_TIMEOUT_SECONDS: Final = 5.0  # of a supervisor, before another is started
 
 
 class LocalExecutor(DiskExecutor[TrackedGeneration]):

@@ -31,6 +31,9 @@ from shadowprice.executors.processes import (
 )
 from shadowprice.uploads.unpacking import remove_unpacked
 
+PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
+_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20  # with a lower limit, programs can't start
+
 
 def user_credentials(name: str) -> dict[str, Any]:
     """Return uid, gid, groups and variables of a user; raise `PlacementError` if not permitted."""
@@ -87,10 +90,6 @@ class UserJobDirs:
         """Remove the directories of a job."""
         remove_unpacked(self.job(key) / "work")
         shutil.rmtree(self.job(key), ignore_errors=True)
-
-
-PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
-_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20  # with a lower limit, programs can't start
 
 
 def build_launch_plan(

@@ -35,6 +35,9 @@ _MODULES: Final = (
 )
 _PACKAGES: Final = ("", "executors/", "executors/generations/", "executors/supervision/")
 
+log = logging.getLogger("shadowprice.executors")
+MAX_RESPONSE_BYTES: Final = 32 << 20  # maximum bytes of a response
+
 
 @cache
 def source_files() -> dict[str, str]:
@@ -52,11 +55,6 @@ def bundle_digest() -> str:
     """Return the digest of the bundle."""
     content = "\0".join(f"{path}\0{text}" for path, text in sorted(source_files().items()))
     return hashlib.sha256(content.encode()).hexdigest()[:32]
-
-
-log = logging.getLogger("shadowprice.executors")
-
-MAX_RESPONSE_BYTES: Final = 32 << 20  # maximum bytes of a response
 
 
 class BridgeClient:

@@ -32,6 +32,8 @@ _IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
 _ACCELERATOR: Final = "ray.io/accelerator-type"
 _MAX_NAMES: Final = int(bounds.RESOURCES.maximum)  # of resources and of labels of a node
 
+_DATA_LIMIT: Final = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
@@ -138,9 +140,6 @@ def check_available(
                 f"insufficient {resource} on {name}: {demand / unit:g} requested, "
                 f"{max(0, free_amount) / unit:g} free"
             )
-
-
-_DATA_LIMIT: Final = 64 << 20
 
 
 def build_launch_plan(

@@ -41,7 +41,6 @@ _LIFELINE: Final = "lifeline"
 _POLL_SECONDS: Final = 0.2  # seconds between checks for processes that should have ended
 _MIN_POLL_SECONDS: Final = 0.02  # minimum seconds between such checks, which applies after SIGKILL
 
-
 _OUT_OF_MEMORY_STATUSES: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
 """Wait statuses typical of a program whose allocations fail at its memory limit."""
 
@@ -171,16 +170,20 @@ class Supervisor:
         """Send SIGTERM to every process; `_enforce` kills the rest after the grace period."""
         self._ending = True
         self._deadline = time.monotonic() + grace
-        leaders = {
-            child.process.pid
-            for child in self._children.values()
-            if child.process is not None and child.code is None
-        }
+        leaders = self._running()
         for leader in leaders:
             children.signal_group(leader, signal.SIGTERM)
         for process, group in self._remaining_processes().items():
             if group not in leaders:
                 children.signal_process(process, signal.SIGTERM)
+
+    def _running(self) -> dict[int, _Child]:
+        """Return the children that haven't ended, by pid."""
+        return {
+            child.process.pid: child
+            for child in self._children.values()
+            if child.process is not None and child.code is None
+        }
 
     def _remaining_processes(self) -> dict[int, int]:
         """Return the generation's remaining processes with their process groups."""
@@ -259,11 +262,7 @@ class Supervisor:
             child.pipe = -1
 
     def _reap_children(self) -> None:
-        own = {
-            child.process.pid: child
-            for child in self._children.values()
-            if child.process is not None and child.code is None
-        }
+        own = self._running()
         while True:
             try:
                 process, waited = os.waitpid(-1, os.WNOHANG)
@@ -348,9 +347,8 @@ class Supervisor:
     def _strays(self) -> set[int]:
         """Return the remaining processes, except running children and their descendants."""
         remaining = set(self._remaining_processes())
-        for child in self._children.values():
-            if child.process is not None and child.code is None:
-                remaining -= {child.process.pid, *children.descendants(child.process.pid)}
+        for process in self._running():
+            remaining -= {process, *children.descendants(process)}
         return remaining
 
     def _workers(self) -> int:
@@ -365,9 +363,8 @@ class Supervisor:
         if not self._ending or time.monotonic() < self._deadline:
             return
         self._forced = True
-        for child in self._children.values():
-            if child.process is not None and child.code is None:
-                children.signal_group(child.process.pid, signal.SIGKILL)
+        for leader in self._running():
+            children.signal_group(leader, signal.SIGKILL)
         if self._cgroup is not None:
             cgroups.kill(self._cgroup)
         for process in self._remaining_processes():

@@ -6,6 +6,8 @@ import operator
 from numbers import Real
 from typing import Any, Final
 
+_MAX_SECONDS: Final = 10**9
+
 
 class TrainingError(Exception):
     """A training script requests something invalid, or can't continue from the state it finds."""
@@ -14,9 +16,6 @@ class TrainingError(Exception):
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-_MAX_SECONDS: Final = 10**9
 
 
 def checked_integer(name: str, value: Any, minimum: int, maximum: int) -> int:

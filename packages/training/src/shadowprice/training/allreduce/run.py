@@ -52,7 +52,6 @@ SAVE_EVERY: Final = 600.0
 REPORT_EVERY: Final = 2.0
 """Seconds between two reports."""
 
-
 _KIND: Final = "all-reduce training"
 
 

@@ -27,6 +27,8 @@ from shadowprice.training.errors import TrainingError
 
 _READY_TIMEOUT_SECONDS: Final = 60.0  # timeout of a new process, which first imports the function
 
+_tokens = itertools.count(1)  # tokens of bags without a store
+
 
 class PoolWorker:
     """A process that runs copies of tasks one after the other, with one pickled function."""
@@ -132,9 +134,6 @@ class Pool:
 def _kill_all(workers: list[PoolWorker]) -> None:
     while workers:
         workers.pop().kill()
-
-
-_tokens = itertools.count(1)  # tokens of bags without a store
 
 
 @dataclass(slots=True)

@@ -25,6 +25,10 @@ from shadowprice.training.reporting import ProgressReporter
 
 SAVE_EVERY: Final = 600.0  # seconds between two checkpoints of a job that isn't interrupted
 
+_MIN_AGE_SECONDS: Final = 2.0  # of cached files: later changes have other timestamps
+_complete: Final[dict[Path, object]] = {}  # fingerprints, so that each is read once
+_sealed_here: Final[set[Path]] = set()  # by this process, and not read again
+
 
 class TrainingMonitor:
     """Follow a training that another library leads; periods are in seconds."""
@@ -125,13 +129,6 @@ def split_batch(batch: int, largest: int, workers: int) -> tuple[int, int]:
         )
     times = next(n for n in range(1, own + 1) if own % n == 0 and own // n <= largest)
     return own // times, times
-
-
-_MIN_AGE_SECONDS: Final = 2.0  # of cached files: later changes have other timestamps
-
-_complete: Final[dict[Path, object]] = {}  # fingerprints, so that each is read once
-
-_sealed_here: Final[set[Path]] = set()  # by this process, and not read again
 
 
 def seal(path: Path) -> None:

@@ -44,6 +44,32 @@ _NCCL_ENVIRONMENT: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 a worker dies. `TensorTransport` waits for each operation itself and gets its errors.
 """
 
+MAX_HEADER_NUMBERS: Final = 24  # limit of the numbers in a message
+_FIXED: Final = 7
+_INLINE: Final = 1
+_SHARED: Final = 2
+_TRANSPORT: Final = 3
+"""How a payload travels: after its header, in shared memory, or through a GPU transport."""
+_MIN_SHARED_BYTES: Final = 4096  # of a payload for shared memory; below, it saves nothing
+
+_TYPES: Final = (
+    torch.uint8,
+    torch.int64,
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+)
+
+_LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
+"""Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
+next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
+block each other on a transport.
+"""
+
+_CPU: Final = torch.device("cpu")
+_MARK_BYTES: Final = 32
+
 
 class TensorTransport:
     """One end of a GPU transport, a process group of two for tensors on ``device`` only."""
@@ -138,35 +164,6 @@ def transport_device(backend: str) -> Any:
     if backend not in {"gloo", *TRANSPORTS} or (backend == "nccl" and not nccl_here()):
         raise no_backend(backend)
     return own_device() if backend == "nccl" else torch.device("cpu")
-
-
-MAX_HEADER_NUMBERS: Final = 24  # limit of the numbers in a message
-
-_FIXED: Final = 7
-_INLINE: Final = 1
-_SHARED: Final = 2
-_TRANSPORT: Final = 3
-"""How a payload travels: after its header, in shared memory, or through a GPU transport."""
-_MIN_SHARED_BYTES: Final = 4096  # of a payload for shared memory; below, it saves nothing
-
-_TYPES: Final = (
-    torch.uint8,
-    torch.int64,
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-)
-
-_LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
-"""Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
-next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
-block each other on a transport.
-"""
-
-_CPU: Final = torch.device("cpu")
-
-_MARK_BYTES: Final = 32
 
 
 class SharedMemoryBuffer:

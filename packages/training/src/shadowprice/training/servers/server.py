@@ -10,7 +10,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -25,6 +24,14 @@ from shadowprice.training.servers.measuring import LeaderMetrics, TrafficMeter
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.shard import Shard, State, merge_shards
+
+KIND = "training with parameter servers"  # kind of the checkpoints, for `Restored.check_kind`
+_POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
+
+_LEAVE_TIMEOUT_SECONDS: float = 10.0
+"""Seconds to wait for workers after training has finished, and for any worker to return before all
+count as gone.
+"""
 
 
 class ParameterServer:
@@ -149,22 +156,6 @@ class ParameterServer:
             self.failure = self.failure or error
             self.ended = "failed"
             self.changed.notify_all()
-
-
-KIND = "training with parameter servers"  # kind of the checkpoints, for `Restored.check_kind`
-_POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
-
-_LEAVE_TIMEOUT_SECONDS: float = 10.0
-"""Seconds to wait for workers after training has finished, and for any worker to return before all
-count as gone.
-"""
-
-
-class _End(StrEnum):
-    """How training ended, as in `ParameterServer.ended`."""
-
-    DONE = "done"
-    STOP = "stop"
 
 
 class Leader(ParameterServer):
@@ -292,13 +283,8 @@ class Leader(ParameterServer):
                     # wait for it.
                     self._progress_clocks[worker] = max(clock, self._slowest_clock(worker) or 0)
                     numbers = (work.epoch, work.chunk, work.first, work.last, work.ahead)
-                    return Message(
-                        MessageKind.WORK,
-                        work.token,
-                        0,
-                        self.version,
-                        tuple(float(number) for number in numbers),
-                    )
+                    numbers_sent = tuple(map(float, numbers))
+                    return Message(MessageKind.WORK, work.token, 0, self.version, numbers_sent)
                 self.changed.wait()
             return Message(MessageKind.STOP)
 
@@ -406,7 +392,7 @@ class Leader(ParameterServer):
                 self._save_if_possible()
                 self.report()
             elif not done and bool(stop):
-                return self._finish(_End.STOP)
+                return self._finish("stop")
             with self.changed:
                 self._reassign_silent(now)
             if now - saved_at >= self._settings.save_every and not done:
@@ -421,16 +407,16 @@ class Leader(ParameterServer):
                     occupied_at = now
                 timed_out = now - finished_at > _LEAVE_TIMEOUT_SECONDS
                 if done and not self._live and (all_joined or stop or timed_out):
-                    return self._finish(_End.DONE)
+                    return self._finish("done")
             if now - occupied_at > _LEAVE_TIMEOUT_SECONDS:  # the executor ended all workers
-                self._finish(_End.STOP)
+                self._finish("stop")
                 raise PeerLostError("all workers are gone")
 
-    def _finish(self, end: _End) -> str:
+    def _finish(self, end: str) -> str:
         with self.changed:
             self.ended = end
             self.changed.notify_all()
-        if end is _End.STOP:
+        if end == "stop":
             try:
                 self.save()
             except OSError as error:
@@ -438,7 +424,7 @@ class Leader(ParameterServer):
                 raise TrainingError(message) from error
             self.report()
         for follower in self.followers:
-            follower.send(Message(MessageKind.END, index=int(end is _End.DONE)))
+            follower.send(Message(MessageKind.END, index=int(end == "done")))
         return end
 
     @contextlib.contextmanager

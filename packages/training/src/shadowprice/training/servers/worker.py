@@ -32,6 +32,8 @@ from shadowprice.training.servers.shard import (
 
 _STOP_POLL_SECONDS: Final = 0.1  # seconds between polls of the stop signal while a worker waits
 
+Batch = Mapping[str, Any]
+
 
 class ChunkPrefetcher:
     """Fetches chunks in background threads, and keeps the last ``keep`` in memory."""
@@ -79,9 +81,6 @@ class ChunkPrefetcher:
             future.set_result(self._read(number))
         except BaseException as error:  # raised again in `fetch`
             future.set_exception(error)
-
-
-Batch = Mapping[str, Any]
 
 
 class Worker:
