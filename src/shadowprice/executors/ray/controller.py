@@ -114,12 +114,9 @@ class RayGenerationController:
             self._entry.changed.set()
 
     async def _request(self, what: str, **more: Any) -> Any:
-        link = self._session.link
-        if link is None:
-            raise BridgeError("not connected to Ray", "Closed")
         # Ray may take ``patience`` seconds to create an actor.
         timeout = BRIDGE_CALL_TIMEOUT_SECONDS + more.get("patience", 0.0)
-        return await link.call(what, timeout, **more)
+        return await self._session.link.call(what, timeout, **more)
 
     def _write(self, **change: Any) -> None:
         generation = self._entry.generation

@@ -79,7 +79,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._health_error = ""
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
         base = Path(settings.shared) if settings.shared else self.path
-        self.session = RaySession(settings, base, self._background, super()._poll)
+        self.session = RaySession(settings, base, self._background, super()._poll, self._new_link())
 
     @property
     def capabilities(self) -> contract.ExecutorCapabilities:
@@ -136,11 +136,13 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             create_file(mark, secrets.token_hex(16).encode())
         self.session.token = mark.read_text(encoding="ascii").strip()
 
+    def _new_link(self) -> BridgeClient:
+        return BridgeClient(self.path / "bridge.log", self._on_actor_event)
+
     async def _connect(self) -> None:
         """Start a bridge and connect it to Ray."""
         assert self._lock is not None
-        if self.session.link is not None:
-            await self.session.link.close()
+        await self.session.link.close()
         reason = await asyncio.to_thread(probe, self._address)
         if reason:
             raise RayUnreachableError(f"no Ray answers at {self._address}: {reason}")
@@ -154,7 +156,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 return
 
     async def _open_bridge(self, lock_descriptor: int) -> None:
-        link = self.session.link = BridgeClient(self.path / "bridge.log", self._on_actor_event)
+        link = self.session.link = self._new_link()
         try:
             await link.open(lock_descriptor)
             root = self.session.settings.node_dir
@@ -172,7 +174,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._uses_client = bool(response["client"])
 
     def _connect_error(self, error: BridgeError) -> str:
-        assert self.session.link is not None
         link, text = self.session.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
             return f"{self._address}: {text}; install what its nodes have"
@@ -187,16 +188,11 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         await run_all(
             self._background.end,
             self._polls.end,
-            self._disconnect,
+            self.session.link.close,
             *(entry.unlock for entry in self._registry.entries.values()),
             self._unlock,
             self._registry.close_watch,
         )
-
-    async def _disconnect(self) -> None:
-        link, self.session.link = self.session.link, None
-        if link is not None:
-            await link.close()
 
     async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
@@ -212,7 +208,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
-            if self.session.link is None or not self.session.link.is_running:
+            if not self.session.link.is_running:
                 raise contract.ExecutorError("not connected to Ray")
             receipt, entry, refusal = await self._accept_start(
                 spec,
@@ -271,7 +267,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         responses: dict[str, list[Any] | None] = {}
         for name, entry in running.items():
             entry.parts[name].responded = False  # until its actor responds
-        if running and self.session.link is not None:
+        if running:
             # Longer than the actors' timeout, because the bridge itself may be slow.
             responses = await self.session.link.call(
                 "progress",
@@ -296,7 +292,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def _resync(self) -> None:
         try:
-            if self.session.link is None or not self.session.link.is_running:
+            if not self.session.link.is_running:
                 for entry in self._registry.entries.values():
                     for part in entry.parts.values():
                         part.attached = part.is_requesting = False
@@ -310,7 +306,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             if str(error) != self._health_error:  # not every second
                 log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
-            if self._uses_client and self.session.link is not None:
+            if self._uses_client:
                 # Unlike a driver, a client may outlive its connection.
                 await self.session.link.close()
         except (OSError, ValueError) as error:
@@ -321,7 +317,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def _poll_nodes(self) -> None:
         session = self.session
-        assert session.link is not None
         records = await session.link.call("nodes", 10.0)
         nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
         self._warn_of_duplicates(find_duplicate_names(records))
@@ -344,7 +339,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         session = self.session
         for actor, server in tuple(session.lost_actors.items()):
             node = session.nodes.get(server)
-            if node is not None and session.link is not None:
+            if node is not None:
                 try:
                     await session.link.call("clear", 60.0, name=actor, node=node.id, into="")
                 except BridgeError as error:
@@ -391,7 +386,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 read_chunk, folder, number, process, start, max_bytes, complete=True
             )
         response = None
-        if part is not None and self.session.link is not None and entry.phase == Phase.RUNNING:
+        if part is not None and entry.phase == Phase.RUNNING:
             with contextlib.suppress(BridgeError):
                 arguments = [process, start, max_bytes, part.end is not None]
                 response = await self.session.link.call(

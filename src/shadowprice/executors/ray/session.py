@@ -148,8 +148,8 @@ class RaySession:
     base: Path  # directory that the service and all nodes share
     background: BackgroundTasks
     refresh: Callable[[RayGeneration], Awaitable[None]]  # emits a generation's new reports
+    link: BridgeClient  # replaced when the bridge ended
     token: str = ""  # content of a file in ``base``, by which nodes recognize the directory
-    link: BridgeClient | None = None  # replaced when the bridge ended
     nodes: dict[str, RayNode] = field(default_factory=dict)  # by server
     lost_actors: dict[str, str] = field(default_factory=dict)  # by actor; its files remain
 
