@@ -121,14 +121,10 @@ ROLE_LABEL: Final = "shadowprice.io/role"  # label with a server's role: worker,
 class Ending(StrEnum):
     """How a generation ended."""
 
-    DONE = "done"
-    """Every worker exited 0. If workers are tolerated: all ended, and at least one exited 0."""
-    STOPPED = "stopped"
-    """It was stopped: it exited 143, died of SIGTERM, or was killed after the grace period."""
-    FAILED = "failed"
-    """A process failed. If workers are tolerated: a parameter server, or every worker, failed."""
-    LOST = "lost"
-    """An external cause ended it: its server, machine or agent was lost. The job isn't at fault."""
+    DONE = "done"  # every worker exited 0; if tolerated, at least one did, and all ended
+    STOPPED = "stopped"  # it exited 143, died of SIGTERM, or was killed after its grace period
+    FAILED = "failed"  # a process failed; if tolerated, a PS, or every worker
+    LOST = "lost"  # an external cause ended it, and the job isn't at fault
 
 
 @dataclass(frozen=True, slots=True)

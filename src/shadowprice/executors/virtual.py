@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from shadowprice.core.job import MICRO, Job
@@ -93,11 +95,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         del executor
         future: asyncio.Future[Result] = self.create_future()
         try:
-            result = func(*args)
+            deliver = partial(future.set_result, func(*args))
         except Exception as error:
-            self.call_soon(_fail, future, error)
-        else:
-            self.call_soon(_finish, future, result)
+            deliver = partial(future.set_exception, error)
+        self.call_soon(lambda: None if future.done() else deliver())
         return future
 
 
@@ -111,16 +112,6 @@ class _Jump(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self._pass(timeout)
         return []
-
-
-def _finish(future: asyncio.Future[Result], result: Result) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 class VirtualClock:
@@ -363,16 +354,12 @@ class VirtualExecutor:
 
     def used(self) -> dict[tuple[str, str], int]:
         """Return the current usage, by server and resource."""
-        used: dict[tuple[str, str], int] = {}
-        for entry in self._live.values():
-            for share in entry.spec.placement:
-                for count, amounts in (
-                    (share.workers, entry.spec.worker),
-                    (share.ps, entry.spec.ps),
-                ):
+        used: Counter[tuple[str, str]] = Counter()
+        for spec in (entry.spec for entry in self._live.values()):
+            for share in spec.placement:
+                for count, amounts in ((share.workers, spec.worker), (share.ps, spec.ps)):
                     for resource, amount in amounts.items():
-                        key = share.server, resource
-                        used[key] = used.get(key, 0) + count * amount
+                        used[share.server, resource] += count * amount
         return used
 
     async def stop(

@@ -52,6 +52,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations import logs
 from shadowprice.executors.generations.disk import FileLock, make_private
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory, Phase
+from shadowprice.executors.generations.outcome import ProcessExit, is_outcome_final
 from shadowprice.executors.generations.store import (
     GenerationStore,
     UnpackedJobs,
@@ -324,6 +325,7 @@ class RemoteGeneration(TrackedGeneration):
         super().__init__(job, number, generation)
         self.workers = 0
         self.tolerant = False
+        self.parts: dict[str, Any] = {}  # processes, each with its ``end``
         self.changed = asyncio.Event()
         self.driving: asyncio.Task[None] | None = None
 
@@ -338,6 +340,19 @@ class RemoteGeneration(TrackedGeneration):
         if plan:
             self.tolerant = bool(plan["tolerates_workers"])
             self.workers = sum(name.startswith("worker-") for name in self.processes)
+
+    def process_exits(self) -> list[ProcessExit]:
+        """Return the ends of the processes that have ended."""
+        return [part.end for part in self.parts.values() if part.end is not None]
+
+    def exits(self) -> dict[str, int]:
+        """Return the exit statuses of the processes that have ended, while others run."""
+        return {end.name: end.code for end in self.process_exits()}
+
+    @property
+    def is_outcome_final(self) -> bool:
+        """Whether the running processes can't change its result."""
+        return is_outcome_final(self.process_exits(), self.workers, tolerant=self.tolerant)
 
 
 class ProgressPolls:

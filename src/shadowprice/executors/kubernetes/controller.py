@@ -669,7 +669,7 @@ class KubernetesGenerationController:
     def _result(self) -> dict[str, Any]:
         """Return the result for the record."""
         entry = self._entry
-        ends = [part.end for part in entry.parts.values() if part.end is not None]
+        ends = entry.process_exits()
         result = outcome_from_exits(
             ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
         )

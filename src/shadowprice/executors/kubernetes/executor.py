@@ -66,8 +66,7 @@ class ExecutorLease:
         self._service, self._election = service, election
         self._identity = secrets.token_hex(8)
         self._lease: Lease | None = None
-        self._candidate: Lease | None = None
-        """The lease while it isn't reacquired: it remembers when the holder last renewed it."""
+        self._candidate: Lease | None = None  # remembers when the holder last renewed it
 
     def holds(self) -> bool:
         """Return whether only this executor may send commands, by this machine's clock."""
@@ -348,10 +347,11 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             refusal = refusal or await self._older_pods_reason(spec, namespace)
             if refusal:
                 plan = {}
-            receipt: contract.Receipt = await self._change_record(
-                spec.job, lambda record: record.accept(spec, plan, refusal)
-            )
-            self._track_job(spec)
+            with _refusals():
+                receipt: contract.Receipt = await session.records.change(
+                    spec.job, lambda record: record.accept(spec, plan, refusal)
+                )
+            self._track_job(spec.job, spec)
             return receipt
 
     async def stop(
@@ -360,13 +360,14 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         """Stop a generation; see `Executor.stop`."""
         async with self._registry.job_lock(job):
             self._check_lease()
-            receipt: contract.Receipt = await self._change_record(
-                job, lambda record: record.stop(command, generation, grace)
-            )
+            with _refusals():
+                receipt: contract.Receipt = await self.session.records.change(
+                    job, lambda record: record.stop(command, generation, grace)
+                )
             entry = self._registry.entries.get((job, generation))
             if entry is not None:
                 entry.end_reported = False  # emitted again, with this command's number
-            self._track_job(None, job)
+            self._track_job(job)
             return receipt
 
     async def _older_pods_reason(self, spec: contract.GenerationSpec, namespace: str) -> str:
@@ -377,13 +378,11 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         key, session = key_digest(spec.job), self.session
         if not any(view.job == key and view.continues for view in session.cluster.own.values()):
             return ""
-        try:
+        with _refusals():
             page = await session.connection.get(
                 f"/api/v1/namespaces/{namespace}/pods",
                 labelSelector=session.identity.selector(spec.job),
             )
-        except ApiError as error:
-            raise contract.ExecutorError(f"the API server refused it: {error}") from error
         views = map(pod_view, page.get("items") or ())
         older = [view for view in views if view.generation < spec.generation and view.continues]
         if not older:
@@ -429,19 +428,11 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         if not self._lease.holds():
             raise contract.ExecutorError("the lease was lost; another service may have taken over")
 
-    async def _change_record(self, job: str, update: Any) -> Any:
-        try:
-            return await self.session.records.change(job, update)
-        except ApiError as error:
-            raise contract.ExecutorError(f"the API server refused it: {error}") from error
-
-    def _track_job(self, spec: contract.GenerationSpec | None, job: str = "") -> None:
-        """Register every generation of a job's record."""
-        name = spec.job if spec is not None else job
-        record = self.session.records.known.get(name)
+    def _track_job(self, job: str, spec: contract.GenerationSpec | None = None) -> None:
+        """Register every generation of a job's record; ``spec`` is that of its new one."""
+        record = self.session.records.known.get(job)
         for number, state in (record.generations if record is not None else {}).items():
-            own = spec is not None and number == spec.generation
-            self._track(name, number, state, spec if own else None)
+            self._track(job, number, state, spec)
 
     def _track(
         self,
@@ -459,7 +450,8 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
                 job, number, generation
             )
             self._by_key[entry.key, number] = entry
-            entry.spec = spec if state["phase"] == Phase.ACCEPTED else None
+            if spec is not None and spec.generation == number and state["phase"] == Phase.ACCEPTED:
+                entry.spec = spec
         if not entry.accepts_state(state):  # its record was deleted
             state = entry.state_without_record()
         if not entry.is_finished or entry.state is not state:
@@ -562,14 +554,12 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             if any(entry.job == job for entry in self._registry.live):
                 return
             records = self.session.records
-            try:
+            with _refusals():
                 record = await records.read(job)
                 if record.meta:
                     await records.change(
                         job, lambda current: current.generations.clear(), open_=False
                     )
-            except ApiError as error:
-                raise contract.ExecutorError(f"the API server refused it: {error}") from error
             records.known.pop(job, None)
             self._registry.remove_job(job)
             await asyncio.to_thread(shutil.rmtree, self._directories.job(job), ignore_errors=True)
@@ -623,6 +613,14 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         skipped = None if self._observing else identity
         pods = self.session.cluster.pods.items.values()
         return (*ours, *observe_jobs(pods, identity.namespace, skipped))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise contract.ExecutorError(f"the API server refused it: {error}") from error
 
 
 def build_owner_reference(owner: Owner) -> dict[str, Any]:

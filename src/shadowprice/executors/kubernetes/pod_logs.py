@@ -29,9 +29,7 @@ _TIME: Final = re.compile(
 )
 _SECOND: Final = 1_000_000_000
 _LONG: Final = 3600.0
-_SHORT: Final = 30.0
-"""Timeout in seconds of a silent stream: ``_LONG`` if followed, ``_SHORT`` if read."""
-
+_SHORT: Final = 30.0  # seconds of silence of a stream that is read, ``_LONG`` if followed
 MAX_LAST_LINES: Final = 200  # lines to fetch of a log that can't be fetched whole in time
 
 LAST_LINES_TIMEOUT_SECONDS: Final = 5.0

@@ -37,6 +37,12 @@ _NAMED_OBJECTS: Final = {
     "priorityClassName": "priority_class",
     "runtimeClassName": "runtime_class",
 }
+_VOLUME_SOURCES: Final = {
+    "claim": ("persistentVolumeClaim", "claimName"),
+    "config_map": ("configMap", "name"),
+    "secret": ("secret", "secretName"),
+    "host_path": ("hostPath", "path"),
+}
 _UNREACHABLE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
@@ -304,7 +310,7 @@ def _volumes(
             add({"hostPath": {"path": path, "type": "DirectoryOrCreate"}}, path)
         else:
             sub_path = path.removeprefix(settings.shared).lstrip("/")
-            add(_claim(settings.volume), path, subPath=sub_path)
+            add(_source({"claim": settings.volume}), path, subPath=sub_path)
     if request.get("shared_memory"):
         size = str(request["shared_memory"])
         add({"emptyDir": {"medium": "Memory", "sizeLimit": size}}, "/dev/shm")
@@ -314,22 +320,13 @@ def _volumes(
     return volumes, mounts
 
 
-def _claim(name: str) -> dict[str, Any]:
-    return {"persistentVolumeClaim": {"claimName": name}}
-
-
-def _source(one: Mapping[str, Any]) -> dict[str, Any]:
-    if one.get("claim"):
-        return _claim(one["claim"])
-    if one.get("config_map"):
-        return {"configMap": {"name": one["config_map"]}}
-    if one.get("secret"):
-        return {"secret": {"secretName": one["secret"]}}
-    if one.get("host_path"):
-        return {"hostPath": {"path": one["host_path"]}}
-    if one.get("memory"):
-        return {"emptyDir": {"medium": "Memory", "sizeLimit": str(one["memory"])}}
-    return {"emptyDir": {"sizeLimit": str(one["scratch"])}}
+def _source(volume: Mapping[str, Any]) -> dict[str, Any]:
+    for option, (kind, field) in _VOLUME_SOURCES.items():
+        if volume.get(option):
+            return {kind: {field: volume[option]}}
+    if volume.get("memory"):
+        return {"emptyDir": {"medium": "Memory", "sizeLimit": str(volume["memory"])}}
+    return {"emptyDir": {"sizeLimit": str(volume["scratch"])}}
 
 
 def build_launch_plan(

@@ -16,7 +16,7 @@ from typing import Any, Final
 from shadowprice.executors.background import BackgroundTasks
 from shadowprice.executors.contract import Ending, GenerationSpec, Report, ServerAllocation
 from shadowprice.executors.generations.generation import GenerationDirectory, Phase
-from shadowprice.executors.generations.outcome import EXIT_SIGTERM, ProcessExit, is_outcome_final
+from shadowprice.executors.generations.outcome import EXIT_SIGTERM, ProcessExit
 from shadowprice.executors.generations.registry import RemoteGeneration
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
@@ -134,21 +134,8 @@ class KubernetesGeneration(RemoteGeneration):
         """Whether this or an earlier service may have deleted its pods."""
         return self.stop_ordered or bool(self.state.get("deciding"))
 
-    @property
-    def is_outcome_final(self) -> bool:
-        """Whether the running processes can't change its result."""
-        return is_outcome_final(self.process_exits(), self.workers, tolerant=self.tolerant)
-
     def read(self) -> None:
-        """Do nothing: its record is in the API server; see `take`."""
-
-    def exits(self) -> dict[str, int]:
-        """Return the exit statuses of the processes that have ended, while others run."""
-        return {end.name: end.code for end in self.process_exits()}
-
-    def process_exits(self) -> list[ProcessExit]:
-        """Return the ends of the processes that have ended."""
-        return [part.end for part in self.parts.values() if part.end is not None]
+        """Do nothing: its record is in the API server; see `load_state`."""
 
 
 @dataclass

@@ -50,9 +50,7 @@ _MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers
 _MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 log = logging.getLogger("shadowprice.executors")
 
-RESYNC_SECONDS: Final = 1.0
-"""Seconds between resyncs. They find what no bell announces, such as killed supervisors."""
-
+RESYNC_SECONDS: Final = 1.0  # to find what no bell announces, such as killed supervisors
 CLAIM_TIMEOUT_SECONDS: Final = 5.0  # of a supervisor, before another is started
 
 

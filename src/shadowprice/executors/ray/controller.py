@@ -18,8 +18,6 @@ from typing import Any, Final
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.generations.generation import Phase, own_identity
 from shadowprice.executors.generations.outcome import (
-    ProcessExit,
-    is_outcome_final,
     outcome_from_exits,
 )
 from shadowprice.executors.processes import (
@@ -323,8 +321,7 @@ class RayGenerationController:
             command = int(stop["command"])
             grace = stop["grace"]  # starts at delivery, which an outage of Ray may delay
         else:
-            ends = [part.end for part in entry.parts.values() if part.end is not None]
-            if not is_outcome_final(ends, entry.workers, tolerant=entry.tolerant):
+            if not entry.is_outcome_final:
                 return
             command, grace = PEER_ENDED_COMMAND, entry.grace
         undelivered = [
@@ -350,10 +347,9 @@ class RayGenerationController:
         for part in parts:
             if part.on_node:
                 await self._collect(part)
-        ends = [part.end for part in parts if isinstance(part.end, ProcessExit)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         result = outcome_from_exits(
-            ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
+            entry.process_exits(), entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
         )
         decided = next(part for part in parts if part.process == result.process)
         change: dict[str, Any] = {

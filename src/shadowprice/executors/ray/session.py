@@ -97,11 +97,6 @@ class RayGeneration(RemoteGeneration):
             parts = (RayProcess(**part) for part in plan["parts"])
             self.parts = {part.actor: part for part in parts}
 
-    def exits(self) -> dict[str, int]:
-        """Return the exit statuses of the processes that have ended, while others run."""
-        ends = (part.end for part in self.parts.values())
-        return {end.name: end.code for end in ends if end is not None}
-
     def unlock(self) -> None:
         """Release its lock, if held."""
         lock, self.lock = self.lock, None

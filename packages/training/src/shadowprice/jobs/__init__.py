@@ -57,13 +57,10 @@ _DAMAGE_ERRNOS: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", err
 _HEADER: Final = struct.Struct("<8sQQ32s")
 _MAGIC: Final = b"SPCHECK1"
 _NAME: Final = re.compile(r"checkpoint-(\d{15})")
-_UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")
-"""Name of a checkpoint that is being written; the groups are its writer's host and process."""
-_ABANDONED_SECONDS: Final = 3600.0
-"""Age from which an unfinished file of another host is abandoned."""
+_UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")  # host and process
+_ABANDONED_SECONDS: Final = 3600.0  # age of an unfinished file of another host
 _POST_TIMEOUT_SECONDS: Final = 5.0
-_MAX_MINIBATCHES: Final = 1e12
-"""Limit of the mini-batches in a report."""
+_MAX_MINIBATCHES: Final = 1e12  # of a report
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,14 +300,11 @@ def leave() -> NoReturn:
 
 # ------------------------------------------------------------------ changes
 
-_stop_requested_at: float | None = None
-"""When the first `StopSignal` received SIGTERM, by `time.monotonic`."""
+_stop_requested_at: float | None = None  # monotonic, of the first `StopSignal` with SIGTERM
 
-_change: Change | None = None
-"""Measurement of the placement change that began this generation, if there is one."""
+_change: Change | None = None  # that began this generation, if it is measured
 
-_checkpoints = False
-"""Whether this process looked for a checkpoint, which shows that its job can be moved."""
+_checkpoints = False  # whether this process looked for one, so that its job can be moved
 
 
 def record_saved(step: int) -> None:

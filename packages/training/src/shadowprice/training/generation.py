@@ -22,8 +22,7 @@ from shadowprice.training.errors import TrainingError, first_line
 JOIN_TIMEOUT: Final = timedelta(minutes=5)
 """Timeout for joining, and of every collective operation."""
 
-_NCCL_GRACE: Final = timedelta(seconds=30)
-"""Added to NCCL's timeout, at which it ends the process without an error message."""
+_NCCL_GRACE: Final = timedelta(seconds=30)  # added to NCCL's timeout, which ends the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +182,7 @@ def hold(group: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-_latest_operations: Final[deque[Any]] = deque(maxlen=16)
-"""Latest collective operations; see `wait_for`."""
+_latest_operations: Final[deque[Any]] = deque(maxlen=16)  # collective ones; see `wait_for`
 
 hold(_latest_operations)
 

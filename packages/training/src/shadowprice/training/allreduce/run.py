@@ -87,8 +87,7 @@ class Run:
         self.loss: float | None = None
         self._loss_wanted = True
         self._group = group
-        self._agreement = torch.zeros(3, dtype=torch.float64)
-        """Stop flag, loss sum and report flag, summed over the workers."""
+        self._agreement = torch.zeros(3, dtype=torch.float64)  # stop, loss, report
         hold(self._agreement)
         self._save_every = save_every
         self._reporter = ProgressReporter(report_every)

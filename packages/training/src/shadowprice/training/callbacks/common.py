@@ -48,11 +48,6 @@ class TrainingMonitor:
         """Whether this process reports."""
         return not dist.is_initialized() or dist.get_rank() == 0
 
-    @property
-    def directory(self) -> Path:
-        """Directory of the checkpoints."""
-        return jobs.current().checkpoint_dir
-
     def begin(self, done: int) -> None:
         """Begin to follow at a step, once everything is restored."""
         self.done = done
@@ -137,16 +132,8 @@ def seal(path: Path) -> None:
     _sealed_here.add(path)
 
 
-def is_complete(path: Path) -> bool:
-    """Return whether a checkpoint is sealed and unchanged since."""
-    try:
-        return _verify(path)
-    except OSError:
-        return False
-
-
-def _verify(path: Path) -> bool:
-    """Return `is_complete`; raise OSError if the checkpoint can't be read."""
+def _is_complete(path: Path) -> bool:
+    """Return whether a checkpoint is sealed and unchanged; raise OSError if it can't be read."""
     try:
         fingerprint, changed = _fingerprint(path)
         if _complete.get(path) == fingerprint:
@@ -175,8 +162,9 @@ def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, 
 def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
     """Return number and path of the newest complete checkpoint, None without any."""
     for number, path in numbered(folder, before, after):
-        if is_complete(path):
-            return number, path
+        with contextlib.suppress(OSError):
+            if _is_complete(path):
+                return number, path
         say(f"ignoring {path.name}: its seal is missing or doesn't match")
     return None
 
@@ -188,7 +176,9 @@ def prune(folder: Path, saved: int, kept: int, before: str, after: str = "") -> 
     """
     complete = 0
     for number, path in list(numbered(folder, before, after)):
-        counts = number <= saved and complete < kept and (path in _sealed_here or _verify(path))
+        counts = (
+            number <= saved and complete < kept and (path in _sealed_here or _is_complete(path))
+        )
         complete += counts
         if not counts:
             remove_checkpoint(path)
@@ -200,7 +190,7 @@ def remove_incomplete(folder: Path, restored: int, before: str, after: str = "")
     A library that counts them would remove complete ones too early.
     """
     for number, path in list(numbered(folder, before, after)):
-        if number > restored and not _verify(path):
+        if number > restored and not _is_complete(path):
             remove_checkpoint(path)
 
 

@@ -100,8 +100,7 @@ class Elastic(pl.Callback):
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
         self._following = TrainingMonitor(save_every, report_every)
-        self._batches = 0
-        """Mini-batches done. `global_step` would count the steps of every optimizer."""
+        self._batches = 0  # done; `global_step` counts every optimizer's steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the callback for a checkpoint."""
@@ -147,7 +146,7 @@ class Elastic(pl.Callback):
             following.leave()
 
     def _save(self, trainer: Any) -> None:
-        folder = self._following.directory
+        folder = jobs.current().checkpoint_dir
         path = folder / f"{_PREFIX}{self._batches}{_SUFFIX}"
         trainer.save_checkpoint(path)
         if trainer.is_global_zero:

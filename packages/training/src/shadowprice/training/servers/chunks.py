@@ -40,20 +40,11 @@ MAX_CHUNK_BYTES: Final = 4 << 30
 MAX_CHUNKS: Final = 1_000_000
 """Limit of the chunks of a data set."""
 
-_MAX_ITEM_BYTES: Final = {"f": 8, "c": 16}
-"""Sizes up to which torch has a type for numpy's floating-point and complex numbers."""
-
-_JVM_PROTOCOLS: Final = ("hdfs", "viewfs")
-"""Protocols for which pyarrow starts a JVM in this process, with Hadoop's library."""
-
-_WEBHDFS: Final = "webhdfs://"
-"""Scheme of HDFS over HTTP, which reports the locations of chunks."""
-
-_NO_RACK: Final = "/default-rack"
-"""Rack that HDFS reports for every host if it doesn't know the racks."""
-
-_BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)
-"""Backoff before each retry of a read."""
+_MAX_ITEM_BYTES: Final = {"f": 8, "c": 16}  # of floating-point and complex types of torch
+_JVM_PROTOCOLS: Final = ("hdfs", "viewfs")  # pyarrow starts a JVM with Hadoop's library
+_WEBHDFS: Final = "webhdfs://"  # HDFS over HTTP, which reports the locations of chunks
+_NO_RACK: Final = "/default-rack"  # of every host if HDFS doesn't know the racks
+_BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)  # before each retry of a read
 
 
 @dataclass(frozen=True, slots=True)

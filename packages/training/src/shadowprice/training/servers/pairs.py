@@ -48,8 +48,7 @@ MAX_HEADER_NUMBERS: Final = 24  # limit of the numbers in a message
 _FIXED: Final = 7
 _INLINE: Final = 1
 _SHARED: Final = 2
-_TRANSPORT: Final = 3
-"""How a payload travels: after its header, in shared memory, or through a GPU transport."""
+_TRANSPORT: Final = 3  # how a payload travels: inline, in shared memory, between GPUs
 _MIN_SHARED_BYTES: Final = 4096  # of a payload for shared memory; below, it saves nothing
 
 _TYPES: Final = (

@@ -36,11 +36,8 @@ from shadowprice.training.servers.server import KIND, Leader, ParameterServer
 from shadowprice.training.servers.shard import Shard, State
 from shadowprice.training.servers.worker import Worker
 
-_SIGTERM_SPREAD_SECONDS: Final = 5.0
-"""Seconds within which all processes of a generation receive SIGTERM."""
-
-_THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0
-"""Maximum wait for threads at exit."""
+_SIGTERM_SPREAD_SECONDS: Final = 5.0  # within which all processes receive SIGTERM
+_THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0  # at most, for threads at exit
 
 
 @dataclass(frozen=True)
