@@ -363,6 +363,12 @@ class ExecutorError(ShadowpriceError):
     code = "executor"
 
 
+class UnreachableError(ExecutorError):
+    """No usable cluster answers; a usage error at the service's start."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorCapabilities:
     """Features that an executor declares."""

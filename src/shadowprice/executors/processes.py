@@ -67,10 +67,7 @@ def build_environment(
     checkpoint_dir: str,
     devices: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Return the environment variables that the contract guarantees to a process.
-
-    The master address and port are the rendezvous endpoint on worker 0's server.
-    """
+    """Return the variables that the contract guarantees; the master is on worker 0's server."""
     world = spec.workers + spec.parameter_servers
     values: dict[str, object] = {
         "SHADOWPRICE_JOB": spec.name or spec.job,
@@ -102,10 +99,7 @@ def build_environment(
 
 
 def inherited_environment(spec: GenerationSpec, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a process gets besides the contract's.
-
-    A service's environment may contain secrets, so only some of its variables are inherited.
-    """
+    """Return a process's further variables: only some, as the service's may contain secrets."""
     passed = {name: inherited[name] for name in INHERITED_VARIABLES if name in inherited}
     passed |= {name: value for name, value in inherited.items() if name.startswith("LC_")}
     return {**passed, **spec.program.environment}

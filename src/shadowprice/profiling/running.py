@@ -40,10 +40,8 @@ METRICS: Final = (
 )
 """Reported metrics that are parameters of the schedulers' model of a job."""
 
+# Called during a measurement with the activity, the elapsed share of its time, and the estimate.
 ProgressCallback = Callable[[str, float, StepTime | None], None]
-"""Called during a measurement with the activity, the elapsed share of its time, and the current
-estimate.
-"""
 
 
 def memory_by_role(execution: str) -> dict[str, int]:
@@ -126,8 +124,6 @@ class Point:
 
 @dataclass(slots=True)
 class _Observation:
-    """State of a generation while it runs."""
-
     pace: Pace = field(default_factory=Pace)
     memory: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)

@@ -36,8 +36,8 @@ from shadowprice.executors.generations.outcome import (
 )
 from shadowprice.executors.processes import PlacementError, list_processes
 from shadowprice.executors.ray.agent import ProcessActor, clean_up_dead_actor
+from shadowprice.executors.ray.bridge_client import parse_endpoint, probe
 from shadowprice.executors.ray.executor import RayExecutor
-from shadowprice.executors.ray.head_probe import parse_endpoint, probe
 from shadowprice.executors.ray.launch_plan import (
     RayNode,
     actor_resources,

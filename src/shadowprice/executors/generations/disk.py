@@ -1,7 +1,4 @@
-"""Small durable records that survive a power cut between any two writes, and a full disk.
-
-Standard library only, because supervisors use them.
-"""
+"""Small durable records that survive a power cut and a full disk. Standard library only."""
 
 from __future__ import annotations
 

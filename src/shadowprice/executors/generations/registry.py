@@ -246,10 +246,7 @@ class TrackedGeneration:
         )
 
     def poll_progress(self) -> Progressed | None:
-        """Return progress that is new in the job's file since the last poll, or None.
-
-        The job controls the path: it may be a link, a pipe, or a huge file.
-        """
+        """Return new progress of the job's file, or None. It may be a link, a pipe, or huge."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.progress, flags)
@@ -562,7 +559,6 @@ class DiskExecutor(ExecutorBase[GenerationT]):
             raise ExecutorError(f"{self.path}: {error}") from error
 
     def _load_existing(self) -> None:
-        """Load the unforgotten generations that an earlier executor left."""
         for job, number, generation in self._store.live():
             entry = self._make(job, number, generation)
             entry.read()
@@ -719,13 +715,11 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         return await self._read_log(job, generation, process, start, max_bytes)
 
     def _has_logs(self, job: str, number: int) -> bool:
-        """Return whether a generation has logs."""
         return bool(logs.names(self._store.generation(job, number).logs))
 
     async def _read_log(
         self, job: str, number: int, process: str, start: int | None, max_bytes: int
     ) -> LogChunk:
-        """Return a chunk of a log on this machine."""
 
         def read() -> LogChunk:
             generation = self._store.generation(job, number)

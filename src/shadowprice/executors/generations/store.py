@@ -3,7 +3,7 @@
     DIR/                              locked by the executor that uses the store
     DIR/bell                          named pipe: supervisors notify of changes
     DIR/live/KEY.N                    generations that aren't forgotten
-    DIR/unpacked/KEY                  jobs whose archives were unpacked: see `unpacking`
+    DIR/unpacked/KEY                  jobs whose archives were unpacked
     DIR/jobs/KEY/name                 the job's name; KEY is its digest
     DIR/jobs/KEY/fence                newest generation, if its directory may be gone
     DIR/jobs/KEY/generations/N/       see `generation`

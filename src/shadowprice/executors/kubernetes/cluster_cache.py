@@ -22,11 +22,9 @@ from shadowprice.executors.processes import PlacementError
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
 
+# Seconds after which a pod without a generation counts as a stray. Events of pods may be later than
+# the end of their generation.
 STRAY_SECONDS: Final = 5.0
-"""Seconds after which a pod without a generation counts as a stray.
-
-Events of pods may be later than the end of their generation.
-"""
 
 
 class ClusterCache:

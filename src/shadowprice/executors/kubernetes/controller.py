@@ -64,18 +64,11 @@ SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds for collecting the log of an ended pod
 MAX_CONCURRENT_LOGS: Final = 16  # maximum number of logs that a generation collects concurrently
 
+# Seconds for which refused requests are repeated, because rights may just be changing. Other errors
+# become an obstacle if they last as long.
 REFUSED_SECONDS: Final = 10.0
-"""Seconds for which refused requests are repeated, because rights may just be changing.
 
-Other errors become an obstacle if they last as long.
-"""
-
-_OVER: Final[Mapping[str, Any]] = {
-    "phase": Phase.ENDED,
-    "end": None,
-    "deciding": None,
-    "plan": None,
-}
+_OVER: Final = {"phase": Phase.ENDED, "end": None, "deciding": None, "plan": None}
 
 
 class _RefusedError(ApiError):
@@ -142,10 +135,7 @@ class KubernetesGenerationController:
         return entry.is_finished
 
     async def _on_error(self, error: ApiError) -> None:
-        """Note why the generation can't start or end; give it up after a time limit.
-
-        A running generation isn't given up: nothing has to be done for it.
-        """
+        """Note why the generation can't start or end, and give it up after a time limit."""
         if not error.status:  # no answer, which is not a fault of this generation
             self._obstructed_since = None
             return
@@ -154,7 +144,7 @@ class KubernetesGenerationController:
             self._obstructed_since = now
         settings = self._session.settings
         starting = entry.phase == Phase.ACCEPTED and not entry.stop_ordered
-        if not (starting or self._has_to_end()):
+        if not (starting or self._has_to_end()):  # it runs, and nothing has to be done for it
             return
         seconds_obstructed = now - self._obstructed_since
         # An error of a moment, such as throttling, is not an obstacle yet.
@@ -418,7 +408,6 @@ class KubernetesGenerationController:
     # ---------------------------------------------------------------- following
 
     async def _apply_pod_states(self) -> None:
-        """Apply the state of the pods: starts, ends and refusals."""
         entry, cluster, settings = self._entry, self._cluster, self._session.settings
         await self._list_unseen()
         for part in entry.parts.values():
@@ -602,7 +591,6 @@ class KubernetesGenerationController:
         part.tail = follower.tail()
 
     async def _finish(self) -> None:
-        """Delete the generation's objects, and record its result."""
         entry = self._entry
         refused = entry.phase == Phase.ACCEPTED and entry.state.get("closing")
         end = {} if refused else self._result()

@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -147,57 +147,8 @@ def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
         return False
 
 
-class OrphanPodCollector:
-    """Garbage collector of a service's orphaned pods, with a backoff for each pod."""
-
-    def __init__(self) -> None:
-        self._orphans: dict[str, Backoff] = {}
-        self.refusals: dict[str, str] = {}  # why orphans couldn't be deleted, by namespace and name
-
-    async def delete_orphans(
-        self, session: KubernetesSession, live: Collection[tuple[str, int]]
-    ) -> None:
-        """Delete pods of generations that aren't ``live`` (keys and numbers) and have ended.
-
-        Before a pod is deleted, the current record of its job is read.
-        """
-        orphans: dict[str, Backoff] = {}
-        for key, view in tuple(session.cluster.own.items()):  # it changes during requests
-            if (view.job, view.generation) in live:
-                continue
-            orphans[key] = self._orphans.get(key) or Backoff(
-                ORPHAN_CHECK_SECONDS, MAX_CHECK_BACKOFF_SECONDS
-            )
-            if key not in self._orphans:
-                orphans[key].record_failure()  # its generation may become live in a moment
-            if not orphans[key].over or key_digest(view.outer[0]) != view.job:
-                continue
-            orphans[key].record_failure()
-            record = await session.records.read(view.outer[0])
-            state = record.generations.get(view.generation)
-            if state is not None and state["phase"] not in TERMINAL_PHASES:
-                continue
-            path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
-            body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
-            try:
-                await session.connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
-            except ApiError as error:
-                self.refusals[key] = str(error)
-        self._orphans = orphans
-        self.refusals = {key: text for key, text in self.refusals.items() if key in orphans}
-
-
-class KubernetesUnreachableError(contract.ExecutorError):
-    """No usable Kubernetes cluster answers; a usage error at the service's start."""
-
-    exit_code = 2
-
-
 class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
-    """Runs every process of a generation in a pod, on its planned node.
-
-    Its directory has logs only; all other state is in the API server.
-    """
+    """Runs every process of a generation in a pod, on its planned node; only logs are on disk."""
 
     def __init__(self, options: contract.ExecutorOptions) -> None:
         super().__init__(options)
@@ -216,7 +167,8 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         self._expected: frozenset[str] = frozenset()
         self._acknowledging: set[tuple[str, int]] = set()
         self._lease = ExecutorLease(self.service, options.election)
-        self._orphans = OrphanPodCollector()
+        self._orphans: dict[str, Backoff] = {}  # by namespace and name, like the refusals
+        self._refusals: dict[str, str] = {}  # why orphans couldn't be deleted
         self._last_collection = 0.0
         self._records_loaded = True  # since the lease was last acquired
         self._backoff = Backoff(RESYNC_SECONDS, MAX_RESYNC_BACKOFF_SECONDS)
@@ -248,9 +200,9 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
                 await connection.close()
         except ApiError as error:
             if error.status != 403:  # the version may be forbidden to this user
-                raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
+                raise contract.UnreachableError(f"can't use Kubernetes: {error}") from error
         except ConfigError as error:
-            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
+            raise contract.UnreachableError(f"can't use Kubernetes: {error}") from error
 
     async def open(self) -> None:
         """Connect, acquire the lease, and adopt generations that are still running."""
@@ -263,7 +215,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             await self._open()
         except (ApiError, ConfigError) as error:
             await self.close()
-            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
+            raise contract.UnreachableError(f"can't use Kubernetes: {error}") from error
         except BaseException:
             await self.close()
             raise
@@ -388,15 +340,12 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         if not older:
             return ""
         names = ", ".join(sorted(view.name for view in older[:3]))
-        reason = next(
-            (
-                f": {text}"
-                for view in older
-                if (text := self._orphans.refusals.get(f"{view.namespace}/{view.name}"))
-            ),
-            "",
-        )
+        reason = self._refusal(f"{view.namespace}/{view.name}" for view in older)
         return f"pods of an earlier generation still run ({names}){reason}"
+
+    def _refusal(self, pods: Iterable[str]) -> str:
+        """Return ": " and why the API server refused to delete one of the pods, or nothing."""
+        return next((f": {self._refusals[pod]}" for pod in pods if pod in self._refusals), "")
 
     def _leave(self, views: Iterable[PodView]) -> None:
         self.session.cluster.leave(views)
@@ -418,8 +367,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         for key, view in () if self._session is None else self._session.cluster.strays():
             strays.setdefault((view.outer[0] or view.job, view.generation), []).append((key, view))
         for (job, number), pods in strays.items():
-            reason = next(filter(None, (self._orphans.refusals.get(key) for key, _ in pods)), "")
-            text = "its pods still run after its end" + (f": {reason}" if reason else "")
+            text = f"its pods still run after its end{self._refusal(key for key, _ in pods)}"
             servers = tuple(dict.fromkeys(view.node for _, view in pods))
             found.append(contract.Obstacle(job, number, servers, text))
         return tuple(found)
@@ -465,13 +413,11 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
     # ------------------------------------------------------------------ following
 
     def _on_pod_changed(self, job: str, generation: int) -> None:
-        """Wake the generation of a changed pod."""
         entry = self._by_key.get((job, generation))
         if entry is not None:
             entry.changed.set()
 
     def _on_node_changed(self, name: str) -> None:
-        """Wake the generations on a node whose readiness changed."""
         for entry in self._registry.live:
             if any(part.server == name for part in entry.parts.values()):
                 entry.changed.set()
@@ -493,7 +439,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
                     time.monotonic() - self._last_collection > ORPHAN_CHECK_SECONDS
                     and self._lease.holds()
                 ):
-                    await self._orphans.delete_orphans(self.session, self._live())
+                    await self._delete_orphans()
                     self._last_collection = time.monotonic()
                 self._backoff.reset()
         except ApiError as error:
@@ -501,6 +447,34 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             log.warning(
                 "failed to resync with the API server; retrying in %.0f s: %s", pause, error
             )
+
+    async def _delete_orphans(self) -> None:
+        """Delete pods of ended generations, after the current record of their job is read."""
+        session, live = self.session, self._live()
+        orphans: dict[str, Backoff] = {}
+        for key, view in tuple(session.cluster.own.items()):  # it changes during requests
+            if (view.job, view.generation) in live:
+                continue
+            orphans[key] = self._orphans.get(key) or Backoff(
+                ORPHAN_CHECK_SECONDS, MAX_CHECK_BACKOFF_SECONDS
+            )
+            if key not in self._orphans:
+                orphans[key].record_failure()  # its generation may become live in a moment
+            if not orphans[key].over or key_digest(view.outer[0]) != view.job:
+                continue
+            orphans[key].record_failure()
+            record = await session.records.read(view.outer[0])
+            state = record.generations.get(view.generation)
+            if state is not None and state["phase"] not in TERMINAL_PHASES:
+                continue
+            path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
+            try:
+                await session.connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
+            except ApiError as error:
+                self._refusals[key] = str(error)
+        self._orphans = orphans
+        self._refusals = {key: text for key, text in self._refusals.items() if key in orphans}
 
     def _live(self) -> set[tuple[str, int]]:
         return {(entry.key, entry.number) for entry in self._registry.live}

@@ -87,10 +87,7 @@ class PodLogFollower:
         self._pauses.reset()
 
     async def fetch_rest(self, timeout: float) -> None:
-        """Fetch the rest of an ended pod's log within ``timeout`` seconds, else its last lines.
-
-        Raises `TimeoutError` if its node doesn't return these either.
-        """
+        """Fetch the rest of an ended pod's log, else its last lines, or raise `TimeoutError`."""
         if self.complete:
             return
         try:

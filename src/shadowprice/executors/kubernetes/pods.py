@@ -104,10 +104,7 @@ def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, An
 
 
 def build_secret(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
-    """Return the secret of a generation, without which its pods can't start.
-
-    So a pod that is created after the secret's deletion never starts.
-    """
+    """Return the secret of a generation, without which its pods can't start."""
     variables = {TOKEN_VARIABLE: spec.progress_token, **spec.program.environment}
     data = {
         k: base64.b64encode(replace_invalid_utf8(v).encode()).decode() for k, v in variables.items()
@@ -294,7 +291,6 @@ def _container(
 def _volumes(
     spec: GenerationSpec, settings: KubernetesSettings, request: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a pod's volumes and its container's mounts."""
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
 

@@ -1,7 +1,4 @@
-"""Connection, tracked generations and objects of a Kubernetes executor.
-
-Ends of processes, and refusals of generations, are derived from the state of their pods.
-"""
+"""Connection, tracked generations and objects of a Kubernetes executor, and ends of its pods."""
 
 from __future__ import annotations
 
@@ -30,11 +27,9 @@ from shadowprice.kubernetes.errors import ApiError
 
 MAX_PODS_READ_BY_NAME: Final = 8  # more are listed by label
 
+# Seconds after a forced deletion of a pod until its node has surely killed its processes; also the
+# time after which a created pod counts as missing if no event or list shows it.
 POD_GONE_AFTER_SECONDS: Final = 5.0
-"""Seconds after a forced deletion of a pod until its node has surely killed its processes.
-
-It is also the time after which a created pod counts as missing if no event or list shows it.
-"""
 
 EXIT_SIGKILL: Final = 137
 _PERMANENT_WAIT_REASONS: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})

@@ -26,11 +26,7 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """Settings of the Kubernetes executor, as docs/kubernetes-reference.md describes them.
-
-    ``tolerate_unready`` is at most half of ``lost_after``, so that processes on a lost node aren't
-    started again.
-    """
+    """Settings of the Kubernetes executor, as docs/kubernetes-reference.md describes them."""
 
     allow: frozenset[str] = frozenset()  # of `PRIVILEGED_FEATURES`
     context: str = ""  # of the kubeconfig; empty for the current one

@@ -1,7 +1,4 @@
-"""Compact cached state of nodes and pods, because a cluster may have tens of thousands of pods.
-
-Servers and observed jobs are derived from it.
-"""
+"""Compact state of nodes and (tens of thousands of) pods, and servers and jobs derived from it."""
 
 from __future__ import annotations
 
@@ -69,18 +66,14 @@ def units_per_quantity(resource: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The cached state of a node.
-
-    ``has`` are allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
-    ``taints`` are those that repel pods, except those of the node's state.
-    """
+    """The cached state of a node."""
 
     name: str
     uid: str
-    has: Mapping[str, int]
+    has: Mapping[str, int]  # allocatable, by Kubernetes resource, in the units of `core.amounts`
     labels: Mapping[str, str] = field(default_factory=dict)
     ready: bool = True  # the node's Ready condition
-    taints: tuple[tuple[str, str, str], ...] = ()
+    taints: tuple[tuple[str, str, str], ...] = ()  # that repel pods, but not those of its state
     cordoned: bool = False  # new pods can't be scheduled on it
     off: bool = False  # an operator declared it shut down
     address: str = ""  # by which other nodes reach it

@@ -370,7 +370,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     # ------------------------------------------------------------------ following
 
     def _on_bell(self) -> None:
-        """Read the bell, and poll the generations that it names."""
         with contextlib.suppress(BlockingIOError):
             self._bell_bytes += os.read(self._bell, 65_536)
         *lines, self._bell_bytes = self._bell_bytes.split(b"\n")

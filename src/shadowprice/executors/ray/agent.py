@@ -1,6 +1,6 @@
 """Code that runs on the nodes: one actor per process, and cleanup after an actor died.
 
-It is sent by value, together with the supervisor's sources (`bundle`), so nodes need only Ray. It
+It is sent by value, together with the supervisor's sources (bundle), so nodes need only Ray. It
 uses only the standard library and Ray's runtime context.
 
 An actor starts its process at most once, on `go`, which creates the directory of the process. When
@@ -317,10 +317,7 @@ def _free_port() -> int:
 
 
 def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
-    """Return a progress file's content and modification time, and a version of them.
-
-    The job controls the path: it may be a link, a pipe, or a huge file.
-    """
+    """Return content, time and version of a progress file, which may be a link, a pipe, or huge."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)

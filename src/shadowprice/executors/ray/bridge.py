@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -183,11 +184,9 @@ class Bridge:
             if actor is not None and name not in self._polls:  # one request to a stuck actor
                 self._polls[name] = actor.look.remote()
         requests = {self._polls[name]: name for name in names if name in self._polls}
-        ready = (
-            ray.wait(list(requests), num_returns=len(requests), timeout=timeout)[0]
-            if requests
-            else []
-        )
+        if not requests:
+            return {}
+        ready, _ = ray.wait(list(requests), num_returns=len(requests), timeout=timeout)
         progress: dict[str, list[Any] | None] = {}
         for reference in ready:
             name = requests[reference]
@@ -206,8 +205,8 @@ class Bridge:
         """Copy the log of an ended process to this machine; return why it is lost, if it is."""
         return self._copy_log(
             Path(into),
-            lambda: self._call(name, "segments"),
-            lambda file, offset: self._call(name, "piece", file, offset),
+            partial(self._call, name, "segments"),
+            partial(self._call, name, "piece"),
         )
 
     @staticmethod
@@ -250,10 +249,8 @@ class Bridge:
             if into:
                 result["log_error"] = self._copy_log(
                     Path(into),
-                    lambda: self._on(node, agent.list_log_segments, path),
-                    lambda file, offset: self._on(
-                        node, agent.read_segment_chunk, path, file, offset
-                    ),
+                    partial(self._on, node, agent.list_log_segments, path),
+                    partial(self._on, node, agent.read_segment_chunk, path),
                 )
             self._on(node, agent.remove, [path])
         return result
@@ -273,13 +270,10 @@ class Bridge:
             with contextlib.suppress(queue.Empty):
                 while True:
                     name, version = self._following.get(timeout=0.0 if waiting else 3600.0)
-                    if name in self._actors and name not in {
-                        followed for followed, _ in waiting.values()
-                    }:
-                        waiting[self._actors[name].wait.remote(version, LONG_POLL_SECONDS)] = (
-                            name,
-                            version,
-                        )
+                    followed = {other for other, _ in waiting.values()}
+                    if name in self._actors and name not in followed:
+                        request = self._actors[name].wait.remote(version, LONG_POLL_SECONDS)
+                        waiting[request] = (name, version)
             if not waiting:
                 continue
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=0.1)

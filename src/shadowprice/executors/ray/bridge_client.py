@@ -1,8 +1,4 @@
-"""The service's end of the connection to the bridge process, which may die.
-
-It gives the bridge the supervisor's source files for the nodes; they import only the standard
-library.
-"""
+"""The service's end of the connection to the bridge process, and what it needs without Ray."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import itertools
 import json
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -36,12 +33,14 @@ _MODULES: Final = (
 _PACKAGES: Final = ("", "executors/", "executors/generations/", "executors/supervision/")
 
 log = logging.getLogger("shadowprice.executors")
+PROBE_TIMEOUT_SECONDS: Final = 5.0
+MAX_CONNECT_ATTEMPTS: Final = 3  # because some Ray Client servers crash; see `is_transient`
 MAX_RESPONSE_BYTES: Final = 32 << 20  # maximum bytes of a response
 
 
 @cache
 def source_files() -> dict[str, str]:
-    """Return the text of every file by its path."""
+    """Return the files that a node needs, by path; they import only the standard library."""
     # Empty, because the real ones may import modules that the nodes lack.
     texts = {f"{_ROOT}/{package}__init__.py": "" for package in _PACKAGES}
     root = files(_ROOT)
@@ -55,6 +54,42 @@ def bundle_digest() -> str:
     """Return the digest of the bundle."""
     content = "\0".join(f"{path}\0{text}" for path, text in sorted(source_files().items()))
     return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether a retry may succeed: some of Ray Client's servers crash as they start."""
+    return "Starting Ray client server failed" in str(error)
+
+
+def parse_endpoint(address: str) -> tuple[str, int] | None:
+    """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, None otherwise."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def probe(address: str) -> str:
+    """Return why connecting to an address fails, without a minute of Ray's retries; else empty."""
+    target = parse_endpoint(address)
+    if target is None:
+        return ""
+    try:
+        with socket.create_connection(target, PROBE_TIMEOUT_SECONDS):
+            return ""
+    except TimeoutError:
+        return "it does not answer"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def last_head_address() -> str:
+    """Return the address of this machine's last cluster, which may have crashed, or nothing."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # Ray's own rule
+    try:
+        return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 class BridgeClient:

@@ -17,9 +17,7 @@ from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.generations.generation import Phase, own_identity
-from shadowprice.executors.generations.outcome import (
-    outcome_from_exits,
-)
+from shadowprice.executors.generations.outcome import outcome_from_exits
 from shadowprice.executors.processes import (
     INHERITED_VARIABLES,
     Process,
@@ -239,7 +237,6 @@ class RayGenerationController:
                 self._entry.changed.set()
 
     def _why_idle(self, part: RayProcess) -> str:
-        """Return why an actor hasn't started its process."""
         if part.start_error:
             return f"{part.server} could not start {part.process}: {part.start_error}"
         if self._entry.phase == Phase.LAUNCHING:
@@ -341,7 +338,6 @@ class RayGenerationController:
     # ---------------------------------------------------------------- ending
 
     async def _finish(self) -> None:
-        """Collect the logs, store the result, and release the actors."""
         entry = self._entry
         parts = list(entry.parts.values())
         for part in parts:

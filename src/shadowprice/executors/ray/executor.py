@@ -21,18 +21,16 @@ from shadowprice.executors.generations.disk import create_file, make_private
 from shadowprice.executors.generations.generation import Phase
 from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
 from shadowprice.executors.ray.bridge_client import (
+    MAX_CONNECT_ATTEMPTS,
     BridgeClient,
     BridgeError,
     bundle_digest,
-    source_files,
-)
-from shadowprice.executors.ray.controller import RayGenerationController
-from shadowprice.executors.ray.head_probe import (
-    MAX_CONNECT_ATTEMPTS,
     is_transient,
     parse_endpoint,
     probe,
+    source_files,
 )
+from shadowprice.executors.ray.controller import RayGenerationController
 from shadowprice.executors.ray.launch_plan import (
     build_launch_plan,
     find_duplicate_names,
@@ -47,12 +45,6 @@ RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and processes
 CONNECT_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of Ray's connection setup
 PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4  # far below a slot, which waits for it
 BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0  # of the bridge of a killed service, for the lock
-
-
-class RayUnreachableError(contract.ExecutorError):
-    """No usable Ray cluster answers; a usage error at the service's start."""
-
-    exit_code = 2
 
 
 class RayExecutor(DiskExecutor[RayGeneration]):
@@ -140,18 +132,17 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         return BridgeClient(self.path / "bridge.log", self._on_actor_event)
 
     async def _connect(self) -> None:
-        """Start a bridge and connect it to Ray."""
         assert self._lock is not None
         await self.session.link.close()
         reason = await asyncio.to_thread(probe, self._address)
         if reason:
-            raise RayUnreachableError(f"no Ray answers at {self._address}: {reason}")
+            raise contract.UnreachableError(f"no Ray answers at {self._address}: {reason}")
         for retries_left in reversed(range(MAX_CONNECT_ATTEMPTS)):
             try:
                 await self._open_bridge(self._lock.descriptor)
             except BridgeError as error:
                 if not retries_left or not is_transient(error):
-                    raise RayUnreachableError(self._connect_error(error)) from error
+                    raise contract.UnreachableError(self._connect_error(error)) from error
             else:
                 return
 
@@ -230,14 +221,12 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         )
 
     async def _poll(self, entry: RayGeneration) -> None:
-        """Emit a generation's new reports, and wake its controller."""
         await super()._poll(entry)
         entry.changed.set()
 
     # ------------------------------------------------------------------ following
 
     def _on_actor_event(self, event: dict[str, Any]) -> None:
-        """Apply an event of the bridge about an actor."""
         for entry in self._registry.entries.values():
             part = entry.parts.get(event["name"])
             if part is None:

@@ -109,10 +109,7 @@ def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]
 def check_available(
     node: RayNode, wanted: Iterable[Mapping[str, int]], held: Iterable[Mapping[str, int]]
 ) -> None:
-    """Raise `PlacementError` if a node lacks capacity for new processes, as Ray would wait for it.
-
-    ``wanted`` and ``held`` are the demands of the new and the existing processes on the node.
-    """
+    """Raise `PlacementError` if a node can't fit ``wanted`` and ``held``: Ray would wait for it."""
     name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)
     total, used = capacity.get("gpu", 0), sum(map(gpu_millis, old))

@@ -114,10 +114,7 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
 
 
 def spawn_supervisor(directory: Path, lifeline: int | None, *, detach: bool = False) -> int:
-    """Start the supervisor of a generation in a new session; return its pid.
-
-    ``lifeline`` is as in `supervisor.Supervisor`. To ``detach``, it forks and exits.
-    """
+    """Start a supervisor in a new session; return its pid. To ``detach``, it forks and exits."""
     argv = [sys.executable, "-I", "-S", str(AGENT), str(directory)]
     output = str(directory / "supervisor.log")
     file_actions: list[tuple[Any, ...]] = [
@@ -141,10 +138,7 @@ def spawn_supervisor(directory: Path, lifeline: int | None, *, detach: bool = Fa
 
 
 def signal_supervisor(state: Mapping[str, Any], *numbers: int) -> None:
-    """Signal the supervisor that a generation's state names, if it lives.
-
-    The start time excludes another process with a reused pid.
-    """
+    """Signal the supervisor that a state names, if it lives and its pid wasn't reused."""
     pid = state.get("supervisor")
     if state["phase"] not in {Phase.LAUNCHING, Phase.RUNNING} or not isinstance(pid, int):
         return

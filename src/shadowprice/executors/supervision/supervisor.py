@@ -46,8 +46,6 @@ _OUT_OF_MEMORY_STATUSES: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGB
 
 
 class _Child:
-    """One process of the generation."""
-
     def __init__(self, name: str, log: LogWriter, memory: int) -> None:
         self.name = name
         self.log = log
@@ -126,11 +124,7 @@ class Supervisor:
                 self._spawn(child, plan)
         state = self._generation.state()
         now = time.time()
-        running = {
-            child.name: [child.process.pid, start_time(child.process.pid)]
-            for child in self._children.values()
-            if child.process is not None
-        }
+        running = {child.name: [pid, start_time(pid)] for pid, child in self._running().items()}
         self._write_state(
             {**state, "phase": Phase.RUNNING, "started": now, "at": now, "processes": running}
         )
@@ -328,14 +322,12 @@ class Supervisor:
         # A single check misses processes that are being forked; a child proves that some remain.
         if time.monotonic() < self._settled:
             return True
-        strays = self._strays()
         strays_by_name: dict[str, list[int]] = {}
-        for process in strays:
+        for process in self._strays():
             variables = children.read_environ(process)
             name = f"{variables.get('SHADOWPRICE_ROLE')}-{variables.get('SHADOWPRICE_RANK')}"
-            strays_by_name.setdefault(
-                name if name in self._children else self._exits[-1][0], []
-            ).append(process)
+            owner = name if name in self._children else self._exits[-1][0]
+            strays_by_name.setdefault(owner, []).append(process)
         for name, processes in strays_by_name.items():
             if names := children.process_names(processes):
                 self._notes[name] = (

@@ -34,10 +34,7 @@ _SET_OPCODES: Final = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET of pickles
 
 
 class ResultStore:
-    """The directory of one bag, created if necessary and locked against other processes.
-
-    Raises `TrainingError` if it contains another bag or other files, or another process uses it.
-    """
+    """Directory of a bag, locked; raises `TrainingError` if it is in use or has other content."""
 
     def __init__(
         self,

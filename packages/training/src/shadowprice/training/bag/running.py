@@ -309,10 +309,7 @@ class BagRun:
                 self._fail(copy, content, is_alive=True)
 
     def _cancel_others(self, winner: _Copy) -> None:
-        """Cancel the other copies of a task after one claimed it or finished.
-
-        Planned copies wait again, so that a task gets all its copies if the winner fails.
-        """
+        """Cancel a task's other copies; planned ones wait again, in case the winner fails."""
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:
                 copy.worker.kill()

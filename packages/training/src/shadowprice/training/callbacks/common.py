@@ -185,10 +185,7 @@ def prune(folder: Path, saved: int, kept: int, before: str, after: str = "") -> 
 
 
 def remove_incomplete(folder: Path, restored: int, before: str, after: str = "") -> None:
-    """Remove incomplete checkpoints with numbers above the restored one.
-
-    A library that counts them would remove complete ones too early.
-    """
+    """Remove incomplete checkpoints above the restored one, as a library would count them."""
     for number, path in list(numbered(folder, before, after)):
         if number > restored and not _is_complete(path):
             remove_checkpoint(path)
@@ -215,7 +212,6 @@ def _seal_of(path: Path) -> Path:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files of a checkpoint."""
     if path.is_file():
         return [path]
     return sorted(entry for entry in path.rglob("*") if entry.is_file())

@@ -72,11 +72,7 @@ class TrafficMeter:
 
 @dataclass(slots=True)
 class LeaderMetrics:
-    """Measurements of the leading server, in seconds, bytes, and bit/s while data moves.
-
-    ``staleness`` counts the mini-batches applied between a worker's pull and its push.
-    ``distances`` counts assigned chunks, without those of unknown location.
-    """
+    """Measurements of the leading server, in seconds, bytes, and bit/s while data moves."""
 
     gradient_bytes: int = 0
     minibatch_time: RunningMean = field(default_factory=RunningMean)  # without exchange: tau
@@ -84,10 +80,10 @@ class LeaderMetrics:
     update_time: RunningMean = field(default_factory=RunningMean)  # Astraea's G
     worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # b
     ps_bandwidth: float = 0.0  # B, as far as workers used it
-    staleness: RunningMean = field(default_factory=RunningMean)
+    staleness: RunningMean = field(default_factory=RunningMean)  # mini-batches from pull to push
     max_staleness: int = 0
     loss: RunningMean = field(default_factory=RunningMean)
-    distances: Counter[Distance] = field(default_factory=Counter)
+    distances: Counter[Distance] = field(default_factory=Counter)  # of chunks with a known location
 
     def metrics(self) -> dict[str, float]:
         """Return the available metrics of a report, in seconds, bytes and bits per second."""

@@ -39,10 +39,9 @@ _MIN_BYTES_PER_SECOND: Final = 10e6  # bandwidth below which a tensor counts as 
 _MIN_POLL_SECONDS: Final = 20e-6
 _MAX_POLL_SECONDS: Final = 1e-3  # seconds between two polls of a transfer, at first and later
 
+# Keeps torch from watching groups in a thread of its own, which would end a server's process when a
+# worker dies. `TensorTransport` waits for each operation itself and gets its errors.
 _NCCL_ENVIRONMENT: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
-"""Keeps torch from watching groups in a thread of its own, which would end a server's process when
-a worker dies. `TensorTransport` waits for each operation itself and gets its errors.
-"""
 
 MAX_HEADER_NUMBERS: Final = 24  # limit of the numbers in a message
 _FIXED: Final = 7
@@ -60,11 +59,9 @@ _TYPES: Final = (
     torch.bfloat16,
 )
 
+# Messages for shared memory, where the next one each way overwrites the last, or a GPU transport. A
+# worker waits for only one of the two kinds at a time, so they never block each other there.
 _LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
-"""Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
-next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
-block each other on a transport.
-"""
 
 _CPU: Final = torch.device("cpu")
 _MARK_BYTES: Final = 32
@@ -79,10 +76,7 @@ class TensorTransport:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def meet(self, timeout: timedelta) -> None:
-        """Move a byte each way, so that NCCL connects while the store for the rendezvous exists.
-
-        NCCL connects each direction at its first use, and a first send blocks until the receive.
-        """
+        """Move a byte each way, so that NCCL connects both directions while the store exists."""
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         operations = [self._group.send, self._group.recv]
         with self._on_own_stream():
@@ -127,10 +121,7 @@ class TensorTransport:
 
     @contextlib.contextmanager
     def _on_own_stream(self) -> Any:
-        """Run transfers on a stream of their own, parallel to the GPU's computation.
-
-        A transfer that waits for another process would delay the responses of this process.
-        """
+        """Run transfers on a stream of their own, because they may wait for another process."""
         if self._stream is None:
             yield
             return

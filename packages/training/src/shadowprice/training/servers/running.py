@@ -248,7 +248,6 @@ def _exit(status: int) -> NoReturn:
 
 
 def _wait_for_leader(server: ParameterServer) -> str:
-    """Wait until the leader announces the end."""
     with server.changed:
         server.changed.wait_for(lambda: bool(server.ended))
     if server.failure is not None:

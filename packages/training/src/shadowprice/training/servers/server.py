@@ -1,7 +1,4 @@
-"""Parameter servers: they stage gradients, apply accepted ones and send parameters.
-
-The leader, the first of them, also assigns work, accepts gradients, saves and reports.
-"""
+"""Parameter servers and their leader, which also assigns work, accepts gradients, and saves."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ from shadowprice.training.servers.shard import Shard, State, merge_shards
 KIND = "training with parameter servers"  # kind of the checkpoints, for `Restored.check_kind`
 _POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
 
+# Seconds to wait for workers after training, and for any worker to return before all count as gone.
 _LEAVE_TIMEOUT_SECONDS: float = 10.0
-"""Seconds to wait for workers after training has finished, and for any worker to return before all
-count as gone.
-"""
 
 
 class ParameterServer:
@@ -325,7 +320,6 @@ class Leader(ParameterServer):
             )
 
     def _apply_everywhere(self, keys: Sequence[Key]) -> None:
-        """Apply gradients on all servers."""
         flat = torch.tensor(keys, dtype=torch.int64).view(-1)
         for follower in self.followers:
             follower.send(Message(MessageKind.APPLY, payload=flat))

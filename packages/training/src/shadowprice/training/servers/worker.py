@@ -124,10 +124,7 @@ class Worker:
         return int(self._gradient.numel() * self._gradient.element_size())
 
     def work(self) -> int:
-        """Process assignments until training is done; return the number of mini-batches.
-
-        The model then has the final parameters. Exits with status 143 after SIGTERM.
-        """
+        """Process assignments until training is done; return the number of mini-batches."""
         content = bytearray(json.dumps(own_host_and_rack()).encode())
         request = Message(MessageKind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
         while True:
