@@ -31,12 +31,12 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.disk import FileLock
 from shadowprice.executors.generations.generation import GenerationDirectory, boot_id, start_time
+from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.local import executor as module
-from shadowprice.executors.local.settings import read_settings
+from shadowprice.executors.local.executor import read_settings
 from shadowprice.executors.registry import create_executor
-from shadowprice.executors.supervision import AGENT
+from shadowprice.executors.supervision.children import AGENT
 from tests.contract.harness import (
     PATIENCE,
     POLITE,

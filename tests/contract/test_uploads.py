@@ -107,7 +107,7 @@ def test_unpacked_files_without_a_record_are_listed_again(harness: Harness, tmp_
         command = f"pwd >{tmp_path}/where"
         start = spec("job", 1, command, archive=str(tmp_path / "archive"))
         assert await executor.unpack(start) is None
-        executor._registry.files.remove("job")  # type: ignore[attr-defined]
+        executor._unpacked.remove("job")  # type: ignore[attr-defined]
         assert list(executor.unpacked()) == []
         assert await executor.start(start) == "accepted"
         assert list(executor.unpacked()) == ["job"]

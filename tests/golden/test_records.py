@@ -74,7 +74,7 @@ from shadowprice.engine.snapshot import (
     _job_from_record,
     _job_record,
 )
-from shadowprice.executors.contract.commands import GenerationSpec, ServerAllocation
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import QuoteResult

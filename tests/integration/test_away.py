@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shadowprice.executors.generations.generation import ENDED
+from shadowprice.executors.generations.generation import Phase
 from shadowprice.executors.generations.store import GenerationStore as ExecutorStore
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
@@ -157,7 +157,7 @@ def reported(service: ServiceProcess, name: str, steps: int) -> bool:
 def has_ended(data: Path, name: str) -> bool:
     """Return whether the supervisor has recorded the end of a job's first generation."""
     generation = ExecutorStore(data / "executor").generation(name, 1)
-    return bool(generation.state()["phase"] == ENDED)
+    return bool(generation.state()["phase"] == Phase.ENDED)
 
 
 def _is_start_recorded(data: Path, name: str) -> bool:

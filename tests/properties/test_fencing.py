@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, Receipt, ServerAllocation
 from shadowprice.executors.generations import disk
-from shadowprice.executors.generations.generation import ENDED, RUNNING, TERMINAL_PHASES
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
 from shadowprice.executors.generations.store import GenerationStore
 from tests.support.examples import example_count
 
@@ -150,7 +150,7 @@ class Fencing(RuleBasedStateMachine):
                 assert job not in self.unsettled
                 assert not [entry for entry in self.running if entry[0] == job]
                 self.running[job, number] = lock
-                generation.write_state({**generation.state(), "phase": RUNNING})
+                generation.write_state({**generation.state(), "phase": Phase.RUNNING})
 
     @rule(job=jobs, number=numbers, cut=cuts)
     def end(self, job: str, number: int, cut: int | None) -> None:
@@ -160,7 +160,7 @@ class Fencing(RuleBasedStateMachine):
             return
         with self.power(cut):
             generation = self.store.generation(job, number)
-            generation.write_state({**generation.state(), "phase": ENDED, "ending": "done"})
+            generation.write_state({**generation.state(), "phase": Phase.ENDED, "ending": "done"})
             self.running.pop((job, number)).release()
 
     @rule(job=jobs, number=numbers)

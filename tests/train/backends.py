@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice.training.generation import nccl_here
-from shadowprice.training.servers.wires import TRANSPORTS, TensorTransport
+from shadowprice.training.servers.pairs import TRANSPORTS, TensorTransport
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 

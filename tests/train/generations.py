@@ -23,7 +23,7 @@ import torch
 
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import build_environment, list_processes
+from shadowprice.executors.processes import build_environment, list_processes
 from tests.train.backends import share_gpus
 from tests.train.forking import CONTEXT, preload
 

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from shadowprice import training
 from shadowprice.training import TrainingError, checkpoints
-from shadowprice.training.allreduce.buffers import BufferSync
+from shadowprice.training.allreduce.synchronisation import BufferSync
 from shadowprice.training.generation import current
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.generations import Job

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from shadowprice.training import TrainingError, generation
-from shadowprice.training.servers import pairs, wires
+from shadowprice.training.servers import pairs
 
 pytestmark = pytest.mark.train
 
@@ -137,16 +137,16 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_requested(
             made.append(given[1:3])
 
     made: list[Any] = []
-    for name in wires._NCCL_ENVIRONMENT:
+    for name in pairs._NCCL_ENVIRONMENT:
         monkeypatch.setenv(name, "")  # so that it is restored
         monkeypatch.delenv(name)
     with_gpus(monkeypatch)
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Group, raising=False)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("beside", device))
-    wire = wires.create_nccl_transport(dist.HashStore(), 1)
+    wire = pairs.create_nccl_transport(dist.HashStore(), 1)
     assert made == [(1, 2)]  # a group of two, of which this is the second
-    assert wire.device == wires.transport_device("nccl") == torch.device("cuda", 0)
-    assert wires.transport_device("gloo") == torch.device("cpu")
+    assert wire.device == pairs.transport_device("nccl") == torch.device("cuda", 0)
+    assert pairs.transport_device("gloo") == torch.device("cpu")
     # A worker's death ends no server, as torch's own thread would.
     assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == "1"
 
@@ -159,6 +159,6 @@ def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(
     with pytest.raises(TrainingError, match=says):
         generation.join_group(process_variables, backend="nccl")
     with pytest.raises(TrainingError, match=says):
-        wires.transport_device("nccl")
+        pairs.transport_device("nccl")
     with pytest.raises(TrainingError, match=says):
         pairs.connect_pair(dist.HashStore(), "0-0", 1, timedelta(seconds=5), "nccl")

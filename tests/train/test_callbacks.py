@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("torch")
 
 from shadowprice.training import TrainingError
-from shadowprice.training.callbacks import seals
-from shadowprice.training.callbacks.following import split_batch
+from shadowprice.training.callbacks import common
+from shadowprice.training.callbacks.common import split_batch
 from shadowprice.training.generation import nccl_here
 from tests.train.forking import preload
 from tests.train.generations import Job
@@ -32,25 +32,25 @@ def test_a_sealed_checkpoint_is_whole_until_a_byte_of_it_changes(tmp_path: Path)
         (folder / "parts").mkdir(parents=True)
         (folder / "a").write_bytes(b"a" * step)
         (folder / "parts" / "b").write_bytes(b"b")
-        seals.seal(folder)
+        common.seal(folder)
     (tmp_path / "checkpoint-11").mkdir()  # interrupted while it was written
-    assert seals.latest_complete(tmp_path, "checkpoint-") == (10, tmp_path / "checkpoint-10")
+    assert common.latest_complete(tmp_path, "checkpoint-") == (10, tmp_path / "checkpoint-10")
     (tmp_path / "checkpoint-10" / "parts" / "b").write_bytes(b"c")
-    assert seals.latest_complete(tmp_path, "checkpoint-") == (2, tmp_path / "checkpoint-2")
+    assert common.latest_complete(tmp_path, "checkpoint-") == (2, tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "more").touch()
-    assert seals.latest_complete(tmp_path, "checkpoint-") is None
-    assert seals.latest_complete(tmp_path / "nowhere", "checkpoint-") is None
+    assert common.latest_complete(tmp_path, "checkpoint-") is None
+    assert common.latest_complete(tmp_path / "nowhere", "checkpoint-") is None
 
 
 def steps_in(folder: Path, after: str) -> list[int]:
-    return [number for number, _ in seals.numbered(folder, "c-", after)]
+    return [number for number, _ in common.numbered(folder, "c-", after)]
 
 
 def write(folder: Path, step: int, *, sealed: bool) -> Path:
     path = folder / f"c-{step}.ckpt"
     path.write_bytes(b"state %d" % step)
     if sealed:
-        seals.seal(path)
+        common.seal(path)
     return path
 
 
@@ -61,13 +61,13 @@ def test_pruning_keeps_complete_checkpoints_only(tmp_path: Path) -> None:
     write(tmp_path, 190, sealed=False)
     write(tmp_path, 200, sealed=False)
     write(tmp_path, 150, sealed=True)
-    seals.prune(tmp_path, 150, 2, "c-", ".ckpt")
+    common.prune(tmp_path, 150, 2, "c-", ".ckpt")
     assert steps_in(tmp_path, ".ckpt") == steps_in(tmp_path, ".ckpt.seal") == [150, 100]
     write(tmp_path, 160, sealed=True).write_bytes(b"damaged")
     write(tmp_path, 170, sealed=False)
     write(tmp_path, 180, sealed=True)
-    seals._sealed_here.clear()  # as in the next generation
-    seals.prune(tmp_path, 180, 2, "c-", ".ckpt")
+    common._sealed_here.clear()  # as in the next generation
+    common.prune(tmp_path, 180, 2, "c-", ".ckpt")
     assert steps_in(tmp_path, ".ckpt") == steps_in(tmp_path, ".ckpt.seal") == [180, 150]
 
 
@@ -76,8 +76,8 @@ def test_incomplete_checkpoints_after_the_restored_one_are_removed(tmp_path: Pat
         (tmp_path / f"c-{step}").mkdir()
         (tmp_path / f"c-{step}" / "a").write_bytes(b"a")
         if sealed:
-            seals.seal(tmp_path / f"c-{step}")
-    seals.remove_incomplete(tmp_path, 100, "c-")
+            common.seal(tmp_path / f"c-{step}")
+    common.remove_incomplete(tmp_path, 100, "c-")
     assert steps_in(tmp_path, "") == [200, 100, 50]
 
 
@@ -97,10 +97,10 @@ def test_a_process_reads_a_complete_checkpoint_once(
 
     monkeypatch.setattr(hashlib, "file_digest", counted)
     for _ in range(3):
-        assert seals.latest_complete(tmp_path, "c-", ".ckpt") == (7, path)
+        assert common.latest_complete(tmp_path, "c-", ".ckpt") == (7, path)
     assert len(read) == 1
     path.write_bytes(b"state 8")
-    assert seals.latest_complete(tmp_path, "c-", ".ckpt") is None
+    assert common.latest_complete(tmp_path, "c-", ".ckpt") is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
                 moved.until(lambda goal=goal: at(moved) >= goal)  # type: ignore[misc]
                 generation.signal(signal.SIGTERM)
             assert generation.ended() == [143] * workers, generation.logs()
-            newest = seals.latest_complete(moved.checkpoints, before, after)
+            newest = common.latest_complete(moved.checkpoints, before, after)
             assert newest is not None
             done = newest[0]
             assert not any(path.exists() for path in cut_off)

@@ -23,7 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from shadowprice.training import TrainingError
 from shadowprice.training.servers import chunks
-from shadowprice.training.servers.fetching import ChunkPrefetcher
+from shadowprice.training.servers.worker import ChunkPrefetcher
 from tests.train.storages import ObjectStore, store
 
 __all__ = ["store"]

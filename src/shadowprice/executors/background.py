@@ -19,20 +19,15 @@ from shadowprice.core.wording import escape_controls
 from shadowprice.executors.contract import ignore_failure
 
 RETRY_SECONDS: Final = 1.0  # seconds before a failed step is retried
-
-RECOVERED_AFTER_SECONDS: Final = 5.0
-"""Seconds after which a step that still runs, after a failed one, counts as successful."""
-
+RECOVERED_AFTER_SECONDS: Final = 5.0  # after which a step that still runs counts as successful
 RELOG_SECONDS: Final = 60.0  # seconds before the same error of a task is logged again
-
 MAX_ERROR_CHARS: Final = 500  # maximum number of characters of a reported error
+
+Step = Callable[[], Awaitable[bool | None]]  # of a repeated task; true for the last one
 
 
 def monotonic() -> float:
-    """Return the running event loop's time, or the system's monotonic clock without a loop.
-
-    A virtual event loop has virtual time.
-    """
+    """Return the event loop's time, which may be virtual; without a loop, monotonic time."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -49,10 +44,7 @@ class _Failure:
 
 
 class BackgroundTasks:
-    """The background tasks of one component.
-
-    ``failed`` receives the kind of every failed task, in one word, for metrics.
-    """
+    """The background tasks of one component; ``failed`` receives the kind of each failure."""
 
     def __init__(self, log: logging.Logger, failed: Callable[[str], None] = ignore_failure) -> None:
         self._log = log
@@ -81,11 +73,7 @@ class BackgroundTasks:
         return task
 
     def spawn_repeating(
-        self,
-        kind: str,
-        step: Callable[[], Awaitable[bool | None]],
-        description: str,
-        pause: float = 0.0,
+        self, kind: str, step: Step, description: str, pause: float = 0.0
     ) -> asyncio.Task[None]:
         """Start a task that repeats a step; see `repeat`."""
         return self._start(self.repeat(kind, step, description, pause))
@@ -98,13 +86,7 @@ class BackgroundTasks:
 
     # ------------------------------------------------------------------ repeating
 
-    async def repeat(
-        self,
-        kind: str,
-        step: Callable[[], Awaitable[bool | None]],
-        description: str,
-        pause: float = 0.0,
-    ) -> None:
+    async def repeat(self, kind: str, step: Step, description: str, pause: float = 0.0) -> None:
         """Repeat a step until it returns True; a failed step is retried.
 
         ``kind`` and ``description`` are as in `spawn`. ``pause`` is in seconds, before every step;
@@ -121,13 +103,8 @@ class BackgroundTasks:
         finally:
             self._failures.pop(description, None)
 
-    async def attempt(
-        self, kind: str, step: Callable[[], Awaitable[bool | None]], description: str
-    ) -> bool | None:
-        """Run a step once; return whether it was the last, or None if it failed.
-
-        A failure is recorded until a later success.
-        """
+    async def attempt(self, kind: str, step: Step, description: str) -> bool | None:
+        """Run a step once; return whether it was the last, or None if it failed."""
         lasting = None
         if description in self._failures:
             lasting = asyncio.get_running_loop().call_later(
@@ -135,13 +112,10 @@ class BackgroundTasks:
             )
         try:
             is_last = bool(await step())
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, Exception) as error:
             task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Only the task that the step awaited was cancelled, not this one.
-            self._record_failure(kind, error, f"{description} failed", description)
-        except Exception as error:
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise  # otherwise only the task that the step awaited was cancelled
             self._record_failure(kind, error, f"{description} failed", description)
         else:
             self._on_success(description)
@@ -195,10 +169,7 @@ class BackgroundTasks:
 
 
 async def run_all(*steps: Callable[[], Awaitable[None] | None]) -> None:
-    """Run every step of a shutdown in order, even if one raises.
-
-    Raises the exception of a step, or an `ExceptionGroup` of several, after all steps ran.
-    """
+    """Run every step of a shutdown in order; raise the exceptions of steps after all of them."""
     errors: list[Exception] = []
     for step in steps:
         try:

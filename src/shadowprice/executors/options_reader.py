@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import fields
+from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
@@ -19,12 +20,13 @@ _MAX_SECONDS: Final = 86_400
 class OptionsReader:
     """Parser of ``--executor-set NAME=VALUE``, which collects errors until `raise_errors`.
 
-    ``names`` are the valid names; any other name is an error.
+    The names are the fields of the dataclass ``settings``.
     """
 
-    def __init__(self, values: Mapping[str, str], names: Sequence[str]) -> None:
+    def __init__(self, values: Mapping[str, str], settings: type[Any]) -> None:
         self.values = values
         self.faults: list[Fault] = []
+        names = [field.name for field in fields(settings)]
         for name in values:
             if name not in names:
                 self.add_error(

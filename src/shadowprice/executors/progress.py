@@ -28,16 +28,11 @@ _MICRO = 1_000_000
 _MAX_FAULTS = 50
 _MAX_ERROR_CHARS = 500
 
-LEFT_OUT = "left out: "
-"""Beginning of the error of a report whose other parts count."""
+LEFT_OUT = "left out: "  # beginning of the error of a report whose other parts count
 
 
 def decode_report(content: bytes | str) -> object:
-    """Decode the JSON of a progress report; a single bad value costs no other part.
-
-    An integer of more digits than Python reads is infinite, and bytes that aren't UTF-8 are
-    replaced. Raises ValueError or RecursionError if it isn't JSON.
-    """
+    """Decode the JSON of a progress report; a bad number or character costs no other part."""
     if isinstance(content, bytes):
         content = content.decode(json.detect_encoding(content), "replace")
     return json.loads(content, parse_int=_parse_integer)
@@ -51,11 +46,10 @@ def _parse_integer(digits: str) -> int | float:
 
 
 def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[Fault, ...]]:
-    """Parse a progress report that arrived at ``at``, from its decoded JSON.
+    """Parse a progress report that arrived at ``at``; return it and the problems of omitted parts.
 
-    An invalid metric or other optional part is left out, so that it costs no progress. Returns the
-    report, and the problems of the parts that were left out. Raises InputError if the generation or
-    the mini-batches are invalid, with a diagnostic for every problem.
+    An invalid metric or other optional part is left out, so that it costs no progress. Raises
+    InputError if the generation or the mini-batches are invalid.
     """
     if not isinstance(body, Mapping):
         raise InputError(
@@ -127,10 +121,7 @@ def describe_omitted(omitted: Sequence[Fault]) -> str:
 
 
 def same_kind(reason: str, reasons: Iterable[str]) -> list[str]:
-    """Return the errors of reports that count, or of those that don't, as ``reason`` is one.
-
-    Each kind has a limit of its own: invalid metrics don't hide that reports are refused.
-    """
+    """Return the errors of reports that count, or of those that don't, as ``reason`` is one."""
     return [other for other in reasons if other.startswith(LEFT_OUT) == reason.startswith(LEFT_OUT)]
 
 

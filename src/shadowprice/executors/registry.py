@@ -34,46 +34,35 @@ class ExecutorInfo:
     name: str  # value of ``--executor``
     summary: str  # one line for people
     factory: str  # ``module:callable`` that takes `ExecutorOptions`
-    needs: str = ""  # top-level package that it requires; empty for none
-    extra: str = ""  # extra of this package that installs ``needs``
-    addressed: bool = False  # whether it runs jobs on a remote cluster, at an address
+    needs: str = ""  # top-level package that runs jobs on a remote cluster, of an extra ``name``
 
 
 EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
-    entry.name: entry
-    for entry in (
-        ExecutorInfo(
-            "local",
-            "processes on this machine, its servers slices of it",
-            "shadowprice.executors.local.executor:LocalExecutor",
-        ),
-        ExecutorInfo(
-            "ray",
-            "actors of a Ray cluster, its nodes the servers",
-            "shadowprice.executors.ray.executor:RayExecutor",
-            needs="ray",
-            extra="ray",
-            addressed=True,
-        ),
-        ExecutorInfo(
-            "kubernetes",
-            "pods of a Kubernetes cluster, its nodes the servers",
-            "shadowprice.executors.kubernetes.executor:KubernetesExecutor",
-            needs="kubernetes_asyncio",
-            extra="kubernetes",
-            addressed=True,
-        ),
-    )
+    "local": ExecutorInfo(
+        "local",
+        "processes on this machine, its servers slices of it",
+        "shadowprice.executors.local.executor:LocalExecutor",
+    ),
+    "ray": ExecutorInfo(
+        "ray",
+        "actors of a Ray cluster, its nodes the servers",
+        "shadowprice.executors.ray.executor:RayExecutor",
+        needs="ray",
+    ),
+    "kubernetes": ExecutorInfo(
+        "kubernetes",
+        "pods of a Kubernetes cluster, its nodes the servers",
+        "shadowprice.executors.kubernetes.executor:KubernetesExecutor",
+        needs="kubernetes_asyncio",
+    ),
 }
-"""Built-in executors by name."""
 
 
 def create_executor(name: str, options: ExecutorOptions) -> Executor:
     """Create an executor by its name or by ``./file.py:NAME``, without opening it.
 
-    Raises InputError if the name is unknown, the file or entry point can't be loaded, or an address
-    is given to an executor that takes none; `MissingExecutorError` if a package that it requires
-    isn't installed.
+    Raises InputError if it can't be loaded, or an address is given to one that takes none, and
+    `MissingExecutorError` if a package that it requires isn't installed.
     """
     if is_file_reference(name):
         return _create_external(FileExtension.read(name, "--executor"), options)
@@ -85,12 +74,12 @@ def create_executor(name: str, options: ExecutorOptions) -> Executor:
         names = [*EXECUTORS, *installed]
         hint = hint_for_unknown(name, names)
         raise InputError(Fault("--executor", f"unknown executor {quote_for_display(name)}", hint))
-    if options.address and not entry.addressed:
-        addressed = " or ".join(other.name for other in EXECUTORS.values() if other.addressed)
+    if options.address and not entry.needs:
+        addressed = " or ".join(other.name for other in EXECUTORS.values() if other.needs)
         hint = f"leave it out, or choose --executor {addressed}"
         raise InputError(Fault("--address", f"the executor {name} runs jobs here", hint))
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
-        raise MissingExecutorError(entry.needs, entry.extra, f"the executor {name}")
+        raise MissingExecutorError(entry.needs, name, f"the executor {name}")
     module, _, factory = entry.factory.partition(":")
     make = getattr(importlib.import_module(module), factory)
     return cast("Callable[[ExecutorOptions], Executor]", make)(options)

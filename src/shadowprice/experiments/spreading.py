@@ -180,7 +180,7 @@ class RayBackend:
         """
         import ray  # noqa: PLC0415  # the extra, only where it is asked for
 
-        from shadowprice.executors.ray.head_probe import (  # noqa: PLC0415
+        from shadowprice.executors.ray.bridge_client import (  # noqa: PLC0415
             MAX_CONNECT_ATTEMPTS,
             is_transient,
             last_head_address,

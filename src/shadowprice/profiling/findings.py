@@ -23,11 +23,7 @@ _ROUND: Final = 64 * _MEBIBYTE
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of profiling.
-
-    ``points`` has at least one measurement. ``unmeasured`` has the reasons for missing ones, by
-    (workers, servers).
-    """
+    """Result of profiling; ``unmeasured`` has reasons by (workers, servers)."""
 
     points: Sequence[Point]
     unmeasured: Mapping[tuple[int, int], str]
@@ -49,8 +45,7 @@ class Findings:
         """Measurement for each number of workers in the job file.
 
         With parameter servers, it has the fewest servers that satisfy OASiS (6) with the measured
-        bandwidths (one server without them). If no measurement has enough servers, it is the one
-        with the most.
+        bandwidths. If no measurement has enough servers, it is the one with the most.
         """
         chosen: dict[int, Point] = {}
         for workers in sorted({point.workers for point in self.points}):
@@ -288,11 +283,7 @@ def _add_memory(demand: dict[str, Any], size: int | None) -> None:
 
 
 def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool) -> str:
-    """Return the content of the job file, with the measurements as comments.
-
-    ``when`` is the date. ``stated`` is False if the length of the training was not stated; the file
-    then says that it is a guess.
-    """
+    """Return the content of the job file; if ``stated`` is false, its length is a guess."""
     lines = [f"{HEAD}, {when}:"]
     lines += [
         f"#   {format_counts(point.workers, point.ps)}: "
@@ -321,10 +312,7 @@ def _dump_yaml(document: Mapping[str, object]) -> str:
 def families_file(
     findings: Findings, family: str, known: Mapping[str, Mapping[str, Any]], when: str
 ) -> str:
-    """Return a library of families with one family added or replaced.
-
-    ``known`` has the families of the library by name, and ``when`` is the date.
-    """
+    """Return a library of families with one family added or replaced."""
     entry: dict[str, Any] = {
         "throughput": {
             n: round_significant(point.step.per_second) for n, point in findings.curve.items()

@@ -7,8 +7,10 @@ supervisor, with a log, and without leaving anything behind.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,21 +19,12 @@ from typing import Final
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import (
-    Ended,
-    Ending,
-    ExecutorOptions,
-    GenerationSpec,
-    ServerAllocation,
-    ServerInfo,
-    StartRefused,
-)
+from shadowprice.executors import contract
+from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.local.executor import LocalExecutor
-from shadowprice.profiling import memory
-from shadowprice.profiling.fit import Speed
-from shadowprice.profiling.pace import BackwardsError, Pace, StepTime
+from shadowprice.executors.supervision.children import find_by_execution_id, read_environ
+from shadowprice.profiling.fit import BackwardsError, Pace, Speed, StepTime
 
 HERE: Final = "this machine"
 _POLL_SECONDS: Final = 0.05
@@ -46,6 +39,37 @@ METRICS: Final = (
     "ps_bandwidth",
 )
 """Reported metrics that are parameters of the schedulers' model of a job."""
+
+# Called during a measurement with the activity, the elapsed share of its time, and the estimate.
+ProgressCallback = Callable[[str, float, StepTime | None], None]
+
+
+def memory_by_role(execution: str) -> dict[str, int]:
+    """Return the memory in bytes that the largest process of each role needs now.
+
+    It is the larger of the proportional set size of the process with all its children, which
+    control groups limit, and their largest private mapping, which ``RLIMIT_DATA`` limits.
+    """
+    taken: Counter[tuple[str, str]] = Counter()
+    mapped: Counter[tuple[str, str]] = Counter()
+    for process in find_by_execution_id(execution):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            environment = read_environ(process)
+            role = environment.get("SHADOWPRICE_ROLE", "worker")
+            rank = environment.get("SHADOWPRICE_RANK", "0")
+            taken[role, rank] += _bytes(process, "smaps_rollup", b"Pss")
+            private = _bytes(process, "status", b"VmData")
+            mapped[role, rank] = max(mapped[role, rank], private)
+    largest: dict[str, int] = {}
+    for (role, rank), size in taken.items():
+        largest[role] = max(largest.get(role, 0), size, mapped[role, rank])
+    return largest
+
+
+def _bytes(process: int, file: str, name: bytes) -> int:
+    """Return a size that a file of the kernel states in KiB on a line of its own, in bytes."""
+    content = Path(f"/proc/{process}/{file}").read_bytes()
+    return int(content.partition(b"\n%b:" % name)[2].split()[0]) * 1024
 
 
 class UnmeasuredError(ShadowpriceError):
@@ -100,13 +124,11 @@ class Point:
 
 @dataclass(slots=True)
 class _Observation:
-    """State of a generation while it runs."""
-
     pace: Pace = field(default_factory=Pace)
     memory: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     started: bool = False
-    over: Ended | StartRefused | None = None
+    over: contract.Ended | contract.StartRefused | None = None
 
     def read(self, entry: TrackedGeneration) -> None:
         """Read the generation's state."""
@@ -115,22 +137,13 @@ class _Observation:
         self.started, self.over = status.started is not None, status.end
 
 
-ProgressCallback = Callable[[str, float, StepTime | None], None]
-"""Called during a measurement with the activity, the elapsed share of its time, and the current
-estimate.
-"""
-
-
 class Bench:
-    """Runs a command with one number of workers after the other.
-
-    ``directory`` holds the files of the executor. It has to be empty, and the caller removes it.
-    """
+    """Runs a command with one number of workers after the other, in an empty directory."""
 
     def __init__(self, directory: Path, command: Command) -> None:
         self._directory = directory
         self._command = command
-        options = ExecutorOptions(str(directory), settings={"memory": "off"})
+        options = contract.ExecutorOptions(str(directory), settings={"memory": "off"})
         # A killed process can't stop what it runs, and no service would find it.
         self._lifeline = os.pipe()
         self._executor = LocalExecutor(options, self._lifeline[0])
@@ -148,7 +161,7 @@ class Bench:
         capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
         try:
             await bench._executor.open()
-            await bench._executor.set_servers([ServerInfo(HERE, capacity)])
+            await bench._executor.set_servers([contract.ServerInfo(HERE, capacity)])
             yield bench
         finally:
             await bench._executor.close()
@@ -168,10 +181,7 @@ class Bench:
     async def measure(
         self, workers: int, ps: int, limits: MeasurementLimits, on_progress: ProgressCallback
     ) -> Point:
-        """Run with some workers and servers until the speed is known, then stop.
-
-        The job resumes from the checkpoint of the previous measurement, as after a move.
-        """
+        """Run until the speed is known, then stop; it resumes from the previous measurement."""
         self._generation += 1
         self._order += 1
         seen = _Observation()
@@ -195,14 +205,14 @@ class Bench:
             await self._executor.acknowledge_end(spec.job, spec.generation)
         return self._point(seen, workers, ps, limits, ordered, stopped)
 
-    def _spec(self, workers: int, ps: int) -> GenerationSpec:
+    def _spec(self, workers: int, ps: int) -> contract.GenerationSpec:
         command = self._command
         demand = {"cpu": 1000 * command.cores, "gpu": 1000 * command.gpus}
-        return GenerationSpec(
+        return contract.GenerationSpec(
             command=self._order,
             job=self._name,
             generation=self._generation,
-            placement=(ServerAllocation(HERE, workers, ps),),
+            placement=(contract.ServerAllocation(HERE, workers, ps),),
             program=Program(
                 command.words,
                 dict(command.environment),
@@ -215,10 +225,7 @@ class Bench:
         )
 
     async def _stop(self, entry: TrackedGeneration, seen: _Observation, grace: float) -> float:
-        """Stop a generation, wait for its end, and return how long that took.
-
-        It needs no other task, because an interrupt cancels those first.
-        """
+        """Stop a generation without a task, as interrupts cancel tasks; return how long it took."""
         self._order += 1
         began = time.monotonic()
         await self._executor.stop(self._order, entry.job, entry.number, grace)
@@ -237,11 +244,11 @@ class Bench:
         stopped: float | None,
     ) -> Point:
         end = seen.over
-        if isinstance(end, StartRefused):
+        if isinstance(end, contract.StartRefused):
             raise UnmeasuredError(f"it could not start: {end.reason}")
         assert end is not None
-        finished = end.ending is Ending.DONE
-        if end.ending not in {Ending.DONE, Ending.STOPPED}:
+        finished = end.ending is contract.Ending.DONE
+        if end.ending not in {contract.Ending.DONE, contract.Ending.STOPPED}:
             raise UnmeasuredError(_with_tail(end.reason, end.tail))
         step, first = seen.pace.step_time(), seen.pace.first
         if step is None or first is None:
@@ -291,7 +298,7 @@ async def _follow_until_known(
             execution = entry.generation.plan().get("execution", "")
         if execution and now - memory_read_at > _MEMORY_POLL_SECONDS:
             memory_read_at = now
-            for role, size in (await asyncio.to_thread(memory.by_role, execution)).items():
+            for role, size in (await asyncio.to_thread(memory_by_role, execution)).items():
                 seen.memory[role] = max(seen.memory.get(role, 0), size)
         estimate = seen.pace.step_time()
         elapsed = now - ordered
@@ -314,9 +321,9 @@ def _activity(seen: _Observation) -> str:
     return "waiting for its first report" if not seen.pace.reports else "measuring"
 
 
-def _explain_missing_time(pace: Pace, limits: MeasurementLimits, over: Ended) -> str:
+def _explain_missing_time(pace: Pace, limits: MeasurementLimits, over: contract.Ended) -> str:
     """Return why a generation that did not fail has no step time."""
-    if over.ending is Ending.DONE:
+    if over.ending is contract.Ending.DONE:
         what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
         return _with_tail(f"{what}: too few; let it train longer, or report more often", over.tail)
     if not pace.reports:
@@ -343,11 +350,10 @@ async def measure_all(
     limits: MeasurementLimits,
     on_progress: Callable[[int, str, float, StepTime | None], None],
 ) -> tuple[list[Point], dict[tuple[int, int], str]]:
-    """Measure a command with several numbers of workers and servers.
+    """Measure a command with several numbers of (workers, servers), in this order.
 
-    Each element of ``counts`` is a pair (workers, servers), measured in this order. ``on_progress``
-    is a `ProgressCallback` with the index in ``counts`` as first argument. Returns the
-    measurements, and why the others failed by (workers, servers).
+    ``on_progress`` is a `ProgressCallback` with the index in ``counts`` as first argument. Returns
+    the measurements, and why the others failed.
     """
     points: list[Point] = []
     unmeasured: dict[tuple[int, int], str] = {}

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 import torch
 
 from shadowprice.training import TrainingError
-from shadowprice.training.servers import wires
+from shadowprice.training.servers import pairs
 from shadowprice.training.servers.measuring import TrafficMeter
 from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
 from shadowprice.training.servers.pairs import (
@@ -144,7 +144,7 @@ def test_a_death_during_a_transfer_is_noticed(
     store: tuple[Any, int], backend: str, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What NCCL was asked to move would wait for good: gloo says, or a limit, that it is lost."""
-    monkeypatch.setattr(wires, "_TRANSFER_TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(pairs, "_TRANSFER_TIMEOUT_SECONDS", 2.0)
     link, process = begun(store, 0, backend)
     payload = torch.zeros(1 << 20, device=link.device)
     if dies == "who receives":

@@ -27,12 +27,11 @@ import torch
 from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.generation import own_device
 from shadowprice.training.servers import chunks
-from shadowprice.training.servers import leader as leader_module
-from shadowprice.training.servers.leader import Leader
+from shadowprice.training.servers import server as server_module
 from shadowprice.training.servers.messages import LocalLink, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run, serve_once_connected
-from shadowprice.training.servers.server import ParameterServer
+from shadowprice.training.servers.server import Leader, ParameterServer
 from shadowprice.training.servers.shard import Shard, build_seeded_model, trainable_parameters
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 from tests.train.servers import scripts
@@ -578,7 +577,7 @@ def test_an_error_while_a_worker_connects_ends_the_server(
 def test_workers_that_never_came_and_workers_that_died_end_the_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader_module, "_LEAVE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(server_module, "_LEAVE_TIMEOUT_SECONDS", 0.1)
     ours, theirs = LocalLink.pair()
 
     def connect(worker: int) -> LocalLink:

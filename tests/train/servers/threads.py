@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shadowprice.training import checkpoints
-from shadowprice.training.servers.leader import Leader
 from shadowprice.training.servers.messages import LocalLink, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
-from shadowprice.training.servers.server import ParameterServer
+from shadowprice.training.servers.server import Leader, ParameterServer
 from shadowprice.training.servers.shard import Shard
 from shadowprice.training.servers.worker import Worker
 

@@ -15,7 +15,7 @@ from shadowprice import jobs
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import (
+from shadowprice.executors.processes import (
     build_environment,
     inherited_environment,
     list_processes,
@@ -51,7 +51,7 @@ def test_every_executor_is_installable_tried_and_documented() -> None:
     page = (root / "docs" / "executors.md").read_text(encoding="utf-8")
     tried = {one if isinstance(one, str) else one.values[0] for one in TRIED}
     for name, entry in EXECUTORS.items():
-        assert not entry.needs or entry.extra in project["optional-dependencies"]
+        assert not entry.needs or name in project["optional-dependencies"]
         assert name in tried, "tests/contract is what an executor has to hold"
         assert f"\n| `{name}`" in page
 
@@ -213,7 +213,7 @@ def test_an_unknown_executor_names_the_nearest() -> None:
 
 
 def test_a_missing_extra_names_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = ExecutorInfo("moon", "", "nowhere:Nothing", needs="no_such_package", extra="moon")
+    entry = ExecutorInfo("moon", "", "nowhere:Nothing", needs="no_such_package")
     monkeypatch.setitem(EXECUTORS, "moon", entry)  # type: ignore[arg-type]  # a dict
     with pytest.raises(MissingExecutorError, match=r"pip install 'shadowprice\[moon\]'") as caught:
         create_executor("moon", ExecutorOptions("/nowhere"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from shadowprice.executors.generations.registry import GenerationRegistry
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
+from shadowprice.executors.generations.registry import GenerationRegistry, TrackedGeneration
 
 
 def test_lock_of_a_job_is_passed_on_among_many_jobs() -> None:

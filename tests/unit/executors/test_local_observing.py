@@ -15,7 +15,7 @@ from shadowprice.executors.contract import (
     ObservedJob,
     ServerAllocation,
 )
-from shadowprice.executors.local.observation import observe_jobs
+from shadowprice.executors.local.executor import observe_jobs
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes

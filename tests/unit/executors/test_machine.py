@@ -11,9 +11,9 @@ import pytest
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation, ServerInfo
-from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.local import machine as machines
 from shadowprice.executors.local.machine import MAX_FAKE_DEVICES, MachineAllocator
+from shadowprice.executors.processes import PlacementError
 
 
 def servers(**gpus: int) -> list[ServerInfo]:

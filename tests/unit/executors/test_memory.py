@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.kubernetes.nodes import node_view, to_server_info
-from shadowprice.executors.memory import round_down_memory
-from shadowprice.executors.ray.nodes import list_nodes
+from shadowprice.executors.kubernetes.views import node_view, to_server_info
+from shadowprice.executors.processes import round_down_memory
+from shadowprice.executors.ray.launch_plan import list_nodes
 
 
 @given(st.integers(0, 2**52))

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.executors.contract import InvalidProgress
 from shadowprice.executors.generations.generation import GenerationDirectory
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
+from shadowprice.executors.generations.registry import TrackedGeneration
 
 
 def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) -> None:

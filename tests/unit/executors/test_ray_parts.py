@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,39 +21,35 @@ from shadowprice.executors.contract import (
     InvalidProgress,
     ServerAllocation,
 )
-from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    ENDED,
     TERMINAL_PHASES,
     GenerationDirectory,
+    Phase,
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.outcome import compute_outcome
-from shadowprice.executors.generations.placement_checks import PlacementError
-from shadowprice.executors.generations.process_exits import (
+from shadowprice.executors.generations.outcome import (
     ProcessExit,
+    compute_outcome,
     is_outcome_final,
     outcome_from_exits,
 )
-from shadowprice.executors.ray import part
+from shadowprice.executors.processes import PlacementError, list_processes
 from shadowprice.executors.ray.agent import ProcessActor, clean_up_dead_actor
+from shadowprice.executors.ray.bridge_client import parse_endpoint, probe
 from shadowprice.executors.ray.executor import RayExecutor
-from shadowprice.executors.ray.head_probe import parse_endpoint, probe
-from shadowprice.executors.ray.launch_plan import build_process_plan
-from shadowprice.executors.ray.nodes import (
+from shadowprice.executors.ray.launch_plan import (
     RayNode,
     actor_resources,
+    build_process_plan,
     check_available,
     find_duplicate_names,
     list_nodes,
 )
-from shadowprice.executors.ray.settings import read_settings
-from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
+from shadowprice.executors.ray.session import RayGeneration, RayProcess, read_settings
+from shadowprice.executors.supervision.children import AGENT
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
-PART: Final = Path(part.__file__)
 CODES = st.sampled_from([0, 0, 1, 137, 143])
 
 
@@ -278,17 +274,23 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         log_bytes=10_000,
         limit_memory=False,
     )
-    state = {"phase": ACCEPTED, "command": 0, "agent": os.getpid(), "accepted": 0.0, "at": 0.0}
+    state = {
+        "phase": Phase.ACCEPTED,
+        "command": 0,
+        "agent": os.getpid(),
+        "accepted": 0.0,
+        "at": 0.0,
+    }
     made = GenerationDirectory.create(tmp_path / "part", plan, state)
     reading, writing = os.pipe()
-    words = [sys.executable, "-I", "-S", str(PART), str(tmp_path / "part"), str(reading)]
+    words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "part"), str(reading), "detach"]
     try:
         subprocess.run(words, pass_fds=[reading], timeout=WAIT_LIMIT_SECONDS, check=True)
         wait_until(lambda: made.state()["phase"] in TERMINAL_PHASES)
     finally:
         os.close(reading)
         os.close(writing)
-    assert made.state()["phase"] == ENDED, made.state()
+    assert made.state()["phase"] == Phase.ENDED, made.state()
     assert made.state()["ending"] == "done"
 
 

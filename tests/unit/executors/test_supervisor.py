@@ -14,14 +14,9 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    ENDED,
-    RUNNING,
-    GenerationDirectory,
-    start_time,
-)
-from shadowprice.executors.supervision import AGENT, cgroups, children
+from shadowprice.executors.generations.generation import GenerationDirectory, Phase, start_time
+from shadowprice.executors.supervision import cgroups, children
+from shadowprice.executors.supervision.children import AGENT
 from shadowprice.executors.supervision.supervisor import Supervisor
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -64,7 +59,9 @@ def test_children_started_by_a_sigterm_trap_get_no_signal(
 def test_a_clock_that_is_set_forward_shortens_no_grace_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generation = GenerationDirectory.create(tmp_path / "1", {"processes": []}, {"phase": RUNNING})
+    generation = GenerationDirectory.create(
+        tmp_path / "1", {"processes": []}, {"phase": Phase.RUNNING}
+    )
     own: Any = Supervisor.__new__(Supervisor)
     own._generation, own._children, own._cgroup = generation, {}, None
     own._ending, own._stop_command = False, 0
@@ -91,7 +88,7 @@ def test_the_group_of_a_process_is_known_while_it_is_there(
 
 @pytest.mark.parametrize("workers", [100, 161, 1_000])
 def test_a_state_of_many_workers_fits(tmp_path: Path, workers: int) -> None:
-    first = {"phase": RUNNING, "command": 1}
+    first = {"phase": Phase.RUNNING, "command": 1}
     generation = GenerationDirectory.create(tmp_path / "1", {"processes": []}, first)
     names = [f"worker-{rank}" for rank in range(workers)]
     full = first | {
@@ -100,7 +97,7 @@ def test_a_state_of_many_workers_fits(tmp_path: Path, workers: int) -> None:
     }
     generation.write_state({**full, "tail": "x" * 2_000})
     stored = generation.state()
-    assert stored["phase"] == RUNNING
+    assert stored["phase"] == Phase.RUNNING
     assert ("exits" in stored) == (workers == 100)
     assert ("processes" in stored) == (workers < 1_000)
     assert stored["tail"]
@@ -109,7 +106,7 @@ def test_a_state_of_many_workers_fits(tmp_path: Path, workers: int) -> None:
 def test_exits_that_cannot_be_stored_neither_end_nor_delay_a_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = {"phase": RUNNING, "command": 1}
+    first = {"phase": Phase.RUNNING, "command": 1}
     generation = GenerationDirectory.create(tmp_path / "1", {"processes": []}, first)
     own: Any = Supervisor.__new__(Supervisor)
     own._generation, own._bell, own._ending = generation, str(tmp_path / "bell"), False
@@ -129,7 +126,7 @@ def test_exits_that_cannot_be_stored_neither_end_nor_delay_a_generation(
 
 def test_first_state_may_name_thousands_of_servers(tmp_path: Path) -> None:
     placement = [[f"node-{number:04}.cluster.example", 1, 0] for number in range(2_000)]
-    first = {"phase": RUNNING, "command": 1, "placement": placement}
+    first = {"phase": Phase.RUNNING, "command": 1, "placement": placement}
     generation = GenerationDirectory.create(tmp_path / "1", {}, first)
     last = {**first, "tail": ["x" * 300] * 10}
     generation.write_state(last)
@@ -137,7 +134,7 @@ def test_first_state_may_name_thousands_of_servers(tmp_path: Path) -> None:
 
 
 def test_long_reason_neither_prevents_an_end_nor_costs_the_log_tail(tmp_path: Path) -> None:
-    first = {"phase": RUNNING, "command": 1}
+    first = {"phase": Phase.RUNNING, "command": 1}
     generation = GenerationDirectory.create(tmp_path / "1", {}, first)
     note = f"cannot start in /{'d' * 4_000}: No such file or directory"
     last = {**first, "note": note, "reason": f"worker-0 exited 127: {note}", "tail": ["last line"]}
@@ -159,7 +156,7 @@ def _accepted(path: Path, process: dict[str, Any], *, cgroup: str = "") -> Gener
     }
     plan = {"processes": [process], "grace": 20.0, "tolerates_workers": False, "secrets": []}
     plan |= {"log_bytes": 10_000, "bell": "", "cgroup": cgroup, "execution": "one"}
-    return GenerationDirectory.create(path, plan, {"phase": ACCEPTED, "command": 1})
+    return GenerationDirectory.create(path, plan, {"phase": Phase.ACCEPTED, "command": 1})
 
 
 def test_process_that_ended_before_its_deadline_was_not_forced(tmp_path: Path) -> None:
@@ -168,7 +165,7 @@ def test_process_that_ended_before_its_deadline_was_not_forced(tmp_path: Path) -
     words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "1")]
     with subprocess.Popen(words) as supervisor:
         try:
-            wait_until(lambda: generation.state()["phase"] == RUNNING)
+            wait_until(lambda: generation.state()["phase"] == Phase.RUNNING)
             (number, _) = generation.state()["processes"]["worker-0"]
             supervisor.send_signal(signal.SIGSTOP)
             wait_until(lambda: children.is_stopped(supervisor.pid))
@@ -181,7 +178,7 @@ def test_process_that_ended_before_its_deadline_was_not_forced(tmp_path: Path) -
         finally:
             supervisor.kill()
     ended = generation.state()
-    assert (ended["phase"], ended["code"], ended["forced"]) == (ENDED, 143, False)
+    assert (ended["phase"], ended["code"], ended["forced"]) == (Phase.ENDED, 143, False)
 
 
 def test_memory_limit_stays_below_that_of_the_service(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shadowprice.executors.generations.unpacking import UnpackedJobs
+from shadowprice.executors.generations.store import UnpackedJobs
 
 
 def test_jobs_can_be_added_and_removed_while_they_are_iterated(tmp_path: Path) -> None:

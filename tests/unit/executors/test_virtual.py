@@ -25,13 +25,14 @@ from shadowprice.executors.contract import (
     StartRefused,
 )
 from shadowprice.executors.virtual import (
+    ORIGIN,
+    SECOND,
     StalledError,
     VirtualClock,
     VirtualExecutor,
     VirtualJob,
     run_virtual,
 )
-from shadowprice.executors.virtual.loop import ORIGIN, SECOND
 
 SERVERS = [ServerInfo("g-0", {"gpu": 2}), ServerInfo("g-1", {"gpu": 2})]
 

@@ -19,7 +19,7 @@ pytest.importorskip("kubernetes_asyncio")
 
 from aiohttp import web
 
-from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
+from shadowprice.executors.kubernetes.executor import ExecutorLease
 from shadowprice.kubernetes import connection as connections
 from shadowprice.kubernetes import informer as informers
 from shadowprice.kubernetes.connection import ApiClient
@@ -395,9 +395,7 @@ def test_a_lease_is_acquired_by_short_attempts_once_it_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("shadowprice.kubernetes.lease.LEASE_DURATION_SECONDS", 6)
-    monkeypatch.setattr(
-        "shadowprice.executors.kubernetes.executor_lease.REACQUIRE_TIMEOUT_SECONDS", 0.1
-    )
+    monkeypatch.setattr("shadowprice.executors.kubernetes.executor.REACQUIRE_TIMEOUT_SECONDS", 0.1)
 
     async def scenario(server: Scripted, connection: ApiClient) -> None:
         server.answer = Leases().answer  # type: ignore[method-assign]

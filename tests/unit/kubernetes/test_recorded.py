@@ -10,10 +10,8 @@ from tools import kubernetes_manifests, kubernetes_objects
 
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import list_processes
-from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
+from shadowprice.executors.kubernetes.executor import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.pods import (
     ObjectContext,
     build_headless_service,
@@ -21,6 +19,8 @@ from shadowprice.executors.kubernetes.pods import (
     build_secret,
 )
 from shadowprice.executors.kubernetes.settings import read_settings
+from shadowprice.executors.kubernetes.views import NodeView
+from shadowprice.executors.processes import list_processes
 from shadowprice.kubernetes.definition import build_crd, supports_cel_rules
 from tests.support.kubernetes_versions import (
     OLDEST_WITH_GATES,

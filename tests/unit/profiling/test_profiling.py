@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.profiling.fit import Speed, fit_linear, fit_serial
-from shadowprice.profiling.memory import by_role
-from shadowprice.profiling.pace import BackwardsError, Pace, _warm_up
+from shadowprice.profiling.fit import BackwardsError, Pace, Speed, _warm_up, fit_linear, fit_serial
+from shadowprice.profiling.running import memory_by_role
 
 
 def _paced(steps: list[float], every: int = 1) -> Pace:
@@ -162,7 +161,7 @@ with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(words, env=variables, **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"mapped\n"
-        result = by_role(mark)
+        result = memory_by_role(mark)
         process.stdin.close()
     assert result.keys() == {"ps"}
     # The other memory of an interpreter, which this process doesn't map.

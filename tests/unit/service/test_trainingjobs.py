@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.core.owner import Owner
 from shadowprice.core.refusal import RefusalReason as Refusal
-from shadowprice.executors.virtual.loop import run_virtual
+from shadowprice.executors.virtual import run_virtual
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.definition import EXCLUDED_KEYS, build_crd
 from shadowprice.kubernetes.errors import LeadershipLostError

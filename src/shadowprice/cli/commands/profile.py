@@ -33,7 +33,7 @@ from shadowprice.core.wording import quote_for_display
 if TYPE_CHECKING:
     from shadowprice.inputs.families import Families
     from shadowprice.profiling.findings import Findings
-    from shadowprice.profiling.pace import StepTime
+    from shadowprice.profiling.fit import StepTime
 
 MAX_PROCESSES = 1_000  # maximum number of workers, or of parameter servers, on one machine
 

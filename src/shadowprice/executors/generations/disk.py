@@ -1,7 +1,4 @@
-"""Small durable records that survive a power cut between any two writes, and a full disk.
-
-Standard library only, because supervisors use them.
-"""
+"""Small durable records that survive a power cut and a full disk. Standard library only."""
 
 from __future__ import annotations
 
@@ -33,13 +30,7 @@ class StateFile:
     @classmethod
     def create(cls, path: Path, value: dict[str, Any], slot: int) -> StateFile:
         """Create the file durably, with two slots of ``slot`` bytes."""
-        first = _frame(1, value, slot)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _write_all(descriptor, bytes(slot) + first, 0)
-            sync_file(descriptor)
-        finally:
-            os.close(descriptor)
+        create_file(path, bytes(slot) + _frame(1, value, slot))
         return cls(path)
 
     def read(self) -> dict[str, Any]:
@@ -165,18 +156,10 @@ def list_names(path: Path) -> list[str]:
 
 
 class FileLock:
-    """Exclusive lock of a directory, which the kernel releases when its process ends.
-
-    ``descriptor`` is the open directory that holds it.
-    """
+    """Exclusive lock of a directory, which the kernel releases when its process ends."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @property
-    def descriptor(self) -> int:
-        """The open directory; a process that inherits it holds the lock too."""
-        return self._descriptor
+        self.descriptor = descriptor  # a process that inherits it holds the lock too
 
     @classmethod
     def try_acquire(cls, directory: Path) -> FileLock | None:
@@ -199,8 +182,8 @@ class FileLock:
     def release(self) -> None:
         """Release the lock, even if another process inherited it."""
         # Between fork and exec, every new process has a copy of the descriptor.
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        os.close(self._descriptor)
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        os.close(self.descriptor)
 
     def __enter__(self) -> FileLock:
         return self

@@ -14,9 +14,11 @@ process crashes. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,25 +30,25 @@ from shadowprice.executors.generations.disk import (
     sync_directory,
 )
 
-ACCEPTED: Final = "accepted"
-LAUNCHING: Final = "launching"
-RUNNING: Final = "running"
-ENDED: Final = "ended"
-REFUSED: Final = "refused"
-TERMINAL_PHASES: Final = frozenset({ENDED, REFUSED})
-DAMAGED: Final = "damaged"  # phase of a generation whose state can't be read
-
-STATE_SLOT_BYTES: Final = 8192
-"""Minimum size of a slot of ``state``, in bytes: enough for the tail of a log."""
-STATE_TEXT_CHARACTERS: Final = 500
-"""Length of a state's texts if they don't fit: the path of a program may have thousands."""
+STATE_SLOT_BYTES: Final = 8192  # at least, for a slot of ``state``: enough for a log tail
+STATE_TEXT_CHARACTERS: Final = 500  # of texts that don't fit, such as a program's path
 STOP_BYTES: Final = 256
+CLAIM_LOCK_SECONDS: Final = 1.0  # to wait for a lock that its executor checks at times
+EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"  # marks processes for a killed supervisor
 
-CLAIM_LOCK_SECONDS: Final = 1.0
-"""Seconds to wait for the lock of an unclaimed generation: its executor checks it at times."""
 
-EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"
-"""Environment variable that identifies processes if their supervisor was killed."""
+class Phase(StrEnum):
+    """State of a generation."""
+
+    ACCEPTED = "accepted"
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    ENDED = "ended"
+    REFUSED = "refused"
+    DAMAGED = "damaged"  # its stored state can't be read
+
+
+TERMINAL_PHASES: Final = frozenset({Phase.ENDED, Phase.REFUSED})
 
 
 class GenerationDirectory:
@@ -59,11 +61,7 @@ class GenerationDirectory:
 
     @classmethod
     def create(cls, path: Path, plan: dict[str, Any], state: dict[str, Any]) -> GenerationDirectory:
-        """Create the directory, which must not exist, durably.
-
-        ``plan`` is what to run; empty if the generation is refused. ``state`` has at least
-        ``phase``.
-        """
+        """Create the directory, which must not exist, durably; ``plan`` is empty if refused."""
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o700)
         if plan:
@@ -137,42 +135,33 @@ class GenerationDirectory:
         return FileLock.try_acquire(self.path)
 
     def claim(self, supervisor: dict[str, Any]) -> FileLock | None:
-        """Claim it for its only launch; return the lock, or None if it must not be launched.
-
-        ``supervisor`` is the supervisor's `own_identity`, and is added to the state.
-        """
+        """Claim it for its only launch; return the lock, or None if it must not be launched."""
         until = time.monotonic() + CLAIM_LOCK_SECONDS
         while (lock := self.try_lock()) is None:
-            if self.state()["phase"] != ACCEPTED or time.monotonic() > until:
+            if self.state()["phase"] != Phase.ACCEPTED or time.monotonic() > until:
                 return None
             time.sleep(0.01)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(lock)
             state = self.state()
-            if state["phase"] != ACCEPTED:
-                lock.release()
+            if state["phase"] != Phase.ACCEPTED:
                 return None
             if self.stop()["command"]:
                 reason = "it was stopped before it started"
-                refused = {"phase": REFUSED, "at": time.time(), "reason": reason}
+                refused = {"phase": Phase.REFUSED, "at": time.time(), "reason": reason}
                 self.write_state({**state, **refused})
-                lock.release()
                 return None
-            self.write_state({**state, **supervisor, "phase": LAUNCHING, "at": time.time()})
-        except BaseException:
-            lock.release()
-            raise
+            self.write_state({**state, **supervisor, "phase": Phase.LAUNCHING, "at": time.time()})
+            stack.pop_all()
         return lock
 
     def mark_lost_if_dead(self, reason: str) -> bool:
-        """Mark it as lost if its supervisor died; return whether its state is terminal.
-
-        The caller makes sure that none of its processes runs.
-        """
+        """Mark it as lost if its supervisor died; return whether its state is terminal."""
         lock = self.try_lock()
         if lock is None:
             return False
         with lock:
-            lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            lost = {"phase": Phase.ENDED, "at": time.time(), "ending": "lost", "reason": reason}
             try:
                 state = self.state()
             except ValueError:
@@ -181,7 +170,7 @@ class GenerationDirectory:
                 return True
             if state["phase"] in TERMINAL_PHASES:
                 return True
-            if state["phase"] == ACCEPTED:
+            if state["phase"] == Phase.ACCEPTED:
                 return False
             self.write_state({**state, **lost})
             return True
@@ -193,18 +182,19 @@ def identities_differ(one: str | None, other: str | None) -> bool:
 
 
 def start_time(process: int) -> int | None:
-    """Return a process's start in clock ticks since boot; None if it isn't running.
+    """Return a process's start in clock ticks since boot, which identifies it; None if it ended."""
+    fields = read_stat(process)
+    return int(fields[19]) if fields and fields[0] not in {b"Z", b"X"} else None
 
-    Together with the pid it identifies a process until the machine reboots.
-    """
+
+def read_stat(process: int | str) -> list[bytes]:
+    """Return the fields of a process's ``stat`` from field 3 on, its state; empty if it is gone."""
     try:
         content = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:
-        return None
-    # The name, field 2, may contain any character, so split after its closing parenthesis. Then
-    # fields[0] is field 3, and the start time, field 22, is fields[19].
-    fields = content.rpartition(b")")[2].split()
-    return None if fields[0] in {b"Z", b"X"} else int(fields[19])
+        return []
+    # The name, field 2, may contain any character, so split after its closing parenthesis.
+    return content.rpartition(b")")[2].split()
 
 
 def boot_id() -> str:

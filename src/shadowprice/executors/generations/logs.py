@@ -18,8 +18,7 @@ from typing import Final
 from shadowprice.executors.generations import disk
 
 TAIL_BYTES: Final = 16_384
-TAIL_LINES: Final = 40
-"""torchrun prints 34 lines if it doesn't find a script, and the first one names it."""
+TAIL_LINES: Final = 40  # torchrun prints 34 if it doesn't find a script, and the first names it
 LINE_CHARACTERS: Final = 300
 MAX_CHARACTER_BYTES: Final = 4  # of UTF-8
 _SEGMENT: Final = re.compile(r"((?:worker|ps)-\d+)\.(\d+)\.log")
@@ -27,10 +26,7 @@ _LOST: Final = b"\n[some output is missing here: it could not be written]\n"
 
 
 class LogWriter:
-    """Writes the log of one process, as two segments of at most ``limit`` / 2 bytes.
-
-    ``secrets`` are replaced by ``***``.
-    """
+    """Writes the log of one process in two segments; ``secrets`` are replaced by ``***``."""
 
     def __init__(self, directory: Path, name: str, limit: int, secrets: Sequence[str]) -> None:
         self._directory = directory

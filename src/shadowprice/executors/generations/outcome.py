@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-EXIT_SIGTERM: Final = 128 + signal.SIGTERM
-"""Exit status of a process that handled or died of SIGTERM."""
-
-ALL_WORKERS_SUCCEEDED: Final = "every worker exited 0"
-"""Reason of a generation that completed normally."""
+EXIT_SIGTERM: Final = 128 + signal.SIGTERM  # of a process that handled or died of SIGTERM
+ALL_WORKERS_SUCCEEDED: Final = "every worker exited 0"  # reason of a normal completion
 
 SIGNAL_FROM_OUTSIDE: Final = "it received a signal that the scheduler did not send"
 """Reason of a generation that an external cause ended, such as a shutdown of its machine."""
@@ -32,6 +29,16 @@ class GenerationOutcome:
     reason: str
     from_outside: bool = False
 
+    def record(self) -> dict[str, Any]:
+        """Return its fields as they are in a generation's state."""
+        return {
+            "ending": self.ending,
+            "process": self.process,
+            "code": self.code if self.code >= 0 else None,
+            "reason": self.reason,
+            "outside": self.from_outside,
+        }
+
 
 def shell_exit_status(returned: int) -> int:
     """Return the exit status as shells report it: 128 + n for death by signal n."""
@@ -39,11 +46,7 @@ def shell_exit_status(returned: int) -> int:
 
 
 def has_outcome(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: bool) -> bool:
-    """Return whether a generation that wasn't stopped has its result already.
-
-    ``exits`` are processes with their exit statuses, in order of their ends. If ``tolerant``, the
-    generation continues if a worker dies.
-    """
+    """Return whether a generation that wasn't stopped has its result; ``exits`` are in order."""
     return all_succeeded(exits, workers, tolerant=tolerant) or bool(
         _find_failed_process(exits, workers, tolerant)
     )
@@ -56,11 +59,7 @@ def all_succeeded(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: b
 
 
 def _find_failed_process(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:
-    """Return the process that made the generation fail, or an empty string.
-
-    It is the first process with a nonzero status. If tolerant, it is the first such parameter
-    server, or the last worker if none exited 0.
-    """
+    """Return the process that made the generation fail, or an empty string."""
     worker_codes = [code for name, code in exits if _is_worker(name)]
     for name, code in exits:
         workers -= _is_worker(name)
@@ -87,11 +86,9 @@ def compute_outcome(
 ) -> GenerationOutcome:
     """Return how a generation ended, from the exits of all its processes in order.
 
-    A stop command that preceded any deciding exit makes it ``stopped``. ``from_outside`` means that
-    an external cause ended it, such as a shutdown or an operator; then a failure is its
-    consequence, and the generation is ``lost``. ``killed`` are processes killed after the grace
-    period. ``notes`` explain a process besides its exit status: why it didn't
-    start, an OOM kill, processes that it left running.
+    A stop command that preceded any deciding exit makes it ``stopped``. If an external cause ended
+    it (``from_outside``), a failure is its consequence, and the generation is ``lost``. ``killed``
+    are processes killed after the grace period. ``notes`` explain a process besides its status.
     """
     codes = dict(exits)
     from_outside = from_outside and not stopped
@@ -146,3 +143,81 @@ def _how(code: int, *, stop_requested: bool) -> str:
             return f"exited {code}{after}"
         return f"ended by {name}, status {code}{after}"
     return f"exited {code}{after}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """The end of one process."""
+
+    name: str  # `worker-0` or `ps-1`
+    code: int  # its exit status; -1 if unknown
+    at: float  # seconds since 1970 by its node's clock
+    stop_requested: bool = False  # it had been signalled to end
+    killed: bool = False  # after its grace period
+    outside: bool = False  # something other than the executor asked it to end
+    lost: str = ""  # why it counts as lost; empty if it doesn't
+    note: str = ""  # explanation besides its exit status
+
+    @classmethod
+    def from_state(cls, name: str, state: Mapping[str, Any], lost: str) -> ProcessExit:
+        """Build it from its supervisor's last state; ``lost`` is for an end that wasn't seen."""
+        code = state.get("code")
+        if state.get("phase") != "ended" or state.get("cut") or not isinstance(code, int):
+            return cls(name, -1, float(state.get("at", 0.0)), lost=lost)
+        return cls(
+            name,
+            code,
+            float(state.get("exited") or state["at"]),
+            stop_requested=bool(state.get("stop_requested")),
+            killed=bool(state.get("killed")),
+            outside=bool(state.get("outside")),
+            note=str(state.get("note", "")),
+        )
+
+
+def _exits(ends: Iterable[ProcessExit]) -> list[tuple[str, int]]:
+    """Return the exits of the processes that aren't lost; unprompted ends come first."""
+    observed = (end for end in ends if not end.lost)
+    return [
+        (end.name, end.code)
+        for end in sorted(observed, key=lambda end: (end.stop_requested, end.at))
+    ]
+
+
+def is_outcome_final(ends: Sequence[ProcessExit], workers: int, *, tolerant: bool) -> bool:
+    """Return whether the running processes can't change the generation's result.
+
+    A lost process always decides, as does one that was ended from outside: even if workers are
+    tolerated, the scheduler has to find a new placement.
+    """
+    return any(end.lost or end.outside for end in ends) or has_outcome(
+        _exits(ends), workers, tolerant=tolerant
+    )
+
+
+def outcome_from_exits(
+    ends: Sequence[ProcessExit], workers: int, *, stop_ordered: bool, tolerant: bool = False
+) -> GenerationOutcome:
+    """Return how a generation ended; ``ends`` has all processes, workers first.
+
+    A lost process makes the generation lost, unless all workers exited 0, because other failures
+    may be its consequence. Otherwise an unprompted end takes precedence over an end after a signal,
+    because nodes' clocks differ.
+    """
+    done = [end for end in ends[:workers] if not end.lost and end.code == 0]
+    lost = [end for end in ends if end.lost]
+    if lost and len(done) < workers:
+        return GenerationOutcome("lost", lost[0].name, -1, lost[0].lost)
+    observed = [end for end in ends if not end.lost]
+    unprompted = has_outcome(
+        _exits(end for end in observed if not end.stop_requested), workers, tolerant=tolerant
+    )
+    return compute_outcome(
+        _exits(observed),
+        workers,
+        tolerant=tolerant,
+        stopped=stop_ordered and not unprompted,
+        from_outside=not unprompted and any(end.outside for end in observed),
+        killed={end.name for end in observed if end.killed},
+        notes={end.name: end.note for end in observed if end.note},
+    )

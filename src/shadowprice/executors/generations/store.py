@@ -3,7 +3,7 @@
     DIR/                              locked by the executor that uses the store
     DIR/bell                          named pipe: supervisors notify of changes
     DIR/live/KEY.N                    generations that aren't forgotten
-    DIR/unpacked/KEY                  jobs whose archives were unpacked: see `unpacking`
+    DIR/unpacked/KEY                  jobs whose archives were unpacked
     DIR/jobs/KEY/name                 the job's name; KEY is its digest
     DIR/jobs/KEY/fence                newest generation, if its directory may be gone
     DIR/jobs/KEY/generations/N/       see `generation`
@@ -17,15 +17,18 @@ processes are killed between any two writes.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from shadowprice.core.errors import InputError
 from shadowprice.core.job_keys import key_digest
-from shadowprice.executors.contract import GenerationSpec, Receipt
+from shadowprice.executors.contract import GenerationSpec, Receipt, UnpackFailure
 from shadowprice.executors.generations.disk import (
     StateFile,
     create_file,
@@ -34,13 +37,12 @@ from shadowprice.executors.generations.disk import (
     sync_directory,
 )
 from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    REFUSED,
     TERMINAL_PHASES,
     GenerationDirectory,
+    Phase,
     identities_differ,
 )
-from shadowprice.uploads.unpacking import remove_unpacked
+from shadowprice.uploads.unpacking import is_unpacked, remove_unchanged, remove_unpacked, unpack
 
 FENCE_BYTES: Final = 64
 KEPT_LOG_GENERATIONS: Final = 20  # number of a job's ended generations that keep their logs
@@ -49,7 +51,7 @@ KEPT_LOG_GENERATIONS: Final = 20  # number of a job's ended generations that kee
 def initial_state(command: int, refusal: str) -> dict[str, Any]:
     """Return the first state of a generation; it is refused if ``refusal`` isn't empty."""
     now = time.time()
-    phase = REFUSED if refusal else ACCEPTED
+    phase = Phase.REFUSED if refusal else Phase.ACCEPTED
     return {"phase": phase, "command": command, "accepted": now, "at": now, "reason": refusal}
 
 
@@ -84,10 +86,7 @@ class JobDirectories:
 
 
 class GenerationStore(JobDirectories):
-    """Durable state of an executor; one process uses it, and calls for a job are serialized.
-
-    ``path`` is its directory, created if missing.
-    """
+    """Durable state of an executor; one process uses it, and calls for a job are serialized."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -122,11 +121,7 @@ class GenerationStore(JobDirectories):
     # ------------------------------------------------------------------ commands
 
     def accept(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str = "") -> Receipt:
-        """Store a start command if `check_start` accepts it.
-
-        ``plan`` is what the supervisor is to run. If ``refusal``, the reason why the generation
-        can't run, isn't empty, it is stored as refused.
-        """
+        """Store a start command that `check_start` accepts, as refused if ``refusal`` is set."""
         receipt = self.check_start(spec)
         if receipt is Receipt.ACCEPTED:
             state = accepted_state(spec, refusal)
@@ -201,10 +196,7 @@ class GenerationStore(JobDirectories):
     # ------------------------------------------------------------------ retention
 
     def acknowledge_end(self, job: str, number: int) -> bool:
-        """Remove an ended generation's plan, which contains secrets, and old logs.
-
-        Returns False if it hasn't ended.
-        """
+        """Remove an ended generation's plan, which has secrets, and old logs; False if it runs."""
         stored = self.generation(job, number)
         if not stored.path.is_dir() or stored.state()["phase"] not in TERMINAL_PHASES:
             return False
@@ -216,10 +208,7 @@ class GenerationStore(JobDirectories):
         return True
 
     def delete_job_data(self, job: str) -> bool:
-        """Remove all files of a finished job except its fence; return whether it is finished.
-
-        Raises OSError if files remain.
-        """
+        """Remove all files of a finished job except its fence; return whether it is finished."""
         numbers = self.generations(job)
         if any(self._runs(job, generation) for generation in numbers):
             return False
@@ -239,10 +228,7 @@ class GenerationStore(JobDirectories):
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a directory and all that is in it, if it exists; raise OSError if that is impossible.
-
-    Directories in it may be read-only for their owner, as those of package caches are.
-    """
+    """Remove a directory, if it exists, with any directories that are read-only for their owner."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -254,3 +240,73 @@ def _remove_tree(path: Path) -> None:
                 if not directory.is_symlink():
                     directory.chmod(0o700)
         shutil.rmtree(path)
+
+
+def is_filled(directory: Path, archive: str) -> bool:
+    """Return whether a directory is filled with an archive."""
+    try:
+        return is_unpacked(Path(archive), directory)
+    except OSError:  # `unpack_files` explains it
+        return False
+
+
+class UnpackedJobs:
+    """Durable list of the jobs whose archives may be unpacked: a file for each in a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        make_private(path)
+        self._records: dict[str, tuple[Path, Path]] = {}
+        for name in list_names(path):
+            try:
+                job, archive, directory = json.loads((path / name).read_bytes())
+            except ValueError:  # its file never became complete
+                (path / name).unlink()
+                continue
+            self._records[job] = Path(archive), Path(directory)
+
+    def jobs(self) -> Collection[str]:
+        """Return the jobs that are listed now; other threads add and remove some meanwhile."""
+        return list(self._records)
+
+    def add(self, job: str, archive: str, directory: Path) -> None:
+        """List a job, durably; its archive fills ``directory``."""
+        if job in self._records:
+            return
+        record = json.dumps([job, archive, str(directory)])  # ASCII, whatever names contain
+        create_file(self._file(job), record.encode())
+        sync_directory(self._path)
+        self._records[job] = Path(archive), directory
+
+    def clean(self, job: str) -> None:
+        """Delete the files that a job didn't change, and remove it from the list."""
+        if job not in self._records:
+            return
+        archive, directory = self._records[job]
+        with suppress(InputError):  # a damaged archive was never unpacked
+            remove_unchanged(archive, directory)
+        self.remove(job)
+
+    def remove(self, job: str) -> None:
+        """Remove a job from the list."""
+        if self._records.pop(job, None) is not None:
+            self._file(job).unlink(missing_ok=True)
+
+    def _file(self, job: str) -> Path:
+        return self._path / key_digest(job)
+
+
+def unpack_files(
+    archive: str, directory: Path, owner: tuple[int, int] | None = None
+) -> UnpackFailure | None:
+    """Fill a job's directory for ``owner`` unless it is filled; return the cause if that fails."""
+    try:
+        unpack(Path(archive), directory, owner)
+    except FileNotFoundError:
+        reason = "its files are missing; submit it again from its directory"
+        return UnpackFailure(reason, lasting=not Path(archive).exists())
+    except OSError as error:
+        return UnpackFailure(f"its files can't be unpacked: {error.strerror}", lasting=False)
+    except InputError as error:
+        return UnpackFailure(f"its files can't be unpacked: {error}", lasting=True)
+    return None

@@ -9,27 +9,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from shadowprice.executors.contract import ServerInfo
-from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView, node_view, to_server_info
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
-from shadowprice.executors.kubernetes.views import PodView, pod_view
+from shadowprice.executors.kubernetes.views import (
+    NodeView,
+    PodView,
+    node_view,
+    pod_view,
+    to_server_info,
+)
+from shadowprice.executors.processes import PlacementError
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
 
+# Seconds after which a pod without a generation counts as a stray. Events of pods may be later than
+# the end of their generation.
 STRAY_SECONDS: Final = 5.0
-"""Seconds after which a pod without a generation counts as a stray.
-
-Events of pods may be later than the end of their generation.
-"""
 
 
 class ClusterCache:
     """Nodes, pods, and the servers derived from them.
 
-    ``service`` is this service, whose pods are distinguished by their labels. ``happened`` receives
-    every change of an own pod: key of the job, generation. ``moved`` receives the name of a node
-    that appeared, disappeared, or changed its readiness.
+    ``happened`` receives key and generation of every changed own pod. ``moved`` receives the name
+    of a node that appeared, disappeared, or changed its readiness.
     """
 
     def __init__(
@@ -46,12 +48,9 @@ class ClusterCache:
         self._on_node_changed = moved
         self._used: dict[str, Counter[str]] = {}
         self._gone: dict[str, float] = {}
-        self.servers: dict[str, ServerInfo] = {}
-        """Servers of nodes that are, or recently were, ready, as last reported."""
-        self.last: dict[str, PodView] = {}
-        """Last states of own pods that no longer exist."""
-        self.own: dict[str, PodView] = {}
-        """Own pods by namespace and name."""
+        self.servers: dict[str, ServerInfo] = {}  # of ready and recently ready nodes
+        self.last: dict[str, PodView] = {}  # last states of own pods that no longer exist
+        self.own: dict[str, PodView] = {}  # own pods by namespace and name
         self._stray_since: dict[str, float] = {}
         self._used_by_strays: dict[str, Counter[str]] = {}
         self.nodes: Informer[NodeView] = Informer(
@@ -104,10 +103,7 @@ class ClusterCache:
     # ------------------------------------------------------------------ strays
 
     def strays(self) -> Iterator[tuple[str, PodView]]:
-        """Yield the pods whose generation has ended, but which run on; by namespace and name.
-
-        They use capacity until they end. It isn't the capacity of a generation any more.
-        """
+        """Yield the pods that run on after the end of their generation; by namespace and name."""
         latest = time.monotonic() - STRAY_SECONDS
         for key, since in self._stray_since.items():
             view = self.own.get(key)

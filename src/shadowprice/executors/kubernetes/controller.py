@@ -11,68 +11,78 @@ request of a partitioned or ended service starts nothing.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from shadowprice.executors.contract import Ending
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    ENDED,
-    REFUSED,
-    RUNNING,
-    TERMINAL_PHASES,
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
+from shadowprice.executors.generations.outcome import ProcessExit, outcome_from_exits
+from shadowprice.executors.kubernetes import names
+from shadowprice.executors.kubernetes.pods import (
+    TOKEN_VARIABLE,
+    ObjectContext,
+    build_headless_service,
+    build_pod,
+    build_secret,
+    whole_grace_seconds,
 )
-from shadowprice.executors.generations.process_exits import ProcessExit, outcome_from_exits
-from shadowprice.executors.kubernetes.launcher import (
-    INITIAL_BACKOFF_SECONDS,
-    MAX_BACKOFF_SECONDS,
-    GenerationLauncher,
+from shadowprice.executors.kubernetes.session import (
+    GenerationObjects,
+    KubernetesGeneration,
+    KubernetesSession,
+    PodProcess,
+    process_exit_of,
+    start_failure_reason,
 )
-from shadowprice.executors.kubernetes.objects import GenerationObjects
-from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_failure_reason
-from shadowprice.executors.kubernetes.pods import whole_grace_seconds
-from shadowprice.executors.kubernetes.session import KubernetesSession
-from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
 from shadowprice.executors.kubernetes.views import PodView, merge_pod_view
+from shadowprice.executors.processes import PlacementError, list_processes
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
-PEER_ENDED_COMMAND: Final = -1
-"""Stop command for the remaining processes of a generation that has its result."""
+INITIAL_BACKOFF_SECONDS: Final = 1.0
+MAX_BACKOFF_SECONDS: Final = 10.0  # initial and maximum backoff of requests that failed, in seconds
 
-LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a node has to open a log stream before its pod is deleted."""
+_MAX_CONCURRENT_CREATES: Final = 16
 
-EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7
-"""The same for an empty log, because the start of an empty stream can't be observed."""
-
-MISSING_POD_POLL_SECONDS: Final = 2.0
-"""Seconds after which created pods without an event are listed."""
-
+PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known
+LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0  # to open a log stream before its pod is deleted
+EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7  # the same if empty: its start isn't observable
+MISSING_POD_POLL_SECONDS: Final = 2.0  # after which created pods without events are listed
 MAX_LIST_BACKOFF_SECONDS: Final = 30.0  # maximum backoff in seconds of such listings that fail
-
-STEADY_POLL_SECONDS: Final = 10.0
-"""Seconds between checks of a running generation without events of its pods."""
+STEADY_POLL_SECONDS: Final = 10.0  # between checks of a running generation without events
 
 SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 """Endings that follow from the pods' exit statuses, without a command."""
 
 LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds for collecting the log of an ended pod
-
 MAX_CONCURRENT_LOGS: Final = 16  # maximum number of logs that a generation collects concurrently
 
+# Seconds for which refused requests are repeated, because rights may just be changing. Other errors
+# become an obstacle if they last as long.
 REFUSED_SECONDS: Final = 10.0
-"""Seconds for which refused requests are repeated, because rights may just be changing.
 
-Other errors become an obstacle if they last as long.
-"""
+_OVER: Final = {"phase": Phase.ENDED, "end": None, "deciding": None, "plan": None}
 
-_OVER: Final[Mapping[str, Any]] = {"phase": ENDED, "end": None, "deciding": None, "plan": None}
+
+class _RefusedError(ApiError):
+    """A request that the API server refused, or didn't accept before the timeout."""
+
+
+def _launch_obstacle(state: Mapping[str, Any]) -> str:
+    """Return why a generation may not be launched any more, according to its record."""
+    if not state:
+        return "its record was deleted"
+    # A service that took over recorded that before it deleted the secret.
+    if state["phase"] != Phase.ACCEPTED or state.get("closing"):
+        return "another service has taken it over"
+    return "it was stopped before it started" if state.get("stop") else ""
 
 
 class KubernetesGenerationController:
@@ -84,13 +94,12 @@ class KubernetesGenerationController:
         self._entry = entry
         self._objects = GenerationObjects(session, entry)
         self._following: set[asyncio.Task[None]] = set()
-        self._collecting: dict[str, asyncio.Task[None]] = {}
-        """Tasks that collect, or have collected, the logs of ended processes."""
+        self._collecting: dict[str, asyncio.Task[None]] = {}  # of logs of ended processes
         self._log_slots = asyncio.Semaphore(MAX_CONCURRENT_LOGS)
+        self._created_nothing = False  # the API server refused the secret, and so the pods
         self._launched = False
         self._closed = False
-        self._progress_count = 0
-        """Number of accepted changes, so that the backoff starts again after progress."""
+        self._progress_count = 0  # accepted changes, which reset the backoff
         self._listed_at = 0.0
         self._obstructed_since: float | None = None
         self._pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
@@ -126,11 +135,7 @@ class KubernetesGenerationController:
         return entry.is_finished
 
     async def _on_error(self, error: ApiError) -> None:
-        """Note why the generation can't start or end; give it up after a time limit.
-
-        Otherwise it would keep its servers from all other jobs until its rights return. A running
-        generation isn't given up: nothing has to be done for it.
-        """
+        """Note why the generation can't start or end, and give it up after a time limit."""
         if not error.status:  # no answer, which is not a fault of this generation
             self._obstructed_since = None
             return
@@ -138,8 +143,8 @@ class KubernetesGenerationController:
         if self._obstructed_since is None:
             self._obstructed_since = now
         settings = self._session.settings
-        starting = entry.phase == ACCEPTED and not entry.stop_ordered
-        if not (starting or self._has_to_end()):
+        starting = entry.phase == Phase.ACCEPTED and not entry.stop_ordered
+        if not (starting or self._has_to_end()):  # it runs, and nothing has to be done for it
             return
         seconds_obstructed = now - self._obstructed_since
         # An error of a moment, such as throttling, is not an obstacle yet.
@@ -163,11 +168,7 @@ class KubernetesGenerationController:
         )
 
     async def _give_up(self, error: ApiError) -> None:
-        """Record the end of a generation whose objects the API server doesn't delete.
-
-        Its pods count as used capacity while they run, and keep newer generations of the job from
-        starting.
-        """
+        """Record the end of a generation whose objects the API server doesn't delete."""
         entry = self._entry
         with contextlib.suppress(ApiError):  # a pod of a delayed request can't start without it
             await self._objects.delete_named("secrets")
@@ -176,8 +177,8 @@ class KubernetesGenerationController:
         if views:
             pods = ", ".join(sorted(view.name for view in views[:3]))
             reason = f"its pods couldn't be deleted and may still run ({pods}): {error}"
-        if entry.phase == ACCEPTED and not views:
-            await self._write(phase=REFUSED, reason=reason, plan=None)
+        if entry.phase == Phase.ACCEPTED and not views:
+            await self._write(phase=Phase.REFUSED, reason=reason, plan=None)
         else:
             end = entry.state.get("end")
             if not end and entry.is_outcome_final:
@@ -190,14 +191,16 @@ class KubernetesGenerationController:
 
     async def _run(self) -> None:
         entry = self._entry
-        if entry.state.get("end"):
-            await self._finish_known()
+        end = entry.state.get("end")
+        if end:
+            await self._delete_all(may_continue=False)
+            await self._write(**_OVER, **end)
             return
         if not self._launched and not entry.state.get("closing"):
-            launch = GenerationLauncher(self._session, entry, self._objects)
-            reason = await launch.begin() if entry.phase == ACCEPTED else await launch.resume()
-            if reason and launch.created_nothing:
-                await self._write(phase=REFUSED, reason=reason, plan=None)
+            launch = self._begin_launch if entry.phase == Phase.ACCEPTED else self._resume_launch
+            reason = await launch()
+            if reason and self._created_nothing:
+                await self._write(phase=Phase.REFUSED, reason=reason, plan=None)
                 return
             if reason:
                 await self._mark_withdrawn(reason)
@@ -224,7 +227,7 @@ class KubernetesGenerationController:
     def _is_steady(self) -> bool:
         """Return whether only events, and no timeouts, can change the generation's state."""
         entry = self._entry
-        return entry.phase == RUNNING and all(
+        return entry.phase == Phase.RUNNING and all(
             part.view is not None
             and part.view.running
             and part.vanished is None
@@ -248,10 +251,163 @@ class KubernetesGenerationController:
         self._entry.load_state(state)
         self._progress_count += 1
 
+    # ---------------------------------------------------------------- launching
+
+    async def _begin_launch(self) -> str:
+        """Create the secret, the service and the pods; return a reason if that fails."""
+        entry, session = self._entry, self._session
+        spec, plan = entry.spec, entry.state["plan"]
+        if spec is None:
+            return await self._resume_launch()
+        launch = secrets.token_hex(16)
+        place = ObjectContext(
+            session.identity,
+            entry.namespace,
+            launch,
+            tuple(plan["master"]),
+            plan.get("owner"),
+            session.gates and len(entry.parts) > 1,
+        )
+        entry.token = spec.progress_token
+        try:
+            try:
+                secret = await self._create_secret(build_secret(spec, place), launch)
+            except _RefusedError:
+                self._created_nothing = True
+                raise
+            if secret is None:
+                return await self._resume_launch()
+            state = (await session.records.read(spec.job)).generations.get(entry.number, {})
+            reason = _launch_obstacle(state)
+            if reason:
+                if state:
+                    entry.load_state(state)
+                return reason
+            node = session.cluster.node
+            bodies = [
+                build_pod(spec, process, place, node(process.server), session.settings, secret)
+                for process in list_processes(spec)
+            ]
+            if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
+                service = await self._create_object(
+                    "services", build_headless_service(spec, place, secret), launch
+                )
+                self._objects.uids["services"] = service
+            limit = asyncio.Semaphore(_MAX_CONCURRENT_CREATES)
+
+            async def create_pod(body: dict[str, Any]) -> None:
+                async with limit:
+                    uid = await self._create_object("pods", body, launch)
+                entry.parts[body["metadata"]["labels"][names.PROCESS]].uid = uid
+
+            results = await asyncio.gather(*map(create_pod, bodies), return_exceptions=True)
+            for error in results:
+                if isinstance(error, BaseException):
+                    raise error
+        except PlacementError as error:
+            return str(error)
+        except ApiError as error:
+            if error.passing and not isinstance(error, _RefusedError):
+                raise
+            return f"the API server refused it: {error}"
+        if place.gated:
+            return await self._open_gates()
+        return ""
+
+    async def _open_gates(self) -> str:
+        """Open the scheduling gates of all pods; return the reason if that is refused."""
+        try:
+            await self._objects.remove_scheduling_gates()
+        except ApiError as error:
+            if not error.refused:
+                raise
+            return f"the API server refused it: {error}"
+        return ""
+
+    async def _create_secret(self, body: dict[str, Any], launch: str) -> dict[str, Any] | None:
+        """Create the secret; return None if an earlier launch of the generation created it."""
+        objects = self._objects
+        try:
+            secret: dict[str, Any] = await objects.connection.post(objects.path("secrets"), body)
+        except ApiError as error:
+            if not (error.exists or error.passing):
+                raise _RefusedError(error.status, error.reason, str(error)) from error
+            existing = await objects.find("secrets", objects.name)
+            if existing is None:
+                raise  # not created: retry
+            if not objects.is_own(existing):
+                raise self._already_exists_error("secrets", objects.name) from error
+            secret = existing
+        objects.uids["secrets"] = str(secret["metadata"]["uid"])
+        own = secret["metadata"]["annotations"].get(names.EXECUTION) == launch
+        return secret if own else None
+
+    async def _create_object(self, kind: str, body: dict[str, Any], launch: str) -> str:
+        """Create an object, with retries; return its uid, empty if a stop command came first."""
+        until = time.monotonic() + self._session.settings.patience
+        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        name = str(body["metadata"]["name"])
+        while True:
+            try:
+                created = await self._objects.connection.post(self._objects.path(kind), body)
+                return str(created["metadata"]["uid"])
+            except ApiError as error:
+                if error.exists:
+                    existing = await self._objects.find(kind, name)
+                    if existing is not None and self._objects.is_own(existing, launch):
+                        return str(existing["metadata"]["uid"])  # the response was lost
+                    if existing is not None:
+                        raise self._already_exists_error(kind, name) from error
+                elif not error.passing or time.monotonic() > until:
+                    raise _RefusedError(error.status, error.reason, str(error)) from error
+                if self._entry.stop_ordered:
+                    return ""
+            await asyncio.sleep(pauses.record_failure())
+
+    def _already_exists_error(self, kind: str, name: str) -> _RefusedError:
+        text = f"{kind} {name!r} in namespace {self._entry.namespace!r} already exists"
+        return _RefusedError(409, "AlreadyExists", f"{text}, and has another owner")
+
+    async def _resume_launch(self) -> str:
+        """Resume the launch of another service; return a reason if that isn't possible."""
+        entry, objects = self._entry, self._objects
+        try:
+            secret = await objects.find("secrets", objects.name)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            message = "failed to read the secret of generation %d of %r: %s"
+            log.warning(message, entry.number, entry.job, error)
+            secret, readable = None, False
+        else:
+            readable = True
+        if secret is not None and not objects.is_own(secret):
+            if entry.phase == Phase.ACCEPTED:
+                return str(self._already_exists_error("secrets", objects.name))
+            secret = None
+        if secret is None and readable and entry.phase == Phase.ACCEPTED:
+            return "its launch was interrupted before it created the secret"
+        if secret is not None:
+            objects.uids["secrets"] = str(secret["metadata"]["uid"])
+            token = (secret.get("data") or {}).get(TOKEN_VARIABLE, "")
+            entry.token = base64.b64decode(token).decode("utf-8", "replace")
+        views = {view.process: view for view in await objects.pods()}
+        for part in entry.parts.values():
+            if part.process in views:
+                part.view = merge_pod_view(part.view, views[part.process])
+            if part.view is None and entry.phase == Phase.RUNNING:
+                # Deleted meanwhile; its node needs a moment to kill the processes.
+                part.vanished = time.monotonic()
+            if part.view is None or part.view.deleting:
+                part.stop_requested = entry.termination_requested
+        if entry.phase == Phase.ACCEPTED and entry.parts.keys() - views.keys():
+            # A missing pod may have run and been deleted, so it must not start again.
+            return "its launch was interrupted before it created all pods"
+        return await self._open_gates()
+
     # ---------------------------------------------------------------- following
 
     async def _apply_pod_states(self) -> None:
-        """Apply the state of the pods: starts, ends and refusals."""
         entry, cluster, settings = self._entry, self._cluster, self._session.settings
         await self._list_unseen()
         for part in entry.parts.values():
@@ -265,14 +421,14 @@ class KubernetesGenerationController:
                 gone_since=cluster.gone_since(part.server),
                 withdrawn=bool(entry.state.get("closing")),
             )
-        if entry.phase != ACCEPTED or entry.state.get("closing"):
+        if entry.phase != Phase.ACCEPTED or entry.state.get("closing"):
             return
         parts = entry.parts.values()
         failed = any(part.end is not None and part.end.code > 0 for part in parts)
         # A process may have exited before any of its running states was observed.
         if failed or all(part.has_started or (part.end and not part.end.lost) for part in parts):
             starts = [part.view.began for part in parts if part.view and part.view.began]
-            await self._write(phase=RUNNING, started=max([*starts, entry.state["accepted"]]))
+            await self._write(phase=Phase.RUNNING, started=max([*starts, entry.state["accepted"]]))
             return
         reason = start_failure_reason(entry, settings.patience)
         if reason:
@@ -297,11 +453,7 @@ class KubernetesGenerationController:
         return own and part.uid in {"", view.uid}
 
     async def _list_unseen(self) -> None:
-        """List created pods of which no event arrived.
-
-        Events may be late, and a pod may come and go between two events. The API server's storage
-        decides.
-        """
+        """List created pods of which no event arrived, because events may be late or coalesced."""
         missing = [
             part
             for part in self._entry.parts.values()
@@ -356,7 +508,7 @@ class KubernetesGenerationController:
             command, grace = PEER_ENDED_COMMAND, entry.grace
         else:
             return
-        if entry.phase == ACCEPTED and stop and not entry.state.get("closing"):
+        if entry.phase == Phase.ACCEPTED and stop and not entry.state.get("closing"):
             await self._mark_withdrawn("it was stopped before it started")
         for part in entry.parts.values():
             if part.view is not None and part.view.deleting and part.ending is None:
@@ -368,21 +520,14 @@ class KubernetesGenerationController:
         await asyncio.gather(*(self._delete_pod(part, command, grace) for part in undelivered))
 
     async def _record_deciding_exits(self) -> None:
-        """Record the ends that decide the result, before the other pods are deleted.
-
-        Otherwise a restarted service would find deleted pods, and blame another client for them.
-        """
+        """Record the ends that decide, for a restarted service, before other pods are deleted."""
         parts = self._entry.parts
         ends = {name: part.exit_record() for name, part in parts.items() if part.end is not None}
         if len(ends) < len(parts) and not self._entry.state.get("deciding"):
             await self._write(deciding=ends)
 
     def _seconds_since_deletion(self, view: PodView) -> float:
-        """Return the seconds since a pod's deletion was requested, by the server's clock.
-
-        The clock of this machine may differ. Both times are truncated to seconds, so one second is
-        added, which never shortens a grace period.
-        """
+        """Return the seconds since a pod's deletion by the server's clock, up to a second more."""
         now = self._objects.connection.time()
         if now is None or view.terminating_since is None:
             return 0.0
@@ -406,10 +551,7 @@ class KubernetesGenerationController:
         self._progress_count += 1
 
     async def _follow_log(self, part: PodProcess) -> None:
-        """Fetch a pod's log, and follow it, before the pod is deleted.
-
-        This happens once, even if the deletion is retried.
-        """
+        """Fetch and follow a pod's log, once, before the pod is deleted."""
         if part.listened:
             return
         part.listened = True
@@ -431,10 +573,7 @@ class KubernetesGenerationController:
     # ---------------------------------------------------------------- ending
 
     def _collect_logs(self) -> None:
-        """Start to fetch the rest of the logs of ended processes, in the background.
-
-        A node may be slow to return a log. The other processes are stopped meanwhile.
-        """
+        """Start to fetch the rest of the logs of ended processes, in the background."""
         for name, part in self._entry.parts.items():
             if part.end is not None and part.has_started and name not in self._collecting:
                 self._collecting[name] = self._session.background.spawn(
@@ -452,45 +591,37 @@ class KubernetesGenerationController:
         part.tail = follower.tail()
 
     async def _finish(self) -> None:
-        """Delete the generation's objects, and record its result."""
         entry = self._entry
-        refused = entry.phase == ACCEPTED and entry.state.get("closing")
+        refused = entry.phase == Phase.ACCEPTED and entry.state.get("closing")
         end = {} if refused else self._result()
         if end.get("ending") in SELF_TERMINATED:
             # Recorded first, because only the pods know this result. Otherwise a restarted
             # service would find no pods and count the generation as lost.
             await self._write(end=end)
+        if not await self._delete_all(may_continue=True):
+            return
+        if refused:
+            await self._write(phase=Phase.REFUSED, reason=refused, plan=None)
+        else:
+            await self._write(**_OVER, **end)
+
+    async def _delete_all(self, *, may_continue: bool) -> bool:
+        """Delete the generation's objects; return False if an ended process turns out to run."""
         await self._delete_named("secrets")
         pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             views = await self._objects.pods()  # listed, because events may be late
-            for view in views:
-                part = entry.parts.get(view.process)
+            for view in views if may_continue else ():
+                part = self._entry.parts.get(view.process)
                 is_ended = view.exit is not None or not self._may_run(view)
                 if part is not None and part.end is not None and not is_ended:
                     part.end, part.view, part.vanished, part.delivered = None, view, None, 0
                     self._collecting.pop(view.process, None)
-                    return
+                    return False
             await self._delete_objects(views)
             if not any(map(self._may_run, views)):
-                break
+                return True
             await asyncio.sleep(pauses.record_failure())  # until sidecars have ended
-        if refused:
-            await self._write(phase=REFUSED, reason=refused, plan=None)
-        else:
-            await self._write(**_OVER, **end)
-
-    async def _finish_known(self) -> None:
-        """Delete the remaining objects of a generation whose result is recorded."""
-        await self._delete_named("secrets")
-        while True:
-            views = await self._objects.pods()
-            await self._delete_objects(views)
-            if not any(map(self._may_run, views)):
-                break
-            await asyncio.sleep(INITIAL_BACKOFF_SECONDS)
-        end = self._entry.state["end"]
-        await self._write(**_OVER, **end)
 
     def _may_run(self, view: PodView) -> bool:
         """Return whether a pod may still run processes, on a node that isn't lost."""
@@ -498,10 +629,7 @@ class KubernetesGenerationController:
         return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
 
     async def _delete_named(self, kind: str) -> None:
-        """Delete the secret or the service object; a refusal leaves it behind.
-
-        It belongs to the generation's owner, and is garbage collected with it.
-        """
+        """Delete the secret or the service object; if refused, it ends with its owner."""
         try:
             await self._objects.delete_named(kind)
         except ApiError as error:
@@ -529,18 +657,13 @@ class KubernetesGenerationController:
     def _result(self) -> dict[str, Any]:
         """Return the result for the record."""
         entry = self._entry
-        ends = [part.end for part in entry.parts.values() if part.end is not None]
+        ends = entry.process_exits()
         result = outcome_from_exits(
             ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
         )
         decided = entry.parts[result.process]
-        has_code = result.code >= 0 and not decided.unseen
-        return {
-            "ending": result.ending,
-            "process": result.process,
-            "code": result.code if has_code else None,
-            "reason": result.reason,
-            "outside": result.from_outside,
-            "tail": list(decided.tail),
-            "forced": any(end.killed for end in ends),
-        }
+        record = result.record()
+        if decided.unseen:
+            record["code"] = None
+        forced = any(end.killed for end in ends)
+        return {**record, "tail": list(decided.tail), "forced": forced}

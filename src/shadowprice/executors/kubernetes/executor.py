@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
+import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -15,72 +17,141 @@ from weakref import WeakValueDictionary
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.core.owner import Owner
-from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import (
-    ExecutorCapabilities,
-    ExecutorError,
-    ExecutorOptions,
-    GenerationSpec,
-    GenerationStatus,
-    LogChunk,
-    ObservedJob,
-    Obstacle,
-    Receipt,
-    Report,
-    ServerGone,
-    ServerInfo,
-    ServerSeen,
-)
-from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
-from shadowprice.executors.generations.log_chunks import read_chunk
-from shadowprice.executors.generations.registry import GenerationRegistry
+from shadowprice.executors import contract
+from shadowprice.executors.background import run_all
+from shadowprice.executors.contract import Election, ExecutorError
+from shadowprice.executors.generations.disk import make_private
+from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
+from shadowprice.executors.generations.registry import ExecutorBase, read_chunk
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
-from shadowprice.executors.kubernetes.discovery import supports_scheduling_gates
-from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
-from shadowprice.executors.kubernetes.launch_plan import build_launch_plan
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.objects import GenerationObjects
-from shadowprice.executors.kubernetes.observation import observe_jobs
-from shadowprice.executors.kubernetes.orphan_pods import ORPHAN_CHECK_SECONDS, OrphanPodCollector
-from shadowprice.executors.kubernetes.pods import job_paths
+from shadowprice.executors.kubernetes.pods import build_launch_plan, job_paths
 from shadowprice.executors.kubernetes.records import ConfigMapStore
-from shadowprice.executors.kubernetes.session import KubernetesSession
+from shadowprice.executors.kubernetes.session import (
+    GenerationObjects,
+    KubernetesGeneration,
+    KubernetesSession,
+)
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
-from shadowprice.executors.kubernetes.views import PodView, pod_view
+from shadowprice.executors.kubernetes.views import PodView, observe_jobs, pod_view
 from shadowprice.kubernetes.connection import ApiClient
-from shadowprice.kubernetes.errors import ApiError, ConfigError
+from shadowprice.kubernetes.errors import ApiError, ConfigError, LeadershipLostError
+from shadowprice.kubernetes.lease import Lease
 from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
+ACQUIRE_TIMEOUT_SECONDS: Final = 45.0  # at the start, until a killed service's lease expires
+REACQUIRE_TIMEOUT_SECONDS: Final = 2.0  # after an outage; short, as the resync tries again
+
+_POD: Final = "io.k8s.api.core.v1.PodSpec"
+ORPHAN_CHECK_SECONDS: Final = 10.0
+MAX_CHECK_BACKOFF_SECONDS: Final = 320.0  # between sweeps, and at most between checks of one pod
 RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and missed events
-
-MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0
-"""Maximum backoff in seconds of requests that the API server didn't accept."""
-
+MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0  # after requests that the API server refused
 LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
-
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 
 
-class KubernetesUnreachableError(ExecutorError):
-    """No usable Kubernetes cluster answers; a usage error at the service's start."""
+class ExecutorLease:
+    """The lease of an executor, subject to the leader election of its service.
 
-    exit_code = 2
-
-
-class KubernetesExecutor:
-    """Runs every process of a generation in a pod, on its planned node.
-
-    Its directory has logs only; all other state is in the API server. The address is as in
-    `ApiClient.open`. Raises InputError if a setting is invalid.
+    The two leases expire independently: a newly elected replica may have to wait until its
+    predecessor's executor lease expires.
     """
 
-    def __init__(self, options: ExecutorOptions) -> None:
+    def __init__(self, service: str, election: Election | None) -> None:
+        self._service, self._election = service, election
+        self._identity = secrets.token_hex(8)
+        self._lease: Lease | None = None
+        self._candidate: Lease | None = None  # remembers when the holder last renewed it
+
+    def holds(self) -> bool:
+        """Return whether only this executor may send commands, by this machine's clock."""
+        return self._is_elected() and self._lease is not None and self._lease.holds()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease isn't held and may be reacquired."""
+        return self._lease is None or self._lease.lost.is_set()
+
+    async def acquire(self, connection: ApiClient, namespace: str) -> None:
+        """Acquire the lease; raise `ExecutorError` if another service holds it."""
+        lease = self._new(connection, namespace)
+        if not await lease.acquire(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
+            raise ExecutorError(
+                f"the lease {self._service}-executor in {namespace} is held: the cluster is used "
+                "by another service; stop that one, or serve from another namespace"
+            )
+        self._lease = lease
+
+    async def reacquire(self, connection: ApiClient, namespace: str) -> None:
+        """Reacquire a lease that expired while the API server was away, or raise `ApiError`."""
+        if not self._is_elected():
+            raise LeadershipLostError
+        lease = self._candidate = self._candidate or self._new(connection, namespace)
+        if not await lease.acquire(REACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
+            raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
+        self._lease, self._candidate = lease, None
+        log.info("the lease of %s is held again", self._service)
+
+    async def release(self) -> None:
+        """Release the lease, so that the next holder needn't wait."""
+        if self._lease is not None:
+            await self._lease.release()
+            self._lease = None
+
+    def _is_elected(self) -> bool:
+        return self._election is None or self._election.holds()
+
+    def _new(self, connection: ApiClient, namespace: str) -> Lease:
+        identity, election = self._identity, self._election
+        if election is not None and election.number:
+            identity = f"{election.name} {election.number} {identity}"
+        return Lease(connection, namespace, f"{self._service}-executor", identity)
+
+    def _is_deposed(self, holder: str) -> bool:
+        """Return whether a holder was elected before this service, and so sends no commands."""
+        name, number, *_ = [*holder.split(" "), "", ""]
+        election = self._election
+        return (
+            election is not None
+            and name == election.name
+            and number.isdecimal()
+            and (int(number) < election.number)
+        )
+
+
+async def supports_scheduling_gates(connection: ApiClient) -> bool:
+    """Return whether the API server supports scheduling gates of pods."""
+    try:
+        index = await connection.get("/openapi/v3")
+        path = index["paths"]["api/v1"]["serverRelativeURL"]
+        text = await connection.text(path)
+    except ApiError as error:
+        if error.passing:
+            raise
+        return False  # before 1.24: no OpenAPI v3 and no gates
+    except (KeyError, TypeError):
+        return False
+    return schema_has_scheduling_gates(await asyncio.to_thread(json.loads, text))
+
+
+def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
+    """Return whether the pod schema of an OpenAPI document has scheduling gates."""
+    try:
+        return "schedulingGates" in document["components"]["schemas"][_POD]["properties"]
+    except (KeyError, TypeError):
+        return False
+
+
+class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
+    """Runs every process of a generation in a pod, on its planned node; only logs are on disk."""
+
+    def __init__(self, options: contract.ExecutorOptions) -> None:
+        super().__init__(options)
         self.settings = read_settings(options.settings)
         self._address = options.address
         self._observing = options.observing
@@ -88,41 +159,33 @@ class KubernetesExecutor:
         self.service = (
             namespace if _LABEL.fullmatch(namespace) else f"s-{key_digest(namespace)[:16]}"
         )
-        self.path = Path(options.directory)
         self._directories = JobDirectories(self.path)
-        self._registry: GenerationRegistry[KubernetesGeneration] = GenerationRegistry()
         # Index by the key in pods' labels, because pod events are frequent.
         self._by_key: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
             WeakValueDictionary()
         )
         self._expected: frozenset[str] = frozenset()
         self._acknowledging: set[tuple[str, int]] = set()
-        self._lock: FileLock | None = None
         self._lease = ExecutorLease(self.service, options.election)
-        self.background = BackgroundTasks(log, options.failed)
-        self._orphans = OrphanPodCollector()
+        self._orphans: dict[str, Backoff] = {}  # by namespace and name, like the refusals
+        self._refusals: dict[str, str] = {}  # why orphans couldn't be deleted
         self._last_collection = 0.0
         self._records_loaded = True  # since the lease was last acquired
         self._backoff = Backoff(RESYNC_SECONDS, MAX_RESYNC_BACKOFF_SECONDS)
         self._session: KubernetesSession | None = None
 
     @property
-    def capabilities(self) -> ExecutorCapabilities:
+    def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor."""
-        return ExecutorCapabilities(
+        return contract.ExecutorCapabilities(
             discovers_servers=True, several_machines=True, observes=True, runs_containers=True
         )
-
-    @property
-    def health_error(self) -> str | None:
-        """Current failure of a background task; see `ReportsHealth`."""
-        return self.background.health_error
 
     @property
     def session(self) -> KubernetesSession:
         """The open connection."""
         if self._session is None:
-            raise ExecutorError("not connected to Kubernetes")
+            raise contract.ExecutorError("not connected to Kubernetes")
         return self._session
 
     # ------------------------------------------------------------------ opening and closing
@@ -137,30 +200,22 @@ class KubernetesExecutor:
                 await connection.close()
         except ApiError as error:
             if error.status != 403:  # the version may be forbidden to this user
-                raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
+                raise contract.UnreachableError(f"can't use Kubernetes: {error}") from error
         except ConfigError as error:
-            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
+            raise contract.UnreachableError(f"can't use Kubernetes: {error}") from error
 
     async def open(self) -> None:
-        """Connect, acquire the lease, and adopt generations that are still running.
-
-        Raises `ExecutorError` if the API server doesn't answer, or another service uses the
-        directory or the lease.
-        """
+        """Connect, acquire the lease, and adopt generations that are still running."""
         try:
             make_private(self.path)
-            self._lock = FileLock.try_acquire(self.path)
+            self._acquire_lock()
         except OSError as error:
-            raise ExecutorError(f"{error.filename}: {error.strerror}") from error
-        if self._lock is None:
-            raise ExecutorError(
-                f"{self.path} is in use by another service; stop it, or use another --data"
-            )
+            raise contract.ExecutorError(f"{error.filename}: {error.strerror}") from error
         try:
             await self._open()
         except (ApiError, ConfigError) as error:
             await self.close()
-            raise KubernetesUnreachableError(f"can't use Kubernetes: {error}") from error
+            raise contract.UnreachableError(f"can't use Kubernetes: {error}") from error
         except BaseException:
             await self.close()
             raise
@@ -178,7 +233,7 @@ class KubernetesExecutor:
             ClusterCache(
                 connection, identity, self.settings, self._on_pod_changed, self._on_node_changed
             ),
-            self.background,
+            self._background,
             self._registry.emit,
             self._leave,
         )
@@ -189,7 +244,7 @@ class KubernetesExecutor:
             session.gates = await supports_scheduling_gates(connection)
             await self._load_records()
         self._poll_nodes()
-        self.background.spawn_repeating(
+        self._background.spawn_repeating(
             "resync", self._resync, "resyncing with the cluster", RESYNC_SECONDS
         )
 
@@ -201,7 +256,7 @@ class KubernetesExecutor:
     async def close(self) -> None:
         """Disconnect; running generations continue."""
         await run_all(
-            self.background.end, self._disconnect, self._unlock, self._registry.close_watch
+            self._background.end, self._disconnect, self._unlock, self._registry.close_watch
         )
 
     async def _disconnect(self) -> None:
@@ -210,25 +265,20 @@ class KubernetesExecutor:
             # The lease is released over the connection.
             await run_all(session.cluster.close, self._lease.release, session.connection.close)
 
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
-
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._poll_nodes()
         self._registry.emit(map(self._gone, self._expected - self.session.cluster.servers.keys()))
 
-    def _gone(self, name: str) -> ServerGone:
+    def _gone(self, name: str) -> contract.ServerGone:
         exists = self._session is not None and name in self._session.cluster.nodes.items
         reason = "its node is not ready" if exists else "no node of the cluster has this name"
-        return ServerGone(name, time.time(), reason)
+        return contract.ServerGone(name, time.time(), reason)
 
     # ------------------------------------------------------------------ commands
 
-    async def start(self, spec: GenerationSpec) -> Receipt:
+    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
             self._check_lease()
@@ -249,66 +299,62 @@ class KubernetesExecutor:
             refusal = refusal or await self._older_pods_reason(spec, namespace)
             if refusal:
                 plan = {}
-            receipt: Receipt = await self._change_record(
-                spec.job, lambda record: record.accept(spec, plan, refusal)
-            )
-            self._track_job(spec)
+            with _refusals():
+                receipt: contract.Receipt = await session.records.change(
+                    spec.job, lambda record: record.accept(spec, plan, refusal)
+                )
+            self._track_job(spec.job, spec)
             return receipt
 
     async def stop(
         self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
+    ) -> contract.Receipt:
         """Stop a generation; see `Executor.stop`."""
         async with self._registry.job_lock(job):
             self._check_lease()
-            receipt: Receipt = await self._change_record(
-                job, lambda record: record.stop(command, generation, grace)
-            )
+            with _refusals():
+                receipt: contract.Receipt = await self.session.records.change(
+                    job, lambda record: record.stop(command, generation, grace)
+                )
             entry = self._registry.entries.get((job, generation))
             if entry is not None:
                 entry.end_reported = False  # emitted again, with this command's number
-            self._track_job(None, job)
+            self._track_job(job)
             return receipt
 
-    async def _older_pods_reason(self, spec: GenerationSpec, namespace: str) -> str:
+    async def _older_pods_reason(self, spec: contract.GenerationSpec, namespace: str) -> str:
         """Return a reason to refuse a generation if pods of an older one still run, else ``""``.
 
-        They only do if the API server refused to delete them. Otherwise an older generation has
-        ended, and the cached pods of it are out of date.
+        They only do if the API server refused to delete them. Otherwise the cache is out of date.
         """
         key, session = key_digest(spec.job), self.session
         if not any(view.job == key and view.continues for view in session.cluster.own.values()):
             return ""
-        try:
+        with _refusals():
             page = await session.connection.get(
                 f"/api/v1/namespaces/{namespace}/pods",
                 labelSelector=session.identity.selector(spec.job),
             )
-        except ApiError as error:
-            raise ExecutorError(f"the API server refused it: {error}") from error
         views = map(pod_view, page.get("items") or ())
         older = [view for view in views if view.generation < spec.generation and view.continues]
         if not older:
             return ""
         names = ", ".join(sorted(view.name for view in older[:3]))
-        reason = next(
-            (
-                f": {text}"
-                for view in older
-                if (text := self._orphans.refusals.get(f"{view.namespace}/{view.name}"))
-            ),
-            "",
-        )
+        reason = self._refusal(f"{view.namespace}/{view.name}" for view in older)
         return f"pods of an earlier generation still run ({names}){reason}"
+
+    def _refusal(self, pods: Iterable[str]) -> str:
+        """Return ": " and why the API server refused to delete one of the pods, or nothing."""
+        return next((f": {self._refusals[pod]}" for pod in pods if pod in self._refusals), "")
 
     def _leave(self, views: Iterable[PodView]) -> None:
         self.session.cluster.leave(views)
         self._poll_nodes()
 
-    def obstacles(self) -> tuple[Obstacle, ...]:
+    def obstacles(self) -> tuple[contract.Obstacle, ...]:
         """Return the generations that can't be started or ended; see `ReportsObstacles`."""
         found = [
-            Obstacle(
+            contract.Obstacle(
                 entry.job,
                 entry.number,
                 tuple(dict.fromkeys(part.server for part in entry.parts.values())),
@@ -321,36 +367,27 @@ class KubernetesExecutor:
         for key, view in () if self._session is None else self._session.cluster.strays():
             strays.setdefault((view.outer[0] or view.job, view.generation), []).append((key, view))
         for (job, number), pods in strays.items():
-            reason = next(filter(None, (self._orphans.refusals.get(key) for key, _ in pods)), "")
-            text = "its pods still run after its end" + (f": {reason}" if reason else "")
+            text = f"its pods still run after its end{self._refusal(key for key, _ in pods)}"
             servers = tuple(dict.fromkeys(view.node for _, view in pods))
-            found.append(Obstacle(job, number, servers, text))
+            found.append(contract.Obstacle(job, number, servers, text))
         return tuple(found)
 
     def _check_lease(self) -> None:
         if not self._lease.holds():
-            raise ExecutorError("the lease was lost; another service may have taken over")
+            raise contract.ExecutorError("the lease was lost; another service may have taken over")
 
-    async def _change_record(self, job: str, update: Any) -> Any:
-        try:
-            return await self.session.records.change(job, update)
-        except ApiError as error:
-            raise ExecutorError(f"the API server refused it: {error}") from error
-
-    def _track_job(self, spec: GenerationSpec | None, job: str = "") -> None:
-        """Register every generation of a job's record."""
-        name = spec.job if spec is not None else job
-        record = self.session.records.known.get(name)
+    def _track_job(self, job: str, spec: contract.GenerationSpec | None = None) -> None:
+        """Register every generation of a job's record; ``spec`` is that of its new one."""
+        record = self.session.records.known.get(job)
         for number, state in (record.generations if record is not None else {}).items():
-            own = spec is not None and number == spec.generation
-            self._track(name, number, state, spec if own else None)
+            self._track(job, number, state, spec)
 
     def _track(
         self,
         job: str,
         number: int,
         state: Mapping[str, Any],
-        spec: GenerationSpec | None = None,
+        spec: contract.GenerationSpec | None = None,
     ) -> None:
         if (job, number) in self._acknowledging:
             return
@@ -361,27 +398,26 @@ class KubernetesExecutor:
                 job, number, generation
             )
             self._by_key[entry.key, number] = entry
-            entry.spec = spec if state["phase"] == ACCEPTED else None
+            if spec is not None and spec.generation == number and state["phase"] == Phase.ACCEPTED:
+                entry.spec = spec
         if not entry.accepts_state(state):  # its record was deleted
             state = entry.state_without_record()
         if not entry.is_finished or entry.state is not state:
             entry.load_state(dict(state))
         if not entry.is_finished and (entry.driving is None or entry.driving.done()):
             drive = KubernetesGenerationController(self.session, entry)
-            entry.driving = self.background.spawn("drive", drive.run(), entry.task_description)
+            entry.driving = self._background.spawn("drive", drive.run(), entry.task_description)
         self._registry.emit(entry.pop_reports())
         entry.changed.set()
 
     # ------------------------------------------------------------------ following
 
     def _on_pod_changed(self, job: str, generation: int) -> None:
-        """Wake the generation of a changed pod."""
         entry = self._by_key.get((job, generation))
         if entry is not None:
             entry.changed.set()
 
     def _on_node_changed(self, name: str) -> None:
-        """Wake the generations on a node whose readiness changed."""
         for entry in self._registry.live:
             if any(part.server == name for part in entry.parts.values()):
                 entry.changed.set()
@@ -403,7 +439,7 @@ class KubernetesExecutor:
                     time.monotonic() - self._last_collection > ORPHAN_CHECK_SECONDS
                     and self._lease.holds()
                 ):
-                    await self._orphans.delete_orphans(self.session, self._live())
+                    await self._delete_orphans()
                     self._last_collection = time.monotonic()
                 self._backoff.reset()
         except ApiError as error:
@@ -411,6 +447,34 @@ class KubernetesExecutor:
             log.warning(
                 "failed to resync with the API server; retrying in %.0f s: %s", pause, error
             )
+
+    async def _delete_orphans(self) -> None:
+        """Delete pods of ended generations, after the current record of their job is read."""
+        session, live = self.session, self._live()
+        orphans: dict[str, Backoff] = {}
+        for key, view in tuple(session.cluster.own.items()):  # it changes during requests
+            if (view.job, view.generation) in live:
+                continue
+            orphans[key] = self._orphans.get(key) or Backoff(
+                ORPHAN_CHECK_SECONDS, MAX_CHECK_BACKOFF_SECONDS
+            )
+            if key not in self._orphans:
+                orphans[key].record_failure()  # its generation may become live in a moment
+            if not orphans[key].over or key_digest(view.outer[0]) != view.job:
+                continue
+            orphans[key].record_failure()
+            record = await session.records.read(view.outer[0])
+            state = record.generations.get(view.generation)
+            if state is not None and state["phase"] not in TERMINAL_PHASES:
+                continue
+            path = f"/api/v1/namespaces/{view.namespace}/pods/{view.name}"
+            body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1}
+            try:
+                await session.connection.delete(path, {**body, "preconditions": {"uid": view.uid}})
+            except ApiError as error:
+                self._refusals[key] = str(error)
+        self._orphans = orphans
+        self._refusals = {key: text for key, text in self._refusals.items() if key in orphans}
 
     def _live(self) -> set[tuple[str, int]]:
         return {(entry.key, entry.number) for entry in self._registry.live}
@@ -420,22 +484,18 @@ class KubernetesExecutor:
             self.session.cluster.find_strays(self._live())
         changed, gone = self.session.cluster.diff_servers(self._expected)
         now = time.time()
-        self._registry.emit(ServerSeen(server, now) for server in changed)
+        self._registry.emit(contract.ServerSeen(server, now) for server in changed)
         self._registry.emit(map(self._gone, gone))
 
-    async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten."""
-        return self._registry.statuses()
-
-    def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[contract.Report]:
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch(self._servers)
 
-    def _servers(self) -> Iterator[Report]:
+    def _servers(self) -> Iterator[contract.Report]:
         if self._session is not None:
             servers = self._session.cluster.servers
             for server in servers.values():
-                yield ServerSeen(server, time.time())
+                yield contract.ServerSeen(server, time.time())
             yield from map(self._gone, self._expected - servers.keys())
 
     # ------------------------------------------------------------------ retention and queries
@@ -468,14 +528,12 @@ class KubernetesExecutor:
             if any(entry.job == job for entry in self._registry.live):
                 return
             records = self.session.records
-            try:
+            with _refusals():
                 record = await records.read(job)
                 if record.meta:
                     await records.change(
                         job, lambda current: current.generations.clear(), open_=False
                     )
-            except ApiError as error:
-                raise ExecutorError(f"the API server refused it: {error}") from error
             records.known.pop(job, None)
             self._registry.remove_job(job)
             await asyncio.to_thread(shutil.rmtree, self._directories.job(job), ignore_errors=True)
@@ -491,7 +549,7 @@ class KubernetesExecutor:
         *,
         start: int | None = None,
         max_bytes: int = 65_536,
-    ) -> LogChunk:
+    ) -> contract.LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
         if generation is None:
             started = [
@@ -522,22 +580,21 @@ class KubernetesExecutor:
             message = str(error) or f"no answer within {LOG_FETCH_TIMEOUT_SECONDS:g} s"
             log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, message)
 
-    async def observe(self) -> tuple[ObservedJob, ...]:
+    async def observe(self) -> tuple[contract.ObservedJob, ...]:
         """Return running jobs: this executor's own generations, and those of other schedulers."""
-        own = (
-            []
-            if self._observing
-            else [
-                entry.to_status()
-                for entry in self._registry.entries.values()
-                if entry.phase == RUNNING
-            ]
-        )
-        ours = [ObservedJob(job.job, job.placement, job.started or 0.0, is_own=True) for job in own]
+        ours = [] if self._observing else self._registry.running_jobs()
         identity = self.session.identity
         skipped = None if self._observing else identity
         pods = self.session.cluster.pods.items.values()
         return (*ours, *observe_jobs(pods, identity.namespace, skipped))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise contract.ExecutorError(f"the API server refused it: {error}") from error
 
 
 def build_owner_reference(owner: Owner) -> dict[str, Any]:

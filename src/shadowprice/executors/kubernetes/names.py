@@ -41,10 +41,7 @@ def pod_name(job: str, generation: int, process: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServiceId:
-    """Identity of a service: its label, and the namespace of its records and its lease.
-
-    Both are needed, because services in two namespaces may have the same label.
-    """
+    """Identity of a service: label, and namespace of its records and lease; labels may repeat."""
 
     label: str
     namespace: str

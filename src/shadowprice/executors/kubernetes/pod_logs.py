@@ -21,9 +21,7 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError, ApiUnreachableError
 from shadowprice.kubernetes.pausing import Backoff
 
-MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
-"""Minimum seconds between two fetches of a log that is being read."""
-
+MIN_FETCH_INTERVAL_SECONDS: Final = 0.3  # between two fetches of a log that is being read
 MAX_FETCH_BACKOFF_SECONDS: Final = 10.0  # maximum backoff in seconds of fetches that fail
 
 _TIME: Final = re.compile(
@@ -31,9 +29,7 @@ _TIME: Final = re.compile(
 )
 _SECOND: Final = 1_000_000_000
 _LONG: Final = 3600.0
-_SHORT: Final = 30.0
-"""Timeout in seconds of a silent stream: ``_LONG`` if followed, ``_SHORT`` if read."""
-
+_SHORT: Final = 30.0  # seconds of silence of a stream that is read, ``_LONG`` if followed
 MAX_LAST_LINES: Final = 200  # lines to fetch of a log that can't be fetched whole in time
 
 LAST_LINES_TIMEOUT_SECONDS: Final = 5.0
@@ -43,11 +39,7 @@ _SKIPPED: Final = b"[some output may be missing here: it could not be fetched in
 
 
 class PodLogFollower:
-    """Fetches the log of one pod into local files.
-
-    ``path`` is the API path of the pod. Of the log, ``limit`` bytes are kept, in ``folder``;
-    ``secret`` is replaced by ``***``.
-    """
+    """Fetches the log of one pod into ``folder``, of which ``limit`` bytes are kept."""
 
     def __init__(
         self,
@@ -65,8 +57,7 @@ class PodLogFollower:
         self._limit = limit
         self._secret = secret
         self._writer: LogWriter | None = None
-        self._last: int | None = None
-        """Timestamp of the last line, in nanoseconds since 1970."""
+        self._last: int | None = None  # timestamp of the last line, in nanoseconds since 1970
         self._same = 0
         self._looked = float("-inf")
         self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
@@ -96,11 +87,7 @@ class PodLogFollower:
         self._pauses.reset()
 
     async def fetch_rest(self, timeout: float) -> None:
-        """Fetch the rest of an ended pod's log within ``timeout`` seconds, else its last lines.
-
-        The end of a log mostly explains how the process ended. Raises `TimeoutError` if its node
-        doesn't return these either within `LAST_LINES_TIMEOUT_SECONDS`.
-        """
+        """Fetch the rest of an ended pod's log, else its last lines, or raise `TimeoutError`."""
         if self.complete:
             return
         try:
@@ -188,10 +175,7 @@ class PodLogFollower:
 
 
 def parse_nanoseconds(text: str) -> int | None:
-    """Return a timestamp in nanoseconds since 1970, None if it is invalid.
-
-    Nodes write it in their local time, and without trailing zeros.
-    """
+    """Return a timestamp, in any time zone, in nanoseconds since 1970; None if it is invalid."""
     match = _TIME.fullmatch(text)
     if match is None:
         return None

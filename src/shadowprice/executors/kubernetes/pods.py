@@ -1,27 +1,48 @@
-"""The objects of a generation: a secret, a service, and one pod per process."""
+"""The plan of a generation, and its objects: a secret, a service, and one pod per process."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import Process, build_environment
-from shadowprice.executors.generations.placement_checks import PlacementError, process_demand
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
+from shadowprice.executors.kubernetes.views import NodeView, check_allocatable, resource_requests
+from shadowprice.executors.processes import (
+    RENDEZVOUS_PORTS,
+    PlacementError,
+    Process,
+    allocated_on,
+    build_environment,
+    list_allocations,
+    list_processes,
+    process_demand,
+    validate_spec,
+)
 
 TOKEN_VARIABLE: Final = "SHADOWPRICE_PROGRESS_TOKEN"
 RENDEZVOUS_PORT: Final = 29_500  # rendezvous port of processes whose pods have their own addresses
 
 _POD_DIRECTORY: Final = "/shadowprice"
 _SHELL: Final = ("/bin/sh", "-c")
+_NAMED_OBJECTS: Final = {
+    "serviceAccountName": "service_account",
+    "priorityClassName": "priority_class",
+    "runtimeClassName": "runtime_class",
+}
+_VOLUME_SOURCES: Final = {
+    "claim": ("persistentVolumeClaim", "claimName"),
+    "config_map": ("configMap", "name"),
+    "secret": ("secret", "secretName"),
+    "host_path": ("hostPath", "path"),
+}
 _UNREACHABLE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
@@ -83,11 +104,7 @@ def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, An
 
 
 def build_secret(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
-    """Return the secret of a generation, without which its pods can't start.
-
-    It contains the token and the job's environment variables. It also gates the pods: a pod that is
-    created after the secret's deletion never starts.
-    """
+    """Return the secret of a generation, without which its pods can't start."""
     variables = {TOKEN_VARIABLE: spec.progress_token, **spec.program.environment}
     data = {
         k: base64.b64encode(replace_invalid_utf8(v).encode()).decode() for k, v in variables.items()
@@ -130,10 +147,7 @@ def url_from_pod(settings: KubernetesSettings, url: str) -> str:
 
 
 def check_pod(spec: GenerationSpec, settings: KubernetesSettings) -> None:
-    """Check that a job's pod options are allowed.
-
-    Raises `PlacementError` if no image is named, or an option isn't allowed by the operator.
-    """
+    """Raise `PlacementError` if a job has no image, or a pod option that isn't allowed here."""
     if not (spec.program.image or settings.image):
         raise PlacementError("it has no image; set run.image, or start the service with image=")
     if spec.devices:
@@ -162,11 +176,7 @@ def build_pod(
     settings: KubernetesSettings,
     secret: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the pod of a process.
-
-    ``secret`` is the generation's secret as stored in the API server. Raises `PlacementError` if a
-    fraction of an indivisible resource is requested.
-    """
+    """Return the pod of a process; raise `PlacementError` if it requests fractions of units."""
     options = _merge_options(settings.pod, spec.program.pod)
     name = names.pod_name(spec.job, spec.generation, process.name)
     meta = _meta(spec, place, name)
@@ -191,15 +201,12 @@ def build_pod(
     }
     if host:
         body |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    if account is not None:
-        body["serviceAccountName"] = account
-    if options.get("priority_class"):
-        body["priorityClassName"] = options["priority_class"]
-    if options.get("runtime_class"):
-        body["runtimeClassName"] = options["runtime_class"]
-    if options.get("pull_secrets"):
+    for key, option in _NAMED_OBJECTS.items():
+        if options.get(option):
+            body[key] = options[option]
+    if options["pull_secrets"]:
         body["imagePullSecrets"] = [
-            {"name": secret_name} for secret_name in options["pull_secrets"]
+            {"name": pull_secret} for pull_secret in options["pull_secrets"]
         ]
     user_fields = {"runAsUser": "run_as_user", "runAsGroup": "run_as_group", "fsGroup": "fs_group"}
     body["securityContext"] = {k: options[v] for k, v in user_fields.items() if v in options}
@@ -209,10 +216,7 @@ def build_pod(
 
 
 def whole_grace_seconds(grace: float) -> int:
-    """Return a grace period in whole seconds, at least 1.
-
-    With 0, the API server would delete a pod object while its processes run.
-    """
+    """Return a grace period in whole seconds; with 0 a pod would be deleted while it runs."""
     return max(1, math.ceil(grace))
 
 
@@ -287,7 +291,6 @@ def _container(
 def _volumes(
     spec: GenerationSpec, settings: KubernetesSettings, request: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a pod's volumes and its container's mounts."""
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
 
@@ -303,7 +306,7 @@ def _volumes(
             add({"hostPath": {"path": path, "type": "DirectoryOrCreate"}}, path)
         else:
             sub_path = path.removeprefix(settings.shared).lstrip("/")
-            add(_claim(settings.volume), path, subPath=sub_path)
+            add(_source({"claim": settings.volume}), path, subPath=sub_path)
     if request.get("shared_memory"):
         size = str(request["shared_memory"])
         add({"emptyDir": {"medium": "Memory", "sizeLimit": size}}, "/dev/shm")
@@ -313,19 +316,76 @@ def _volumes(
     return volumes, mounts
 
 
-def _claim(name: str) -> dict[str, Any]:
-    return {"persistentVolumeClaim": {"claimName": name}}
+def _source(volume: Mapping[str, Any]) -> dict[str, Any]:
+    for option, (kind, field) in _VOLUME_SOURCES.items():
+        if volume.get(option):
+            return {kind: {field: volume[option]}}
+    if volume.get("memory"):
+        return {"emptyDir": {"medium": "Memory", "sizeLimit": str(volume["memory"])}}
+    return {"emptyDir": {"sizeLimit": str(volume["scratch"])}}
 
 
-def _source(one: Mapping[str, Any]) -> dict[str, Any]:
-    if one.get("claim"):
-        return _claim(one["claim"])
-    if one.get("config_map"):
-        return {"configMap": {"name": one["config_map"]}}
-    if one.get("secret"):
-        return {"secret": {"secretName": one["secret"]}}
-    if one.get("host_path"):
-        return {"hostPath": {"path": one["host_path"]}}
-    if one.get("memory"):
-        return {"emptyDir": {"medium": "Memory", "sizeLimit": str(one["memory"])}}
-    return {"emptyDir": {"sizeLimit": str(one["scratch"])}}
+def build_launch_plan(
+    spec: GenerationSpec,
+    *,
+    nodes: Mapping[str, NodeView],
+    servers: Collection[str],
+    used: Callable[[str], Mapping[str, int]],
+    held: Iterable[Mapping[str, Any]],
+    settings: KubernetesSettings,
+    namespace: str,
+) -> tuple[dict[str, Any], str]:
+    """Return the plan of a generation, and a reason if it is refused.
+
+    ``used`` returns the usage of other pods on a node, and ``held`` has other ``allocations``.
+    """
+    held = list(held)
+    processes = list_processes(spec)
+    try:
+        validate_spec(spec)
+        check_pod(spec, settings)
+        allocations = list_allocations(spec, processes)
+        for server in dict.fromkeys(item.server for item in processes):
+            if server not in nodes:
+                raise PlacementError(f"the cluster has no node named {server!r}")
+            if server not in servers:
+                raise PlacementError(f"the node {server} is not ready")
+            demands, existing = allocated_on(server, allocations), allocated_on(server, held)
+            check_allocatable(nodes[server], used(server), demands, existing, settings.gpu)
+            for item in demands:
+                resource_requests(item, nodes[server], settings.gpu)
+    except PlacementError as error:
+        return {}, str(error)
+    return {
+        "namespace": namespace,
+        "parts": [
+            {
+                "process": item.name,
+                "server": item.server,
+                "pod": names.pod_name(spec.job, spec.generation, item.name),
+            }
+            for item in processes
+        ],
+        "allocations": allocations,
+        "grace": spec.program.grace,
+        "tolerates_workers": spec.program.tolerates_workers,
+        "master": _master(spec, processes, nodes, settings),
+        "port": 0,
+    }, ""
+
+
+def _master(
+    spec: GenerationSpec,
+    processes: tuple[Process, ...],
+    nodes: Mapping[str, NodeView],
+    settings: KubernetesSettings,
+) -> tuple[str, int]:
+    if settings.network == "host" or spec.program.pod.get("host_network"):
+        port = SystemRandom().choice(RENDEZVOUS_PORTS)  # random: other pods share the node's ports
+        return nodes[processes[0].server].address, port
+    if len(processes) == 1:
+        return "127.0.0.1", RENDEZVOUS_PORT
+    return (
+        f"{processes[0].name}.{names.generation_name(spec.job, spec.generation)}",
+        RENDEZVOUS_PORT,
+    )

@@ -98,8 +98,7 @@ class ConfigMapStore:
         self._namespace = namespace
         self._service = service
         self._locks: dict[str, asyncio.Lock] = {}
-        self.known: dict[str, JobGenerations | None] = {}
-        """Records as last read or written; None if a record has to be read again."""
+        self.known: dict[str, JobGenerations | None] = {}  # None if a record has to be read again
 
     async def load(self) -> list[JobGenerations]:
         """Read the records of all jobs that aren't discarded."""
@@ -138,30 +137,26 @@ class ConfigMapStore:
         """Update a job's record; return the result of ``update``.
 
         An unchanged record isn't written. If ``open_`` is false, the job is marked as discarded.
-        Raises `ApiError` if the API server refuses or doesn't answer. The record may have been
-        written, so it is read again before the next update.
+        After an `ApiError` the record may have been written, so the next update reads it again.
         """
         async with self._locks.setdefault(job, asyncio.Lock()):
-            return await self._change(job, update, open_)
-
-    async def _change(self, job: str, update: Callable[[JobGenerations], Any], open_: bool) -> Any:
-        while True:
-            previous = self.known.get(job)
-            if previous is None and job in self.known:
-                previous = await self.read(job)
-            record = copy.deepcopy(previous) if previous is not None else JobGenerations(job)
-            result = update(record)
-            if previous is not None and record == previous and open_:
-                return result
-            try:
-                self.known[job] = await self._write(record, open_)
-            except ApiError as error:
-                if not (error.conflict or error.exists or error.not_found):
-                    self.known[job] = None
-                    raise
-                await self.read(job)
-                continue
-            return result
+            while True:
+                previous = self.known.get(job)
+                if previous is None and job in self.known:
+                    previous = await self.read(job)
+                record = copy.deepcopy(previous) if previous is not None else JobGenerations(job)
+                result = update(record)
+                if previous is not None and record == previous and open_:
+                    return result
+                try:
+                    self.known[job] = await self._write(record, open_)
+                except ApiError as error:
+                    if not (error.conflict or error.exists or error.not_found):
+                        self.known[job] = None
+                        raise
+                    await self.read(job)
+                else:
+                    return result
 
     async def _write(self, record: JobGenerations, open_: bool) -> JobGenerations:
         labels = {names.SERVICE: self._service, names.OPEN_LABEL: str(open_).lower()}

@@ -19,22 +19,6 @@ from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReade
 PRIVILEGED_FEATURES: Final = ("host_network", "host_path", "root", "secrets", "service_account")
 """Pod options that jobs may only use if the operator allows them."""
 
-_NAMES: Final = (
-    "allow",
-    "context",
-    "gpu",
-    "image",
-    "log_bytes",
-    "lost_after",
-    "namespace",
-    "network",
-    "patience",
-    "pod",
-    "service_url",
-    "shared",
-    "tolerate_unready",
-    "volume",
-)
 _MAX_POD_FILE_BYTES: Final = 1 << 20
 _OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
@@ -42,35 +26,22 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """Settings of the Kubernetes executor.
-
-    A kubelet without a connection keeps its pods running, so the processes of a node that is not
-    ready or missing count as lost only after ``lost_after`` seconds. A node may be not ready for
-    ``tolerate_unready`` seconds and remain a server, because a kubelet that can't renew its lease
-    may be healthy. That is at most half of ``lost_after``, so that processes on a lost node aren't
-    started again. If all pods don't start within ``patience`` seconds, the generation is refused.
-
-    ``network`` is ``pods`` if every pod has its own address, and a headless service names them; or
-    ``host``, the node's network. ``shared`` is the absolute path at which all pods mount
-    ``volume``, for default checkpoint and working directories. If empty, checkpoints are lost with
-    their pod. ``volume`` is ``host`` (a directory that is equal on all nodes, such as a network
-    file system) or the name of a persistent volume claim.
-    """
+    """Settings of the Kubernetes executor, as docs/kubernetes-reference.md describes them."""
 
     allow: frozenset[str] = frozenset()  # of `PRIVILEGED_FEATURES`
     context: str = ""  # of the kubeconfig; empty for the current one
     gpu: str = "nvidia.com/gpu"  # Kubernetes resource of GPUs
     image: str = ""  # default of jobs
     log_bytes: int = DEFAULT_LOG_BYTES
-    lost_after: float = 300.0
+    lost_after: float = 300.0  # seconds without its node after which a process counts as lost
     namespace: str = ""  # empty for that of the context, or of the service's own pod
-    network: str = "pods"
-    patience: float = 120.0
+    network: str = "pods"  # or host, the node's network
+    patience: float = 120.0  # seconds for the start of all pods
     pod: Mapping[str, Any] = field(default_factory=dict)  # default for pods, from `PodSpec.plain`
     service_url: str = ""  # if pods reach the service by another URL than its own
-    shared: str = ""
-    tolerate_unready: float = 30.0
-    volume: str = "host"
+    shared: str = ""  # path at which all pods mount ``volume``; checkpoints are lost without it
+    tolerate_unready: float = 30.0  # seconds for which a node that isn't ready remains a server
+    volume: str = "host"  # equal directories of all nodes, or a persistent volume claim
 
 
 class _Reader(OptionsReader):
@@ -113,7 +84,7 @@ class _Reader(OptionsReader):
 
 def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
     """Parse the settings; raise InputError with all errors."""
-    reader = _Reader(values, _NAMES)
+    reader = _Reader(values, KubernetesSettings)
     name = "expected the name of an object: lower-case letters, digits and -"
     lost_after = reader.seconds("lost_after", 300)
     settings = KubernetesSettings(

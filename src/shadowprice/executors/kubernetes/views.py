@@ -1,17 +1,43 @@
-"""Compact cached state of pods, because a cluster may have tens of thousands."""
+"""Compact state of nodes and (tens of thousands of) pods, and servers and jobs derived from it."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from fractions import Fraction
 from typing import Any, Final
 
 from shadowprice.core import bounds
-from shadowprice.core.job_keys import MAX_KEY_CHARACTERS
+from shadowprice.core.amounts import MILLI
+from shadowprice.core.devices import is_device
+from shadowprice.core.job_keys import MAX_KEY_CHARACTERS, name_of_key
+from shadowprice.executors.contract import ROLE_LABEL, ObservedJob, ServerAllocation, ServerInfo
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
+from shadowprice.executors.kubernetes.names import ServiceId
+from shadowprice.executors.processes import PlacementError, gpu_millis, round_down_memory
+
+_FORM: Final = re.compile(
+    r"([+-]?[0-9]{0,20}(?:\.[0-9]{0,20})?)(?:[eE]([+-]?[0-9]{1,2})|([A-Za-z]{0,2}))"
+)
+_UNITS: Final = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{name: Fraction(1000) ** n for n, name in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    **{name: Fraction(1024) ** n for n, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
+
+_KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)  # of the hundreds that a node may have
+_IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
+_REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
+OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
+"""Taint by which an operator declares that a node is shut down."""
 
 _MAX_TEXT_CHARS: Final = 500
 _JOB_LABELS: Final = (
@@ -22,6 +48,171 @@ _JOB_LABELS: Final = (
     "ray.io/cluster",
 )
 _ROLE_LABELS: Final = ("training.kubeflow.org/replica-type", "replica-type", "volcano.sh/task-spec")
+
+
+def parse_quantity(text: object, unit: int) -> int:
+    """Parse a quantity into units of 1/``unit``, rounded down; 0 if it is invalid."""
+    match = _FORM.fullmatch(str(text))
+    if match is None or match[1] in {"", ".", "+", "-"} or (match[3] or "") not in _UNITS:
+        return 0
+    value = Fraction(match[1]) * Fraction(10) ** int(match[2] or 0) * _UNITS[match[3] or ""]
+    return max(0, min(int(value * unit), int(bounds.MEMORY.maximum)))
+
+
+def units_per_quantity(resource: str) -> int:
+    """Return the units per quantity of 1 of a resource."""
+    return 1 if resource == "memory" else MILLI
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The cached state of a node."""
+
+    name: str
+    uid: str
+    has: Mapping[str, int]  # allocatable, by Kubernetes resource, in the units of `core.amounts`
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ready: bool = True  # the node's Ready condition
+    taints: tuple[tuple[str, str, str], ...] = ()  # that repel pods, but not those of its state
+    cordoned: bool = False  # new pods can't be scheduled on it
+    off: bool = False  # an operator declared it shut down
+    address: str = ""  # by which other nodes reach it
+
+
+def node_view(item: Mapping[str, Any]) -> NodeView:
+    """Return the cached part of a node object."""
+    meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
+    conditions = {entry["type"]: entry["status"] for entry in status.get("conditions") or ()}
+    taints = tuple(
+        (str(entry["key"]), str(entry.get("value") or ""), str(entry["effect"]))
+        for entry in spec.get("taints") or ()
+        if entry.get("effect") in _REPELLING_EFFECTS
+    )
+    has = {
+        name: parse_quantity(text, units_per_quantity(name))
+        for name, text in (status.get("allocatable") or {}).items()
+        if not name.startswith(_IGNORED_PREFIXES)
+    }
+    addresses = {entry["type"]: entry["address"] for entry in status.get("addresses") or ()}
+    labels = meta.get("labels") or {}
+    return NodeView(
+        name=str(meta["name"]),
+        uid=str(meta.get("uid", "")),
+        has=has,
+        labels={name: str(labels[name]) for name in _KEPT_LABELS if name in labels},
+        ready=conditions.get("Ready") == "True",
+        taints=tuple(entry for entry in taints if not entry[0].startswith(_STATE_TAINT_PREFIX)),
+        cordoned=bool(spec.get("unschedulable")),
+        off=any(entry[0] == OUT_OF_SERVICE_TAINT for entry in taints),
+        address=str(addresses.get("InternalIP") or addresses.get("Hostname") or meta["name"]),
+    )
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
+    """Return whether tolerations tolerate a taint."""
+    key, value, effect = taint
+    return any(
+        toleration.get("effect", "") in {"", effect}
+        and toleration.get("key", "")
+        in ({"", key} if toleration.get("operator") == "Exists" else {key})
+        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == value)
+        for toleration in tolerations
+    )
+
+
+def to_server_info(
+    node: NodeView,
+    used: Mapping[str, int],
+    *,
+    gpu: str,
+    tolerations: Sequence[Mapping[str, Any]],
+) -> ServerInfo:
+    """Return a node as a server, less the usage of other pods.
+
+    Its memory is rounded (`round_down_memory`), and its GPUs (the Kubernetes resource ``gpu``) to
+    whole ones. ``tolerations`` are those of all jobs' pods; a node with any other taint takes no
+    new work, and evicts pods if its effect is NoExecute.
+    """
+    capacity = {}
+    for name, amount in node.has.items():
+        remaining = max(0, amount - used.get(name, 0))
+        if name == gpu:
+            remaining -= remaining % MILLI
+        elif name == "memory":
+            remaining = round_down_memory(remaining)
+        capacity["gpu" if name == gpu else name] = remaining  # 0 too: other pods use all of it
+    kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
+    if kind and "gpu" in capacity:
+        capacity[f"gpu/{kind}"] = capacity["gpu"]
+    effects = {taint[2] for taint in node.taints if not tolerates(tolerations, taint)}
+    return ServerInfo(
+        node.name[: int(bounds.NAME.maximum)],
+        capacity,
+        node.labels,
+        takes_work=not node.cordoned and not effects,
+        evicts="NoExecute" in effects,
+    )
+
+
+def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
+    """Return the resource requests of a process's container; ``gpu`` is the resource of GPUs.
+
+    Resources that the node doesn't count, such as bandwidth, are left to the scheduler.
+    """
+    requests: dict[str, str] = {}
+    gpus = gpu_millis(amounts)
+    for name, amount in (*amounts.items(), (gpu, gpus)):
+        if not amount or is_device(name):
+            continue
+        if name == "cpu":
+            requests[name] = f"{amount}m"
+        elif name == "memory":
+            requests[name] = str(amount)
+        elif name in node.has or name == gpu:
+            if amount % MILLI:
+                raise PlacementError(
+                    f"Kubernetes allocates whole units of {name}, not {amount / MILLI:g}"
+                )
+            requests[name] = str(amount // MILLI)
+    return requests
+
+
+def check_allocatable(
+    node: NodeView,
+    used: Mapping[str, int],
+    wanted: Sequence[Mapping[str, int]],
+    held: Sequence[Mapping[str, int]],
+    gpu: str,
+) -> None:
+    """Raise `PlacementError` if a node lacks capacity for new processes, as pods would wait for it.
+
+    ``used`` is the usage of other pods, ``wanted`` and ``held`` the demands of processes.
+    """
+    total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
+    for amount in map(gpu_millis, wanted):
+        if amount % MILLI:
+            raise PlacementError(
+                f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes gives "
+                "whole ones"
+            )
+    demand = sum(map(gpu_millis, wanted))
+    if demand and taken + demand > total:
+        free = max(0, total - taken) / MILLI
+        raise PlacementError(
+            f"{node.name} has {total / MILLI:g} GPUs, {free:g} of them free, and "
+            f"{demand / MILLI:g} are requested"
+        )
+    for name in {key for amounts in wanted for key in amounts} & node.has.keys():
+        demand = sum(amounts.get(name, 0) for amounts in wanted)
+        free_amount = (
+            node.has[name] - used.get(name, 0) - sum(existing.get(name, 0) for existing in held)
+        )
+        if demand > free_amount:
+            unit = units_per_quantity(name)
+            raise PlacementError(
+                f"{node.name} has {max(0, free_amount) / unit:g} of {name} free, and "
+                f"{demand / unit:g} is asked for"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +275,7 @@ class PodView:
 def merge_pod_view(old: PodView | None, new: PodView) -> PodView:
     """Return the new state of a pod, keeping the observed start and end of its container.
 
-    Kubelets before 1.22 finally report for a deleted pod that its container exited 0 without a
-    time, or hasn't started.
+    Kubelets before 1.22 finally report an exit status of 0 without a time, or no start.
     """
     if old is None or old.uid != new.uid:
         return new
@@ -115,7 +305,6 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         {},
     )
     ended, runs, waits = own.get("terminated"), own.get("running"), own.get("waiting") or {}
-    placed = _condition(status, "PodScheduled")
     number = str(labels.get(names.GENERATION, ""))
     return PodView(
         namespace=str(meta["namespace"]),
@@ -136,7 +325,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         if ended is None or not parse_timestamp(ended.get("finishedAt"))
         else _exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
-        unplaced=_unscheduled_reason(placed),
+        unplaced=_unscheduled_reason(status),
         gated=bool(spec.get("schedulingGates")),
         service=_service(labels),
         job=str(labels.get(names.JOB, "")),
@@ -159,29 +348,21 @@ def _terminating_since(meta: Mapping[str, Any]) -> float | None:
     return until - float(meta.get("deletionGracePeriodSeconds") or 0) if until else None
 
 
-def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    matching = (
-        condition for condition in status.get("conditions") or () if condition.get("type") == kind
-    )
-    return next(matching, {})
-
-
-def _unscheduled_reason(placed: Mapping[str, Any]) -> str:
-    if placed.get("status") != "False" or placed.get("reason") != "Unschedulable":
-        return ""
-    return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
+def _unscheduled_reason(status: Mapping[str, Any]) -> str:
+    for placed in status.get("conditions") or ():
+        kind = (placed.get("type"), placed.get("status"), placed.get("reason"))
+        if kind == ("PodScheduled", "False", "Unschedulable"):
+            return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
+    return ""
 
 
 def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> float | None:
     if runs is not None:
         return parse_timestamp(runs.get("startedAt"))
-    if ended is not None:
-        return (
-            parse_timestamp(ended.get("startedAt"))
-            or parse_timestamp(ended.get("finishedAt"))
-            or None
-        )
-    return None
+    if ended is None:
+        return None
+    times = map(parse_timestamp, (ended.get("startedAt"), ended.get("finishedAt")))
+    return next(filter(None, times), None)
 
 
 def _exit(ended: Mapping[str, Any]) -> ContainerExit:
@@ -224,17 +405,63 @@ def _read_labels(
 ) -> tuple[str, str, str]:
     """Return job, tenant and role of a pod; empty if it belongs to no job."""
     key = names.decode_job_name(notes.get(names.JOB_NAME))[:MAX_KEY_CHARACTERS]
-    job = key or str(notes.get(names.JOB_NAME, ""))
-    if not job:
-        job = str(next((labels[name] for name in _JOB_LABELS if labels.get(name)), ""))
-    if not job:
-        owners: Iterable[Mapping[str, Any]] = meta.get("ownerReferences") or ()
-        job = next(
-            (str(owner["name"]) for owner in owners if str(owner.get("kind")).endswith("Job")), ""
-        )
+    owners: Iterable[Mapping[str, Any]] = meta.get("ownerReferences") or ()
+    candidates = (
+        key,
+        notes.get(names.JOB_NAME),
+        *(labels.get(name) for name in _JOB_LABELS),
+        *(owner["name"] for owner in owners if str(owner.get("kind")).endswith("Job")),
+    )
+    job = str(next(filter(None, candidates), ""))
     if not job:
         return ("", "", "")
     tenant = str(notes.get(names.TENANT) or labels.get(names.TENANT) or meta["namespace"])
     role = str(next((labels[name] for name in _ROLE_LABELS if name in labels), "worker")).lower()
     job = key or job[: int(bounds.NAME.maximum)]
     return (job, tenant, "ps" if role in {"ps", "server"} else "worker")
+
+
+def observe_jobs(
+    pods: Iterable[PodView], namespace: str, skipped: ServiceId | None
+) -> tuple[ObservedJob, ...]:
+    """Return the jobs that pods belong to, except those of the service ``skipped``.
+
+    Outside ``namespace``, a job's name is prefixed with its namespace.
+    """
+    by_job: dict[tuple[str, str, bool], list[PodView]] = {}
+    for view in pods:
+        job, tenant, _ = view.outer
+        if not job or (skipped is not None and view.service == skipped):
+            continue
+        is_key = view.service is not None
+        name = job if is_key or view.namespace == namespace else f"{view.namespace}/{job}"
+        by_job.setdefault((name, tenant, is_key), []).append(view)
+    jobs = (
+        _job(name_of_key(name) if is_key else name, tenant, views)
+        for (name, tenant, is_key), views in sorted(by_job.items())
+    )
+    return tuple(item for item in jobs if item is not None)
+
+
+def _job(name: str, tenant: str, views: list[PodView]) -> ObservedJob | None:
+    started = [view for view in views if view.node and view.began is not None]
+    if not started:
+        return None
+    running = [view for view in started if not view.over]
+    shown = running or started
+    counts: dict[str, list[int]] = {}
+    for view in shown:
+        counts.setdefault(view.node, [0, 0])[view.outer[2] == "ps"] += 1
+    placement = tuple(ServerAllocation(node, *count) for node, count in sorted(counts.items()))
+    since = min(view.began for view in shown if view.began is not None)
+    ends = [view.exit.at for view in started if view.exit is not None]
+    pending = any(not view.over for view in views)
+    over = not running and not pending
+    return ObservedJob(
+        name,
+        placement,
+        since,
+        tenant=tenant or None,
+        ended=max(ends, default=since) if over else None,
+        done=all(view.phase == "Succeeded" for view in started) if over else None,
+    )

@@ -1,6 +1,5 @@
 """The local executor: jobs as processes of this machine.
 
-`executor` implements the contract. `machine` allocates cores and devices, `launch_plan` builds the
-supervisors' plans, `users` isolates jobs of other users, and `observation` finds jobs of other
-schedulers.
+`executor` implements the contract. `machine` allocates cores and devices, and `launch_plan` builds
+the supervisors' plans.
 """

@@ -1,4 +1,10 @@
-"""The local executor: runs jobs as processes of this machine."""
+"""The local executor: runs jobs as processes of this machine.
+
+It also observes jobs that any scheduler started, in observer mode. A job started by other means (a
+shell, cron, another scheduler's prolog) is observed if its environment contains
+``SHADOWPRICE_JOB=name``; ``SHADOWPRICE_TENANT`` and ``SHADOWPRICE_ROLE`` are optional. A process
+whose parent has the same name and tenant belongs to the parent.
+"""
 
 from __future__ import annotations
 
@@ -7,73 +13,165 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
-from shadowprice.core.job_keys import key_digest
-from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import (
-    ExecutorCapabilities,
-    ExecutorError,
-    ExecutorOptions,
-    GenerationSpec,
-    LogChunk,
-    ObservedJob,
-    Progressed,
-    Receipt,
-    Report,
-    ServerInfo,
-    UnpackFailure,
-)
-from shadowprice.executors.generations.disk import FileLock, make_private
-from shadowprice.executors.generations.disk_registry import DiskExecutor
+from shadowprice.core.job_keys import key_digest, name_of_key
+from shadowprice.executors import contract
+from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    DAMAGED,
-    ENDED,
-    LAUNCHING,
-    RUNNING,
     TERMINAL_PHASES,
     GenerationDirectory,
+    Phase,
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.placement_checks import PlacementError, validate_spec
-from shadowprice.executors.generations.tracked_generation import TrackedGeneration
-from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
+from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
 from shadowprice.executors.local import launch_plan
-from shadowprice.executors.local.machine import MachineAllocator
-from shadowprice.executors.local.observation import observe_jobs
-from shadowprice.executors.local.settings import read_settings
-from shadowprice.executors.local.users import UserJobDirs, user_credentials
-from shadowprice.executors.supervision import AGENT, cgroups, children
+from shadowprice.executors.local.launch_plan import UserJobDirs, user_credentials
+from shadowprice.executors.local.machine import MachineAllocator, physical_devices
+from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader
+from shadowprice.executors.processes import PlacementError, validate_spec
+from shadowprice.executors.supervision import cgroups, children
+from shadowprice.executors.supervision.children import processes, read_environ
 
+_MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers observed at once
+
+_MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
 log = logging.getLogger("shadowprice.executors")
 
-RESYNC_SECONDS: Final = 1.0
-"""Seconds between resyncs. They find what no bell announces, such as killed supervisors."""
+RESYNC_SECONDS: Final = 1.0  # to find what no bell announces, such as killed supervisors
+CLAIM_TIMEOUT_SECONDS: Final = 5.0  # of a supervisor, before another is started
 
-CLAIM_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a supervisor has to claim its generation before another is started."""
+
+def observe_jobs(
+    own: Iterable[contract.GenerationStatus], slice_of: Callable[[Sequence[int]], str | None]
+) -> tuple[contract.ObservedJob, ...]:
+    """Return this executor's running and ended generations, and jobs of other schedulers."""
+    ours: dict[str, contract.ObservedJob] = {}
+    for held in own:  # in order of acceptance: the newest generation of a job wins
+        if held.started is not None:
+            ours[held.job] = contract.ObservedJob(
+                held.job, held.placement, held.started, is_own=True, **_end(held)
+            )
+    foreign: dict[tuple[str, str | None], list[tuple[int, dict[str, str]]]] = {}
+    marks = _marked_processes()
+    for process, (parent, variables) in marks.items():
+        mark = _name_and_tenant(variables)
+        if parent in marks and _name_and_tenant(marks[parent][1]) == mark:
+            continue
+        foreign.setdefault(mark, []).append((process, variables))
+    for job in ours.values():  # own processes have the name in their environment, and no tenant
+        if job.ended is None:
+            foreign.pop((name_of_key(job.job), None), None)
+    theirs = (
+        _to_observed_job(name, tenant, members, slice_of)
+        for (name, tenant), members in list(foreign.items())[:_MAX_OBSERVED_JOBS]
+    )
+    return (*ours.values(), *(job for job in theirs if job is not None))
+
+
+def _end(held: contract.GenerationStatus) -> dict[str, Any]:
+    """Return the end fields of a generation; empty if it runs."""
+    if not isinstance(held.end, contract.Ended):
+        return {}
+    return {"ended": held.end.at, "done": held.end.ending is contract.Ending.DONE}
+
+
+def _marked_processes() -> dict[int, tuple[int, dict[str, str]]]:
+    """Return the processes that name a job, each with its parent and its variables."""
+    marks = {}
+    for process, parent, _ in processes():
+        variables = read_environ(process)
+        if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.maximum:
+            marks[process] = (parent, variables)
+    return marks
+
+
+def _name_and_tenant(variables: Mapping[str, str]) -> tuple[str, str | None]:
+    return variables["SHADOWPRICE_JOB"], variables.get("SHADOWPRICE_TENANT") or None
+
+
+def _to_observed_job(
+    name: str,
+    tenant: str | None,
+    members: list[tuple[int, dict[str, str]]],
+    slice_of: Callable[[Sequence[int]], str | None],
+) -> contract.ObservedJob | None:
+    counts: dict[str, Counter[str]] = {}
+    starts = []
+    for process, variables in members:
+        ticks = start_time(process)
+        if ticks is None:  # ended meanwhile
+            continue
+        try:
+            cores = sorted(os.sched_getaffinity(process))
+        except OSError:
+            continue
+        role = "ps" if variables.get("SHADOWPRICE_ROLE") == "ps" else "worker"
+        server = slice_of(cores) or socket.gethostname()
+        counts.setdefault(server, Counter())[role] += 1
+        starts.append(ticks / os.sysconf("SC_CLK_TCK"))
+    if not starts:
+        return None
+    since = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + min(starts)
+    placement = tuple(
+        contract.ServerAllocation(server, count["worker"], count["ps"])
+        for server, count in counts.items()
+    )
+    return contract.ObservedJob(name, placement, since, tenant)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """Settings of the local executor, as docs/executors.md describes them."""
+
+    cgroup: str = "auto"
+    devices: tuple[str, ...] | None = None  # by number or UUID; None to simulate them
+    log_bytes: int = DEFAULT_LOG_BYTES
+    memory: str = "auto"
+    users: str = ""  # directory of other users' jobs; if empty, next to the data directory
+
+
+def read_settings(values: Mapping[str, str]) -> LocalSettings:
+    """Parse the settings; raise InputError with all errors."""
+    reader = OptionsReader(values, LocalSettings)
+    devices = tuple(filter(None, (name.strip() for name in values.get("devices", "").split(","))))
+    if len(set(devices)) < len(devices):
+        reader.add_error("devices", "it names a device twice", "name each once")
+    hint = "write auto, off, or the path of a delegated group"
+    settings = LocalSettings(
+        reader.matching("cgroup", r"auto|off|/.*", "auto", hint),
+        devices or physical_devices(),
+        reader.log_bytes(),
+        reader.choice("memory", _MEMORY),
+        reader.path("users"),
+    )
+    reader.raise_errors()
+    return settings
 
 
 class LocalExecutor(DiskExecutor[TrackedGeneration]):
     """Runs every generation under its own supervisor, which outlives the service.
 
     If ``lifeline``, the read end of a pipe, is given, generations end with the process that has the
-    write end. Raises InputError if a setting (see `settings`) is invalid, or the system isn't
-    Linux.
+    write end.
     """
 
-    def __init__(self, options: ExecutorOptions, lifeline: int | None = None) -> None:
+    def __init__(self, options: contract.ExecutorOptions, lifeline: int | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the local executor needs Linux's process control")
-        super().__init__(Path(options.directory), TrackedGeneration)
+        super().__init__(options, TrackedGeneration)
         self._settings = read_settings(options.settings)
         self._lifeline = lifeline
         self._bell_path = self.path / "bell"
@@ -83,22 +181,18 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             Path(self._settings.users) if self._settings.users else default_users
         )
         self._machine = MachineAllocator(sorted(os.sched_getaffinity(0)), self._settings.devices)
-        self._lock: FileLock | None = None
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
-        self._background = BackgroundTasks(log, options.failed)
-        self._launched: dict[int, tuple[str, int]] = {}
-        self._launch_errors: dict[tuple[str, int], str] = {}
-        """Why the supervisors of accepted generations couldn't be started."""
-        self._warnings: dict[tuple[str, int], str] = {}
-        """The last warning about each generation that a resync couldn't check."""
+        self._launched: set[int] = set()
+        self._launch_errors: dict[tuple[str, int], str] = {}  # of supervisors
+        self._warnings: dict[tuple[str, int], str] = {}  # the last one of each generation
         self._bell_bytes = b""
 
     @property
-    def capabilities(self) -> ExecutorCapabilities:
+    def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor; only root can isolate users."""
-        return ExecutorCapabilities(
+        return contract.ExecutorCapabilities(
             progress_files=True,
             observes=True,
             isolates_users=os.geteuid() == 0,
@@ -108,16 +202,12 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     @property
     def health_error(self) -> str | None:
         """Current failure of a background task or of a start; see `ReportsHealth`."""
-        launch_error = next(iter(self._launch_errors.values()), None)
-        return self._background.health_error or launch_error
+        return super().health_error or next(iter(self._launch_errors.values()), None)
 
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Acquire the directory's lock, and adopt generations that are still running.
-
-        Raises `ExecutorError` if another service uses the directory, or it isn't writable.
-        """
+        """Acquire the directory's lock, and adopt generations that are still running."""
         opening = asyncio.ensure_future(asyncio.to_thread(self._open))
         try:
             await asyncio.shield(opening)
@@ -128,7 +218,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             if isinstance(error, OSError):
                 message = f"{error.filename or self.path}: {error.strerror}"
                 hint = "check that it is a directory that this user can write"
-                raise ExecutorError(f"{message}; {hint}") from error
+                raise contract.ExecutorError(f"{message}; {hint}") from error
             raise
         asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
         resync = ("resync", self._resync, "resyncing with the running jobs")
@@ -137,12 +227,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     def _open(self) -> None:
         make_private(self.path)
-        self._lock = FileLock.try_acquire(self.path)
-        if self._lock is None:
-            raise ExecutorError(
-                f"{self.path} is in use by another service; stop it, or use another --data"
-            )
-        self._registry.open()
+        self._acquire_lock()
+        self._open_store()
         if not self._bell_path.is_fifo():  # backup tools may restore it as a file
             self._bell_path.unlink(missing_ok=True)
             os.mkfifo(self._bell_path, 0o600)
@@ -153,7 +239,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             name = f"shadowprice-{key_digest(str(self.path))[:12]}"
             self._cgroup = cgroups.find_or_create(name, parent)
             if parent and self._cgroup is None:
-                raise ExecutorError(
+                raise contract.ExecutorError(
                     f"cgroup={parent}, but this user can't create a control group of version 2 "
                     "there; delegate it (systemd: Delegate=yes), or set cgroup=auto"
                 )
@@ -161,12 +247,12 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         if self._memory in {"auto", "cgroup"}:
             can_limit = self._cgroup is not None and cgroups.enable_memory_controller(self._cgroup)
             if self._memory == "cgroup" and not can_limit:
-                raise ExecutorError(
+                raise contract.ExecutorError(
                     "memory=cgroup, but no control group of this user may limit memory; delegate "
                     "one (systemd: Delegate=memory), or set memory=rlimit"
                 )
             self._memory = "cgroup" if can_limit else "rlimit"
-        self._registry.load_existing()
+        self._load_existing()
 
     async def close(self) -> None:
         """Release the directory; running generations continue."""
@@ -185,17 +271,12 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             os.close(bell)
 
     def _release_lock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is None:
-            return
-        try:
-            if self._cgroup is not None:
-                with contextlib.suppress(OSError):  # not empty while generations run
-                    self._cgroup.rmdir()
-        finally:
-            lock.release()
+        if self._lock is not None and self._cgroup is not None:
+            with contextlib.suppress(OSError):  # not empty while generations run
+                self._cgroup.rmdir()
+        self._unlock()
 
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
         self._machine.set_servers(servers, self._registry.allocations)
 
@@ -205,46 +286,36 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     # ------------------------------------------------------------------ commands
 
-    async def start(self, spec: GenerationSpec) -> Receipt:
+    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
-            receipt, entry, refusal = await self._registry.start(
-                spec, partial(self._prepare, spec), self._files(spec)
-            )
+            receipt, entry, refusal = await self._accept_start(spec, partial(self._prepare, spec))
             if entry is not None:
                 if not refusal:
                     await asyncio.to_thread(self._launch, entry)
                 await self._poll(entry)
             return receipt
 
-    def _files(self, spec: GenerationSpec) -> JobFiles:
-        own = self._job_directory(spec)
-        return JobFiles(own / "work", partial(self._unpack, spec, own))
-
-    def _job_directory(self, spec: GenerationSpec) -> Path:
+    def _job_directory(self, spec: contract.GenerationSpec) -> Path:
         """Return the job's directory, which belongs to its user."""
         if spec.program.user:
             return self._users.job(key_digest(spec.job))
-        return self._registry.store.job(spec.job)
+        return self._store.job(spec.job)
 
-    def _unpack(self, spec: GenerationSpec, own: Path) -> UnpackFailure | None:
-        """Fill the job's directory; return the cause if that fails."""
-        owner = None
-        try:
-            if spec.program.user:
-                user = user_credentials(spec.program.user)
-                self._users.make(key_digest(spec.job), user)
-                owner = user["uid"], user["gid"]
-            else:
-                make_private(own)
-        except PlacementError as error:
-            return UnpackFailure(str(error), lasting=False)
-        except OSError as error:
-            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
-        return unpack_files(spec.archive, own / "work", owner)
+    def _make_job_directory(
+        self, spec: contract.GenerationSpec, directory: Path
+    ) -> tuple[int, int] | None:
+        if not spec.program.user:
+            return super()._make_job_directory(spec, directory)
+        user = user_credentials(spec.program.user)
+        self._users.make(key_digest(spec.job), user)
+        return user["uid"], user["gid"]
+
+    def _remove_job_files(self, job: str) -> None:
+        self._users.remove(key_digest(job))
 
     def _prepare(
-        self, spec: GenerationSpec, entry: TrackedGeneration
+        self, spec: contract.GenerationSpec, entry: TrackedGeneration
     ) -> tuple[dict[str, Any], str]:
         """Return a generation's plan, and a reason if it is refused."""
         try:
@@ -282,83 +353,23 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _launch(self, entry: TrackedGeneration) -> None:
         """Start a supervisor; if it doesn't claim the generation, a resync starts another."""
         entry.launched = time.monotonic()
-        output = str(entry.generation.path / "supervisor.log")
-        keep = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        words = [sys.executable, "-I", "-S", str(AGENT), str(entry.generation.path)]
-        file_actions: list[tuple[Any, ...]] = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, output, keep, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        if self._lifeline is not None:
-            words.append("3")
-            file_actions.append((os.POSIX_SPAWN_DUP2, self._lifeline, 3))
+        key = (entry.job, entry.number)
         try:
-            process = os.posix_spawn(
-                sys.executable,
-                words,
-                {
-                    name: os.environ[name]
-                    for name in ("LD_LIBRARY_PATH", "LANG")
-                    if name in os.environ
-                },
-                file_actions=file_actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
-            )
+            self._launched.add(children.spawn_supervisor(entry.generation.path, self._lifeline))
         except OSError as error:
-            reason = f"{error.filename or sys.executable}: {error.strerror}"
             text = (
                 f"failed to start the supervisor of generation {entry.number} of {entry.job!r}: "
-                f"{reason}"
+                f"{error.filename or sys.executable}: {error.strerror}"
             )
-            if self._launch_errors.get((entry.job, entry.number)) != text:
+            if self._launch_errors.get(key) != text:
                 log.warning("%s; retrying", text)
-            self._launch_errors[entry.job, entry.number] = text
-            return
-        self._launch_errors.pop((entry.job, entry.number), None)
-        self._launched[process] = (entry.job, entry.number)
-
-    async def stop(
-        self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
-        """Stop a generation; see `Executor.stop`."""
-        async with self._registry.job_lock(job):
-            receipt, entry = await self._registry.stop(command, job, generation, grace)
-            if entry is not None:
-                await self._poll(entry)
-                self._signal(entry)
-            return receipt
-
-    def _signal(self, entry: TrackedGeneration) -> None:
-        """Send SIGTERM to the supervisor of a stopped generation, so that it reads the command."""
-        if entry.stop_ordered:
-            self._send(entry, signal.SIGTERM)
-
-    @staticmethod
-    def _send(entry: TrackedGeneration, number: signal.Signals) -> None:
-        """Send a signal to the supervisor of a generation, if it lives.
-
-        The start time excludes another process with a reused pid.
-        """
-        if entry.phase not in {LAUNCHING, RUNNING}:
-            return
-        pid, started = entry.state.get("supervisor"), entry.state.get("began")
-        if not isinstance(pid, int) or entry.state.get("boot") != boot_id():
-            return
-        with contextlib.suppress(ProcessLookupError):
-            handle = os.pidfd_open(pid)
-            try:
-                if start_time(pid) == started:
-                    signal.pidfd_send_signal(handle, number)
-            finally:
-                os.close(handle)
+            self._launch_errors[key] = text
+        else:
+            self._launch_errors.pop(key, None)
 
     # ------------------------------------------------------------------ following
 
     def _on_bell(self) -> None:
-        """Read the bell, and poll the generations that it names."""
         with contextlib.suppress(BlockingIOError):
             self._bell_bytes += os.read(self._bell, 65_536)
         *lines, self._bell_bytes = self._bell_bytes.split(b"\n")
@@ -371,15 +382,15 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     async def _poll(self, entry: TrackedGeneration) -> None:
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
-        await self._registry.refresh(entry)
+        await super()._poll(entry)
         if entry.stop_ordered:
-            self._signal(entry)
+            children.signal_supervisor(entry.state, signal.SIGTERM)
 
-    async def progress(self) -> Sequence[Progressed]:
+    async def progress(self) -> Sequence[contract.Progressed]:
         """Poll progress files; see `PollsProgress`."""
         return await self._polls.poll(self._progress())
 
-    async def _progress(self) -> list[Progressed]:
+    async def _progress(self) -> list[contract.Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
             entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]
@@ -397,7 +408,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(process, os.WNOHANG)[0]:
                     continue
-            del self._launched[process]
+            self._launched.discard(process)
         unexpected: list[Exception] = []
         live = {(entry.job, entry.number): entry for entry in self._registry.live}
         for recorded in (self._launch_errors, self._warnings):
@@ -422,34 +433,31 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._warnings[entry.job, entry.number] = text
 
     def _check_supervisor(self, entry: TrackedGeneration) -> None:
-        """Restart a missing supervisor, or end the generation that it left behind.
-
-        A supervisor that a signal stopped continues: it would never report the end, nor stop.
-        """
+        """Restart a missing supervisor, or end the generation that it left behind."""
         generation = entry.generation
         try:
             lock = generation.try_lock()
         except FileNotFoundError:  # not yet accepted, or already forgotten
-            if entry.phase in {LAUNCHING, RUNNING} and self._has_directory():
+            if entry.phase in {Phase.LAUNCHING, Phase.RUNNING} and self._has_directory():
                 self._end_without_records(entry)
             return
         if lock is None:
             if children.is_stopped(entry.state.get("supervisor", 0)):
-                self._send(entry, signal.SIGCONT)
+                children.signal_supervisor(entry.state, signal.SIGCONT)
             return
         with lock:
             try:
                 # Read again: the cached state may precede the claim.
                 state = generation.state()
             except ValueError:
-                state = {**entry.state, "phase": DAMAGED}
+                state = {**entry.state, "phase": Phase.DAMAGED}
         phase, cause = state["phase"], "its supervisor was killed"
         plan = self._read_plan(entry)
-        if phase == ACCEPTED and plan is not None:
+        if phase == Phase.ACCEPTED and plan is not None:
             if time.monotonic() - entry.launched > CLAIM_TIMEOUT_SECONDS:
                 self._launch(entry)
             return
-        if phase == ACCEPTED:  # no supervisor can read what to run
+        if phase == Phase.ACCEPTED:  # no supervisor can read what to run
             claimed = generation.claim({})
             if claimed is None:
                 return
@@ -469,10 +477,11 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     def _end_without_records(self, entry: TrackedGeneration) -> None:
         """End a generation whose directory was deleted, for example by its own job."""
-        self._send(entry, signal.SIGKILL)  # its supervisor couldn't record the end
+        # Its supervisor couldn't record the end.
+        children.signal_supervisor(entry.state, signal.SIGKILL)
         if self._kill_processes({}, entry.state):
             reason = "its records were deleted, and the generation with it"
-            lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            lost = {"phase": Phase.ENDED, "at": time.time(), "ending": "lost", "reason": reason}
             entry.generation.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             GenerationDirectory.create(entry.generation.path, {}, {**entry.state, **lost})
 
@@ -486,18 +495,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     @staticmethod
     def _kill_processes(plan: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-        """Kill the processes of an abandoned generation; return whether none remain.
-
-        Without a plan, only those in the sessions that its state names are found.
-        """
+        """Kill the processes of an abandoned generation; return whether none remain."""
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
-        leaders = [
-            (process, started)
-            for process, started in state.get("processes", {}).values()
-            if started is not None
-        ]
         for _ in range(50):
-            remaining = children.find_by_sessions(leaders)
+            remaining = children.find_by_sessions(state.get("processes", {}).values())
             if group is not None:
                 remaining |= set(cgroups.list_processes(group))
             if plan:
@@ -513,51 +514,15 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             time.sleep(0.02)
         return False
 
-    def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[contract.Report]:
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch()
 
-    # ------------------------------------------------------------------ retention and queries
-
-    async def delete_job_data(self, job: str) -> None:
-        """Remove the files of a finished job."""
-        async with self._registry.job_lock(job):
-            if await self._registry.delete_job_data(job):
-                try:
-                    await asyncio.to_thread(self._users.remove, key_digest(job))
-                except OSError as error:
-                    raise ExecutorError(f"{self.path}: {error}") from error
-
-    async def logs(
-        self,
-        job: str,
-        generation: int | None = None,
-        process: str = "worker-0",
-        *,
-        start: int | None = None,
-        max_bytes: int = 65_536,
-    ) -> LogChunk:
-        """Return a chunk of a process's log; see `Executor.logs`."""
-        return await asyncio.to_thread(self._logs, job, generation, process, start, max_bytes)
-
-    def _logs(
-        self, job: str, number: int | None, process: str, start: int | None, max_bytes: int
-    ) -> LogChunk:
-        numbers = self._registry.store.generations(job)
-        if number is None:
-            number = max(
-                (candidate for candidate in numbers if self._registry.has_logs(job, candidate)),
-                default=0,
-            )
-        if number not in numbers:
-            raise KeyError(f"{process} of generation {number}")
-        return self._registry.read_log(job, number, process, start, max_bytes)
-
-    async def observe(self) -> tuple[ObservedJob, ...]:
+    async def observe(self) -> tuple[contract.ObservedJob, ...]:
         """Return the jobs that run on this machine; see `observation`."""
         own = [
             entry.to_status()
             for entry in self._registry.in_acceptance_order
-            if entry.phase == RUNNING or entry.is_finished
+            if entry.phase == Phase.RUNNING or entry.is_finished
         ]
         return await asyncio.to_thread(observe_jobs, own, self._machine.slice_of)

@@ -1,24 +1,95 @@
-"""Plans for supervisors: command, environment and limits of every process."""
+"""Plans for supervisors: user, command, environment and limits of every process.
+
+To run jobs as other users, the service has to be root. These users can't enter the executor's own
+directory, so the files of their jobs (work, checkpoints, progress) are in a separate tree. Root
+owns the directory of each job there, so that the user can't replace its entries by links. The user
+owns only the directories inside.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import pwd
 import secrets
+import shutil
 import socket
+import stat
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import build_environment, inherited_environment
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
-from shadowprice.executors.generations.placement_checks import RENDEZVOUS_PORTS, PlacementError
 from shadowprice.executors.local.machine import ProcessAllocation
+from shadowprice.executors.processes import (
+    RENDEZVOUS_PORTS,
+    PlacementError,
+    build_environment,
+    inherited_environment,
+)
+from shadowprice.uploads.unpacking import remove_unpacked
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
-_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20
-"""With a lower limit, programs can't start."""
+_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20  # with a lower limit, programs can't start
+
+
+def user_credentials(name: str) -> dict[str, Any]:
+    """Return uid, gid, groups and variables of a user; raise `PlacementError` if not permitted."""
+    if os.geteuid() != 0:
+        raise PlacementError(
+            "the service doesn't run as root, so its jobs can't run as other users"
+        )
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise PlacementError(f"this machine has no user {name!r}") from None
+    if entry.pw_uid == 0:
+        raise PlacementError("jobs may not run as root")
+    return {
+        "uid": entry.pw_uid,
+        "gid": entry.pw_gid,
+        "groups": [group for group in os.getgrouplist(name, entry.pw_gid) if group != 0],
+        "environment": {
+            "HOME": entry.pw_dir,
+            "USER": name,
+            "LOGNAME": name,
+            "SHELL": entry.pw_shell or "/bin/sh",
+        },
+    }
+
+
+class UserJobDirs:
+    """Directories of jobs that run as other users; ``root`` is created if missing."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def job(self, key: str) -> Path:
+        """Return the directory of a job."""
+        return self._root / key
+
+    def make(self, key: str, user: dict[str, Any]) -> None:
+        """Create a job's directories; raise OSError if others than root can write to the tree."""
+        self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        status = os.lstat(self._root)
+        open_to_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or open_to_others:
+            reason = "must belong to root and be writable only by root"
+            raise PermissionError(errno.EPERM, reason, str(self._root))
+        self.job(key).mkdir(mode=0o711, exist_ok=True)
+        self.job(key).chmod(0o711)  # regardless of the umask
+        self._root.chmod(0o711)
+        for name in ("work", "checkpoints", "progress"):
+            folder = self.job(key) / name
+            folder.mkdir(mode=0o700, exist_ok=True)
+            os.chown(folder, user["uid"], user["gid"], follow_symlinks=False)
+
+    def remove(self, key: str) -> None:
+        """Remove the directories of a job."""
+        remove_unpacked(self.job(key) / "work")
+        shutil.rmtree(self.job(key), ignore_errors=True)
 
 
 def build_launch_plan(
@@ -36,11 +107,8 @@ def build_launch_plan(
 ) -> dict[str, Any]:
     """Return the plan of a generation as JSON-compatible values.
 
-    ``job_directory`` is the default parent of the job's working and checkpoint directories.
-    ``port`` is the rendezvous port of its processes on this machine. ``bell`` is the executor's
-    named pipe, through which supervisors notify it. ``memory`` is ``cgroup``, ``rlimit`` or
-    ``off``. ``user`` is from `users.user_credentials`; None runs the processes as the executor's
-    user.
+    ``port`` is the rendezvous port of its processes on this machine. ``memory`` is ``cgroup``,
+    ``rlimit`` or ``off``. ``user`` is from `user_credentials`; None for the executor's own.
     """
     execution = secrets.token_hex(16)
     checkpoints = spec.checkpoint_dir or str(job_directory / "checkpoints")
@@ -90,10 +158,7 @@ def build_launch_plan(
 
 
 def free_port(taken: Container[int]) -> int:
-    """Return a port of this machine that is free and not in ``taken``.
-
-    Raises `PlacementError` if none of 200 random ports is free.
-    """
+    """Return a free port that isn't in ``taken``, or raise `PlacementError`."""
     draw = SystemRandom()
     for _ in range(200):
         port = draw.choice(RENDEZVOUS_PORTS)

@@ -12,11 +12,12 @@ from typing import Any, Final
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import whole_parts
 from shadowprice.executors.contract import GenerationSpec, ServerInfo
-from shadowprice.executors.environment import Process, list_processes
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.placement_checks import (
+from shadowprice.executors.processes import (
     PlacementError,
+    Process,
     gpu_millis,
+    list_processes,
     process_demand,
 )
 
@@ -24,11 +25,8 @@ _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 _NVIDIA_NODES: Final = Path("/dev")
 _AMD: Final = Path("/sys/class/kfd/kfd/topology/nodes")
 
-MAX_NUMBER_DIGITS: Final = 9
-"""Maximum digits of a device number in a variable; longer ones are invalid."""
-
-MAX_FAKE_DEVICES: Final = 4_096
-"""Maximum number of simulated GPUs of a server, on a machine without GPUs."""
+MAX_NUMBER_DIGITS: Final = 9  # of a device number in a variable; longer ones are invalid
+MAX_FAKE_DEVICES: Final = 4_096  # simulated GPUs of a server on a machine without GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,8 @@ class ProcessAllocation:
 def physical_devices() -> tuple[str, ...] | None:
     """Return the GPUs that this process may use, by number or UUID; None if nothing names any.
 
-    These are the GPUs that a driver lists, as far as the environment doesn't hide them by
-    ``NVIDIA_VISIBLE_DEVICES``, ``ROCR_VISIBLE_DEVICES``, ``HIP_VISIBLE_DEVICES`` or
-    ``CUDA_VISIBLE_DEVICES``. Without a driver, the environment alone names them.
+    These are the GPUs that a driver lists, as far as variables of the environment don't hide them.
+    Without a driver, the environment alone names them.
     """
     nvidia = _nvidia_devices()
     outer = os.environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
@@ -110,10 +107,7 @@ def _nvidia_devices() -> tuple[str, ...]:
 
 
 def _nvidia_nodes() -> tuple[str, ...]:
-    """Return the numbers of the GPUs that have a device node of NVIDIA's driver.
-
-    Inside a container these are the GPUs that its runtime injected; CUDA numbers them from 0.
-    """
+    """Return the numbers of the GPUs with a device node, as a container's runtime injects them."""
     return tuple(str(number) for number, _ in enumerate(_NVIDIA_NODES.glob("nvidia[0-9]*")))
 
 
@@ -129,15 +123,12 @@ def _amd_devices() -> tuple[str, ...]:
 
 
 class MachineAllocator:
-    """Cores and devices of this machine, divided into servers.
+    """Cores and devices of this machine, divided into servers, which keep them.
 
-    Servers get cores and devices in the order in which they are first configured, and keep them. A
-    server whose generations hold devices from before a restart gets these first. If the servers
-    have more cores than the machine, they share cores in rotation. Servers never share devices. On
-    a machine without devices, numbers simulate up to `MAX_FAKE_DEVICES` devices of a server.
-
-    ``cores`` and ``devices`` are those to allocate. ``devices`` is empty if all are hidden from
-    this process, and None if the machine has none.
+    A server whose generations hold devices from before a restart gets these first. If the servers
+    have more cores than the machine, they share cores in rotation. Servers never share devices.
+    ``devices`` is empty if all are hidden from this process, and None if the machine has none; then
+    numbers simulate up to `MAX_FAKE_DEVICES` devices of a server.
     """
 
     def __init__(self, cores: Sequence[int], devices: Sequence[str] | None) -> None:
@@ -151,10 +142,7 @@ class MachineAllocator:
     def set_servers(
         self, servers: Iterable[ServerInfo], held: Iterable[Mapping[str, Any]] = ()
     ) -> None:
-        """Set all servers; unchanged ones keep their cores and devices.
-
-        ``held`` has the `ProcessAllocation.record` of the processes of running generations.
-        """
+        """Set all servers; ``held`` has the `ProcessAllocation.record` of running processes."""
         by_name = {server.name: server for server in servers}
         for name in self._slices.keys() - by_name.keys():
             del self._slices[name]
@@ -186,10 +174,7 @@ class MachineAllocator:
         }
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the whole devices of each server that is configured with GPUs.
-
-        The mapping is the same object until the next `set_servers`.
-        """
+        """Return the whole devices of each server with GPUs, until `set_servers` one object."""
         return self._available
 
     def _held_devices(
@@ -233,11 +218,7 @@ class MachineAllocator:
     def allocate(
         self, spec: GenerationSpec, held: Iterable[Mapping[str, Any]]
     ) -> tuple[ProcessAllocation, ...]:
-        """Allocate cores and devices to every process of a generation.
-
-        ``held`` has the `ProcessAllocation.record` of the processes of other generations. Raises
-        `PlacementError` if a server is unknown, or has too few free devices.
-        """
+        """Allocate cores and devices to every process, or raise `PlacementError`."""
         busy_cores: Counter[int] = Counter()
         used: Counter[str] = Counter()
         for record in held:

@@ -2,6 +2,6 @@
 
 `executor` implements the contract and doesn't import ray. `bridge` is a separate process that talks
 to Ray, so that a failing raylet or head can't end the service. `agent` is the code of the actors on
-the nodes. It uses the local executor's supervisor, which `bundle` ships, so that nodes need only
-Ray. `nodes` maps Ray nodes to servers, and `controller` drives one generation.
+the nodes. It uses the local executor's supervisor, whose sources `bridge_client` passes on, so that
+nodes need only Ray. `launch_plan` maps Ray nodes to servers, and `controller` drives a generation.
 """

@@ -1,6 +1,6 @@
 """Code that runs on the nodes: one actor per process, and cleanup after an actor died.
 
-It is sent by value, together with the supervisor's sources (`bundle`), so nodes need only Ray. It
+It is sent by value, together with the supervisor's sources (bundle), so nodes need only Ray. It
 uses only the standard library and Ray's runtime context.
 
 An actor starts its process at most once, on `go`, which creates the directory of the process. When
@@ -24,13 +24,9 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-IDLE_TIMEOUT_SECONDS = 180.0
-"""Seconds that an actor waits for `go` before it exits, so that unused actors don't remain."""
-
+IDLE_TIMEOUT_SECONDS = 180.0  # of an actor without `go`, so that unused ones end
 POLL_SECONDS = 0.1  # seconds between polls of a supervisor's state
-
 CLAIM_TIMEOUT_SECONDS = 60.0  # maximum seconds for a supervisor to start
-
 IDLE = "idle"  # version that is reported before `go`
 DAMAGED = "damaged"  # version that is reported if the state of a process can't be read
 
@@ -40,11 +36,7 @@ _MAX_PROGRESS_BYTES = 65_536  # a file with more is invalid, see `TrackedGenerat
 
 
 def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
-    """Write the supervisor's sources if they are missing, and make them importable.
-
-    ``root`` is the executor's directory on this node, created if missing. ``bundle`` has the
-    sources by path, and ``digest`` identifies them.
-    """
+    """Write the supervisor's sources (``bundle``) if they are missing, and make them importable."""
     base = Path(root)
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = base.lstat()
@@ -71,16 +63,17 @@ def _generation_module() -> Any:
     return generation
 
 
-class ProcessActor:
-    """Starts one process on its node, and reports its state.
+def _children_module() -> Any:
+    from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
 
-    ``place`` has ``root``, ``digest`` and ``bundle`` of `prepare_code`, and ``key``, a unique name
-    of this process of this generation.
-    """
+    return children
+
+
+class ProcessActor:
+    """Starts one process on its node, and reports its state."""
 
     def __init__(self, place: dict[str, Any]) -> None:
         prepare_code(place["root"], place["digest"], place["bundle"])
-        self._code = Path(place["root"]) / "code" / place["digest"]
         self._path = Path(place["root"]) / "parts" / place["key"]
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -101,10 +94,8 @@ class ProcessActor:
     ) -> dict[str, Any]:
         """Check and create directories, and return the node's address, environment, GPUs and port.
 
-        Returns ``error`` instead if a directory isn't usable. ``base`` is a directory that the
-        service and all nodes share, whose file ``.shadowprice-id`` has the content ``token``; if
-        empty, the check is skipped. ``folders`` are created. ``inherit`` are names of environment
-        variables to return, besides ``LC_*``.
+        Returns ``error`` instead if a directory isn't usable. If all nodes share the directory
+        ``base``, its file ``.shadowprice-id`` has the content ``token``.
         """
         import ray  # noqa: PLC0415  # the node's version
 
@@ -132,57 +123,34 @@ class ProcessActor:
         }
 
     def go(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """Start the process unless it has been started already; return its state.
-
-        ``plan`` is as in `local.launch_plan.build_launch_plan`, for one process. Returns ``error``
-        instead if the node's disk or system refuses; then the actor stays idle.
-        """
+        """Start the process unless it has been started already; return its state, or ``error``."""
         with self._lock:
             if self._go_received:
                 return self.look()
             generation = _generation_module()
-            state = {"phase": generation.ACCEPTED, "command": 0, "agent": os.getpid()}
+            state = {"phase": generation.Phase.ACCEPTED, "command": 0, "agent": os.getpid()}
             state |= {"accepted": time.time(), "at": time.time()}
             plan["processes"][0]["environment"]["SHADOWPRICE_PROGRESS_FILE"] = str(
                 self._path / "progress.json"
             )
             try:
                 record = generation.GenerationDirectory.create(self._path, plan, state)
-                self._launch(sys.executable)
+                self._launch()
             except OSError as error:  # a full disk, or too many processes
                 shutil.rmtree(self._path, ignore_errors=True)
                 return {"error": f"{error.filename or self._path}: {error.strerror}"}
             self._go_received = True
             self._claim_deadline = time.monotonic() + CLAIM_TIMEOUT_SECONDS
-        while record.state()["phase"] in {generation.ACCEPTED, generation.LAUNCHING}:
+        while record.state()["phase"] in {generation.Phase.ACCEPTED, generation.Phase.LAUNCHING}:
             if time.monotonic() > self._claim_deadline:
                 raise TimeoutError("its supervisor did not start")
             time.sleep(0.01)
         return self.look()
 
-    def _launch(self, python: str) -> None:
+    def _launch(self) -> None:
         reading, self._lifeline = os.pipe2(os.O_CLOEXEC)
-        log = str(self._path / "supervisor.log")
-        program = str(self._code / "shadowprice" / "executors" / "ray" / "part.py")
         try:
-            child = os.posix_spawn(
-                python,
-                [python, "-I", "-S", program, str(self._path), "3"],
-                {
-                    name: os.environ[name]
-                    for name in ("LD_LIBRARY_PATH", "LANG")
-                    if name in os.environ
-                },
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, reading, 3),
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                    *([(os.POSIX_SPAWN_CLOSE, reading)] if reading > 3 else []),
-                ],
-                setsigmask=(),
-                setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
-            )
+            child = _children_module().spawn_supervisor(self._path, reading, detach=True)
         finally:
             os.close(reading)
         with contextlib.suppress(ChildProcessError):
@@ -217,9 +185,9 @@ class ProcessActor:
     def _is_abandoned(self, found: dict[str, Any]) -> bool:
         """Return whether the supervisor died without a result, or didn't start in time."""
         generation = _generation_module()
-        phases = {generation.LAUNCHING, generation.RUNNING}
+        phases = {generation.Phase.LAUNCHING, generation.Phase.RUNNING}
         if time.monotonic() > self._claim_deadline:
-            phases.add(generation.ACCEPTED)
+            phases.add(generation.Phase.ACCEPTED)
         damaged = found["version"] == DAMAGED
         if not damaged and (found["state"] is None or found["state"]["phase"] not in phases):
             return False
@@ -235,22 +203,10 @@ class ProcessActor:
 
     def stop(self, command: int, grace: float) -> None:
         """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
-        generation = _generation_module()
         record = self._generation()
         record.request_stop(command, max(0.0, grace), time.time())
-        state = record.state()
-        pid, started = state.get("supervisor"), state.get("began")
-        if state["phase"] not in {generation.LAUNCHING, generation.RUNNING}:
-            return
-        with contextlib.suppress(OSError, TypeError):
-            handle = os.pidfd_open(pid)
-            try:
-                if generation.start_time(pid) == started:
-                    signal.pidfd_send_signal(handle, signal.SIGTERM)
-                    # A job may have sent SIGSTOP to the supervisor.
-                    signal.pidfd_send_signal(handle, signal.SIGCONT)
-            finally:
-                os.close(handle)
+        # A job may have sent SIGSTOP to the supervisor.
+        _children_module().signal_supervisor(record.state(), signal.SIGTERM, signal.SIGCONT)
 
     def logs(
         self, process: str, start: int | None, max_bytes: int, complete: bool
@@ -300,14 +256,11 @@ def read_segment_chunk(path: str, name: str, offset: int) -> str:
 def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any]:
     """Clean up after a dead actor, on its node: kill its processes, and return the result.
 
-    ``patience`` is in seconds, for the supervisor, which kills its processes when its lifeline
-    closes. In the result, ``known`` is true if the process was ever started here, ``cleared``
-    if none of its processes runs, and ``state`` is its last state.
+    In the result, ``known`` is true if the process was ever started here, ``cleared`` if none of
+    its processes runs, and ``state`` is its last state.
     """
     prepare_code(place["root"], place["digest"], place["bundle"])
-    generation = _generation_module()
-    from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
-
+    generation, children = _generation_module(), _children_module()
     path = Path(place["root"]) / "parts" / place["key"]
     if not (path / "state").exists():
         shutil.rmtree(path, ignore_errors=True)  # of a `go` that was interrupted
@@ -323,22 +276,18 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
         try:
             state = record.state()
         except ValueError:
-            state = {"phase": generation.DAMAGED}
+            state = {"phase": generation.Phase.DAMAGED}
         phase = state["phase"]
         remaining = children.find_by_execution_id(place["key"])
         is_over = phase in generation.TERMINAL_PHASES or state.get("boot") != generation.boot_id()
         if not is_over:  # otherwise its pids may belong to other processes
-            remaining |= children.find_by_sessions(
-                (process, started)
-                for process, started in state.get("processes", {}).values()
-                if started is not None
-            )
+            remaining |= children.find_by_sessions(state.get("processes", {}).values())
         if remaining:
             for process in remaining:
                 children.signal_process(process, signal.SIGKILL)
             time.sleep(0.05)
             continue
-        if phase == generation.ACCEPTED:
+        if phase == generation.Phase.ACCEPTED:
             claim = record.claim({})  # prevents a late supervisor from starting
             if claim is None:
                 continue
@@ -368,11 +317,7 @@ def _free_port() -> int:
 
 
 def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
-    """Return a progress file's content and modification time, and a version of them.
-
-    The job controls the path: it may be a link, a pipe, or a huge file. Bytes
-    that aren't UTF-8 are escaped as surrogates.
-    """
+    """Return content, time and version of a progress file, which may be a link, a pipe, or huge."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -30,14 +31,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
-SLOW_THREADS: Final = 256
-"""Threads of their own for requests that may wait for a minute, so that others never wait."""
+SLOW_THREADS: Final = 256  # for requests that may wait for a minute, so that others never do
 
 _SLOW_REQUESTS: Final = frozenset({"create", "clear", "collect"})
 _SLOW_METHODS: Final = frozenset({"go", "retire"})
 
 LONG_POLL_SECONDS: Final = 20.0  # timeout in seconds of an actor's long poll
-
 CALL_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of a call to an actor
 
 _ACTOR_CONCURRENCY: Final = 8
@@ -48,10 +47,7 @@ class ActorGoneError(Exception):
 
 
 class Bridge:
-    """Handles requests.
-
-    ``send`` sends a response or an event.
-    """
+    """Handles requests; ``send`` sends a response or an event."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
@@ -109,11 +105,7 @@ class Bridge:
         prepare: Mapping[str, Any],
         patience: float,
     ) -> dict[str, Any]:
-        """Create an actor on a node, and return the node's properties.
-
-        Returns the result of `agent.ProcessActor.prepared`, or ``error`` if Ray didn't place the
-        actor within ``patience`` seconds.
-        """
+        """Create an actor on a node; return the result of its `prepared`, or ``error``."""
         actor = (
             ray.remote(agent.ProcessActor)
             .options(
@@ -171,10 +163,7 @@ class Bridge:
         return self._call(name, method, *arguments)
 
     def do_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
-        """Return current progress of the processes whose actors respond in time.
-
-        ``names`` are the actors' names. ``timeout`` is their common timeout in seconds.
-        """
+        """Return current progress of the processes whose actors respond in time."""
         if not self._looking.acquire(blocking=False):
             return {}  # Ray is blocked; let only one thread wait
         try:
@@ -195,11 +184,9 @@ class Bridge:
             if actor is not None and name not in self._polls:  # one request to a stuck actor
                 self._polls[name] = actor.look.remote()
         requests = {self._polls[name]: name for name in names if name in self._polls}
-        ready = (
-            ray.wait(list(requests), num_returns=len(requests), timeout=timeout)[0]
-            if requests
-            else []
-        )
+        if not requests:
+            return {}
+        ready, _ = ray.wait(list(requests), num_returns=len(requests), timeout=timeout)
         progress: dict[str, list[Any] | None] = {}
         for reference in ready:
             name = requests[reference]
@@ -215,24 +202,18 @@ class Bridge:
         self._actors.pop(name, None)
 
     def do_collect(self, name: str, into: str) -> str:
-        """Copy the log of an ended process into a directory of this machine.
-
-        Returns why the log is lost, empty if it isn't.
-        """
+        """Copy the log of an ended process to this machine; return why it is lost, if it is."""
         return self._copy_log(
             Path(into),
-            lambda: self._call(name, "segments"),
-            lambda file, offset: self._call(name, "piece", file, offset),
+            partial(self._call, name, "segments"),
+            partial(self._call, name, "piece"),
         )
 
     @staticmethod
     def _copy_log(
         into: Path, sizes: Callable[[], dict[str, int]], read: Callable[[str, int], str]
     ) -> str:
-        """Copy a log; return why it is lost if a disk fails, because a generation must still end.
-
-        Errors that a retry may overcome are raised.
-        """
+        """Copy a log; return why it is lost if a disk fails: a generation must still end."""
         try:
             for name, size in sizes().items():
                 path = into / Path(name).name
@@ -260,11 +241,7 @@ class Bridge:
         return ray.get(task.remote(*arguments), timeout=CALL_TIMEOUT_SECONDS)
 
     def do_clear(self, name: str, node: str, into: str) -> dict[str, Any]:
-        """Clean up after a dead actor on its node; copy the log, and remove it there.
-
-        The log isn't copied if ``into`` is empty. Adds ``log_error`` to the result of
-        `agent.clean_up_dead_actor`: why the log is lost, empty if it isn't.
-        """
+        """Clean up after a dead actor on its node; move its log if ``into`` is given."""
         place = {**self._place, "key": name}
         result = {**self._on(node, agent.clean_up_dead_actor, place, 20.0), "log_error": ""}
         if result["known"] and result["cleared"]:
@@ -272,10 +249,8 @@ class Bridge:
             if into:
                 result["log_error"] = self._copy_log(
                     Path(into),
-                    lambda: self._on(node, agent.list_log_segments, path),
-                    lambda file, offset: self._on(
-                        node, agent.read_segment_chunk, path, file, offset
-                    ),
+                    partial(self._on, node, agent.list_log_segments, path),
+                    partial(self._on, node, agent.read_segment_chunk, path),
                 )
             self._on(node, agent.remove, [path])
         return result
@@ -295,13 +270,10 @@ class Bridge:
             with contextlib.suppress(queue.Empty):
                 while True:
                     name, version = self._following.get(timeout=0.0 if waiting else 3600.0)
-                    if name in self._actors and name not in {
-                        followed for followed, _ in waiting.values()
-                    }:
-                        waiting[self._actors[name].wait.remote(version, LONG_POLL_SECONDS)] = (
-                            name,
-                            version,
-                        )
+                    followed = {other for other, _ in waiting.values()}
+                    if name in self._actors and name not in followed:
+                        request = self._actors[name].wait.remote(version, LONG_POLL_SECONDS)
+                        waiting[request] = (name, version)
             if not waiting:
                 continue
             ready, _ = ray.wait(list(waiting), num_returns=1, timeout=0.1)
@@ -323,10 +295,7 @@ class Bridge:
 
 
 def _stop_error_polling() -> None:
-    """Stop the driver's thread that polls for remote errors and prints them.
-
-    While the head is away, the thread polls without a pause and takes a full core.
-    """
+    """Stop the driver's thread for remote errors: it takes a core while the head is away."""
     worker = getattr(ray._private.worker, "global_worker", None)
     stopped = getattr(worker, "threads_stopped", None)
     if stopped is not None:

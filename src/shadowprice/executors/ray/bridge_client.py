@@ -1,30 +1,99 @@
-"""The service's end of the connection to the bridge process, which may die."""
+"""The service's end of the connection to the bridge process, and what it needs without Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import json
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.contract import ExecutorError
 
-log = logging.getLogger("shadowprice.executors")
+_ROOT: Final = "shadowprice"
+_MODULES: Final = (
+    "executors/supervision/agent.py",
+    "executors/supervision/cgroups.py",
+    "executors/supervision/children.py",
+    "executors/generations/disk.py",
+    "executors/generations/generation.py",
+    "executors/generations/logs.py",
+    "executors/supervision/supervisor.py",
+    "executors/generations/outcome.py",
+)
+_PACKAGES: Final = ("", "executors/", "executors/generations/", "executors/supervision/")
 
+log = logging.getLogger("shadowprice.executors")
+PROBE_TIMEOUT_SECONDS: Final = 5.0
+MAX_CONNECT_ATTEMPTS: Final = 3  # because some Ray Client servers crash; see `is_transient`
 MAX_RESPONSE_BYTES: Final = 32 << 20  # maximum bytes of a response
 
 
-class BridgeClient:
-    """A connection to a running bridge.
+@cache
+def source_files() -> dict[str, str]:
+    """Return the files that a node needs, by path; they import only the standard library."""
+    # Empty, because the real ones may import modules that the nodes lack.
+    texts = {f"{_ROOT}/{package}__init__.py": "" for package in _PACKAGES}
+    root = files(_ROOT)
+    for module in _MODULES:
+        texts[f"{_ROOT}/{module}"] = root.joinpath(module).read_text(encoding="utf-8")
+    return texts
 
-    ``log`` is the file for the bridge's output. ``event`` receives each event.
-    """
+
+@cache
+def bundle_digest() -> str:
+    """Return the digest of the bundle."""
+    content = "\0".join(f"{path}\0{text}" for path, text in sorted(source_files().items()))
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether a retry may succeed: some of Ray Client's servers crash as they start."""
+    return "Starting Ray client server failed" in str(error)
+
+
+def parse_endpoint(address: str) -> tuple[str, int] | None:
+    """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, None otherwise."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def probe(address: str) -> str:
+    """Return why connecting to an address fails, without a minute of Ray's retries; else empty."""
+    target = parse_endpoint(address)
+    if target is None:
+        return ""
+    try:
+        with socket.create_connection(target, PROBE_TIMEOUT_SECONDS):
+            return ""
+    except TimeoutError:
+        return "it does not answer"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def last_head_address() -> str:
+    """Return the address of this machine's last cluster, which may have crashed, or nothing."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # Ray's own rule
+    try:
+        return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+class BridgeClient:
+    """A connection to a running bridge; ``event`` receives each event."""
 
     def __init__(self, log: Path, event: Callable[[dict[str, Any]], None]) -> None:
         self._log = log
@@ -80,11 +149,7 @@ class BridgeClient:
             self._pending.clear()
 
     async def call(self, what: str, limit: float | None = None, **more: Any) -> Any:
-        """Send the request ``what`` and return the bridge's response.
-
-        ``limit`` is a timeout in seconds, and ``more`` the arguments of the request. Raises
-        `BridgeError` if the request fails, or the bridge has ended.
-        """
+        """Send a request, and return its result or raise `BridgeError` after ``limit`` seconds."""
         if not self.is_running or self._process is None or self._process.stdin is None:
             raise BridgeError("not connected to Ray", "Closed")
         number = next(self._numbers)
@@ -122,11 +187,7 @@ class BridgeClient:
 
 
 class BridgeError(ExecutorError):
-    """A request to the bridge failed.
-
-    ``kind`` is the type name of the bridge's exception, ``Closed`` if the bridge has ended, or
-    ``Timeout`` if it didn't respond.
-    """
+    """A request failed; ``kind`` is the bridge's exception, ``Closed`` or ``Timeout``."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)

@@ -16,34 +16,23 @@ import time
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import INHERITED_VARIABLES, Process, list_processes
-from shadowprice.executors.generations.generation import (
-    ACCEPTED,
-    DAMAGED,
-    ENDED,
-    LAUNCHING,
-    REFUSED,
-    RUNNING,
-    own_identity,
-)
-from shadowprice.executors.generations.placement_checks import gpu_millis, process_demand
-from shadowprice.executors.generations.process_exits import (
-    ProcessExit,
-    is_outcome_final,
-    outcome_from_exits,
+from shadowprice.executors.generations.generation import Phase, own_identity
+from shadowprice.executors.generations.outcome import outcome_from_exits
+from shadowprice.executors.processes import (
+    INHERITED_VARIABLES,
+    Process,
+    gpu_millis,
+    list_processes,
+    process_demand,
 )
 from shadowprice.executors.ray.agent import IDLE
 from shadowprice.executors.ray.bridge_client import BridgeError
-from shadowprice.executors.ray.launch_plan import build_process_plan
-from shadowprice.executors.ray.nodes import actor_resources
-from shadowprice.executors.ray.session import RaySession
-from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
+from shadowprice.executors.ray.launch_plan import actor_resources, build_process_plan
+from shadowprice.executors.ray.session import RayGeneration, RayProcess, RaySession
 
 log = logging.getLogger("shadowprice.executors")
 
-PEER_ENDED_COMMAND: Final = -1
-"""Stop command for the remaining processes of a generation that has its result."""
-
+PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known
 BRIDGE_CALL_TIMEOUT_SECONDS: Final = 90.0  # timeout in seconds of a request to the bridge
 
 
@@ -84,10 +73,10 @@ class RayGenerationController:
 
     async def _run(self) -> None:
         entry = self._entry
-        if entry.phase == DAMAGED:
+        if entry.phase == Phase.DAMAGED:
             await self._end_damaged()
             return
-        if entry.phase == ACCEPTED and not await self._launch():
+        if entry.phase == Phase.ACCEPTED and not await self._launch():
             return
         if entry.lock is None:
             entry.lock = entry.generation.try_lock()
@@ -121,12 +110,9 @@ class RayGenerationController:
             self._entry.changed.set()
 
     async def _request(self, what: str, **more: Any) -> Any:
-        link = self._session.link
-        if link is None:
-            raise BridgeError("not connected to Ray", "Closed")
         # Ray may take ``patience`` seconds to create an actor.
         timeout = BRIDGE_CALL_TIMEOUT_SECONDS + more.get("patience", 0.0)
-        return await link.call(what, timeout, **more)
+        return await self._session.link.call(what, timeout, **more)
 
     def _write(self, **change: Any) -> None:
         generation = self._entry.generation
@@ -163,7 +149,7 @@ class RayGenerationController:
             errors.append("it was stopped before it started")
         if errors:
             await self._end_actors()
-            await asyncio.to_thread(self._write, phase=REFUSED, reason=errors[0])
+            await asyncio.to_thread(self._write, phase=Phase.REFUSED, reason=errors[0])
             entry.unlock()
             return False
         master = (properties[0]["address"], properties[0]["port"])
@@ -191,16 +177,13 @@ class RayGenerationController:
                 part.start_error = response.get("error", "")
 
         await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
-        await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
+        await asyncio.to_thread(self._write, phase=Phase.RUNNING, started=time.time())
         return True
 
     async def _prepare(
         self, part: RayProcess, spec: GenerationSpec, process: Process, folders: list[str]
     ) -> dict[str, Any]:
-        """Create the actor of a process on its node.
-
-        Returns the node's properties, or ``error``.
-        """
+        """Create the actor of a process on its node; return the node's properties, or ``error``."""
         session = self._session
         node = session.nodes.get(part.server)
         if node is None or node.id != part.node:
@@ -254,10 +237,9 @@ class RayGenerationController:
                 self._entry.changed.set()
 
     def _why_idle(self, part: RayProcess) -> str:
-        """Return why an actor hasn't started its process."""
         if part.start_error:
             return f"{part.server} could not start {part.process}: {part.start_error}"
-        if self._entry.phase == LAUNCHING:
+        if self._entry.phase == Phase.LAUNCHING:
             return f"the service stopped before it started {part.process}"
         return f"{part.process} was never started on {part.server}"
 
@@ -293,11 +275,7 @@ class RayGenerationController:
             )
 
     async def _clear(self, part: RayProcess) -> None:
-        """Find out how a process without an actor ended.
-
-        If its node doesn't return or respond within `lost_after` seconds, the process counts as
-        lost.
-        """
+        """Find out how a process without an actor ended; lost if its node is silent too long."""
         part.gone_since = part.gone_since or time.monotonic()
         session = self._session
         reason = f"the node {part.server} left the Ray cluster while {part.process} ran on it"
@@ -340,8 +318,7 @@ class RayGenerationController:
             command = int(stop["command"])
             grace = stop["grace"]  # starts at delivery, which an outage of Ray may delay
         else:
-            ends = [part.end for part in entry.parts.values() if part.end is not None]
-            if not is_outcome_final(ends, entry.workers, tolerant=entry.tolerant):
+            if not entry.is_outcome_final:
                 return
             command, grace = PEER_ENDED_COMMAND, entry.grace
         undelivered = [
@@ -361,24 +338,18 @@ class RayGenerationController:
     # ---------------------------------------------------------------- ending
 
     async def _finish(self) -> None:
-        """Collect the logs, store the result, and release the actors."""
         entry = self._entry
         parts = list(entry.parts.values())
         for part in parts:
             if part.on_node:
                 await self._collect(part)
-        ends = [part.end for part in parts if isinstance(part.end, ProcessExit)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         result = outcome_from_exits(
-            ends, entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
+            entry.process_exits(), entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
         )
         decided = next(part for part in parts if part.process == result.process)
         change: dict[str, Any] = {
-            "ending": result.ending,
-            "process": result.process,
-            "code": result.code if result.code >= 0 else None,
-            "reason": result.reason,
-            "outside": result.from_outside,
+            **result.record(),
             "tail": decided.state.get("tail", []),
             "forced": any(bool(part.state.get("forced")) for part in parts),
         }
@@ -433,5 +404,5 @@ class RayGenerationController:
                         raise  # otherwise the actor would keep its resources
                     await self._remove_files(part)
                 await self._request("kill", name=part.actor)
-        await asyncio.to_thread(self._write, phase=ENDED)
+        await asyncio.to_thread(self._write, phase=Phase.ENDED)
         entry.unlock()

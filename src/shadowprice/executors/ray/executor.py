@@ -10,76 +10,51 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence, Set
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.executors.background import BackgroundTasks, run_all
-from shadowprice.executors.contract import (
-    ExecutorCapabilities,
-    ExecutorError,
-    ExecutorOptions,
-    GenerationSpec,
-    LogChunk,
-    ObservedJob,
-    Progressed,
-    Receipt,
-    Report,
-    ServerGone,
-    ServerInfo,
-    ServerSeen,
-    UnpackFailure,
-)
-from shadowprice.executors.generations.disk import FileLock, create_file, make_private
-from shadowprice.executors.generations.disk_registry import DiskExecutor
-from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES, read_chunk
-from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
-from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
-from shadowprice.executors.ray.bundle import digest, source_files
-from shadowprice.executors.ray.controller import RayGenerationController
-from shadowprice.executors.ray.head_probe import (
+from shadowprice.executors import contract
+from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.disk import create_file, make_private
+from shadowprice.executors.generations.generation import Phase
+from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
+from shadowprice.executors.ray.bridge_client import (
     MAX_CONNECT_ATTEMPTS,
+    BridgeClient,
+    BridgeError,
+    bundle_digest,
     is_transient,
     parse_endpoint,
     probe,
+    source_files,
 )
-from shadowprice.executors.ray.launch_plan import build_launch_plan
-from shadowprice.executors.ray.nodes import find_duplicate_names, list_nodes
-from shadowprice.executors.ray.session import RaySession
-from shadowprice.executors.ray.settings import read_settings
-from shadowprice.executors.ray.tracked_generation import RayGeneration
+from shadowprice.executors.ray.controller import RayGenerationController
+from shadowprice.executors.ray.launch_plan import (
+    build_launch_plan,
+    find_duplicate_names,
+    list_nodes,
+)
+from shadowprice.executors.ray.session import RayGeneration, RaySession, read_settings
 from shadowprice.uploads.unpacking import remove_unpacked
 
 log = logging.getLogger("shadowprice.executors")
 
 RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and processes
-
 CONNECT_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of Ray's connection setup
-
-PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4
-"""Timeout in seconds of a progress poll; it must be far below a slot, which waits for it."""
-
-BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0
-"""Seconds that the bridge of a killed service has to exit and release the lock."""
-
-
-class RayUnreachableError(ExecutorError):
-    """No usable Ray cluster answers; a usage error at the service's start."""
-
-    exit_code = 2
+PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4  # far below a slot, which waits for it
+BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0  # of the bridge of a killed service, for the lock
 
 
 class RayExecutor(DiskExecutor[RayGeneration]):
     """Runs every process of a generation under a detached actor, on its planned node.
 
     The address is ``auto``, ``HOST:PORT`` of the head of a cluster that includes this machine, or
-    ``ray://HOST:PORT``. Raises InputError if it or a setting is invalid, or the system isn't Linux.
+    ``ray://HOST:PORT``.
     """
 
-    def __init__(self, options: ExecutorOptions) -> None:
+    def __init__(self, options: contract.ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the Ray executor needs Linux's process control")
         settings = read_settings(options.settings)
@@ -89,21 +64,19 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             raise InputError(
                 Fault("--address", f"{quote_for_display(self._address)} is not valid", hint)
             )
-        super().__init__(Path(options.directory), RayGeneration)
+        super().__init__(options, RayGeneration)
         self._namespace = options.namespace
         self._expected: frozenset[str] = frozenset()
-        self._lock: FileLock | None = None
         self._uses_client = False
         self._health_error = ""
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
-        self._background = BackgroundTasks(log, options.failed)
         base = Path(settings.shared) if settings.shared else self.path
-        self.session = RaySession(settings, base, self._background, self._registry.refresh)
+        self.session = RaySession(settings, base, self._background, super()._poll, self._new_link())
 
     @property
-    def capabilities(self) -> ExecutorCapabilities:
+    def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor."""
-        return ExecutorCapabilities(
+        return contract.ExecutorCapabilities(
             discovers_servers=True,
             several_machines=True,
             progress_files=True,
@@ -114,34 +87,30 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     def health_error(self) -> str | None:
         """Why Ray can't be reached, or a background failure; see `ReportsHealth`."""
         unreachable = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
-        return unreachable or self._background.health_error
+        return unreachable or super().health_error
 
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
-        """Connect to Ray, and adopt generations that are still running.
-
-        Raises `ExecutorError` if Ray doesn't answer or has another version, or another service uses
-        the directory.
-        """
+        """Connect to Ray, and adopt generations that are still running."""
         try:
             await asyncio.to_thread(self._open)
         except OSError as error:
-            raise ExecutorError(
+            raise contract.ExecutorError(
                 f"{error.filename}: {error.strerror}; give another place"
             ) from error
         until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
-        while (lock := FileLock.try_acquire(self.path)) is None:
-            if time.monotonic() > until:
-                raise ExecutorError(
-                    f"{self.path} is in use by another service; stop it, or use another --data"
-                )
-            await asyncio.sleep(0.1)
-        self._lock = lock
+        while self._lock is None:
+            try:
+                self._acquire_lock()
+            except contract.ExecutorError:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.1)
         try:
             await self._connect()
             await self._poll_nodes()
-            await asyncio.to_thread(self._registry.load_existing)
+            await asyncio.to_thread(self._load_existing)
         except BaseException:
             await self.close()
             raise
@@ -152,36 +121,37 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         )
 
     def _open(self) -> None:
-        self._registry.open()
+        self._open_store()
         make_private(self.session.base)
         mark = self.session.base / ".shadowprice-id"
         if not mark.exists():
             create_file(mark, secrets.token_hex(16).encode())
         self.session.token = mark.read_text(encoding="ascii").strip()
 
+    def _new_link(self) -> BridgeClient:
+        return BridgeClient(self.path / "bridge.log", self._on_actor_event)
+
     async def _connect(self) -> None:
-        """Start a bridge and connect it to Ray."""
         assert self._lock is not None
-        if self.session.link is not None:
-            await self.session.link.close()
+        await self.session.link.close()
         reason = await asyncio.to_thread(probe, self._address)
         if reason:
-            raise RayUnreachableError(f"no Ray answers at {self._address}: {reason}")
+            raise contract.UnreachableError(f"no Ray answers at {self._address}: {reason}")
         for retries_left in reversed(range(MAX_CONNECT_ATTEMPTS)):
             try:
                 await self._open_bridge(self._lock.descriptor)
             except BridgeError as error:
                 if not retries_left or not is_transient(error):
-                    raise RayUnreachableError(self._connect_error(error)) from error
+                    raise contract.UnreachableError(self._connect_error(error)) from error
             else:
                 return
 
     async def _open_bridge(self, lock_descriptor: int) -> None:
-        link = self.session.link = BridgeClient(self.path / "bridge.log", self._on_actor_event)
+        link = self.session.link = self._new_link()
         try:
             await link.open(lock_descriptor)
             root = self.session.settings.node_dir
-            place = {"root": root, "digest": digest(), "bundle": source_files()}
+            place = {"root": root, "digest": bundle_digest(), "bundle": source_files()}
             response = await link.call(
                 "connect",
                 CONNECT_TIMEOUT_SECONDS,
@@ -195,7 +165,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._uses_client = bool(response["client"])
 
     def _connect_error(self, error: BridgeError) -> str:
-        assert self.session.link is not None
         link, text = self.session.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
             return f"{self._address}: {text}; install what its nodes have"
@@ -210,80 +179,54 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         await run_all(
             self._background.end,
             self._polls.end,
-            self._disconnect,
+            self.session.link.close,
             *(entry.unlock for entry in self._registry.entries.values()),
             self._unlock,
             self._registry.close_watch,
         )
 
-    async def _disconnect(self) -> None:
-        link, self.session.link = self.session.link, None
-        if link is not None:
-            await link.close()
-
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
-
-    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
 
     @staticmethod
-    def _gone(name: str) -> ServerGone:
-        return ServerGone(name, time.time(), "no node of the Ray cluster has this name")
+    def _gone(name: str) -> contract.ServerGone:
+        return contract.ServerGone(name, time.time(), "no node of the Ray cluster has this name")
 
     # ------------------------------------------------------------------ commands
 
-    async def start(self, spec: GenerationSpec) -> Receipt:
+    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
         async with self._registry.job_lock(spec.job):
-            if self.session.link is None or not self.session.link.is_running:
-                raise ExecutorError("not connected to Ray")
-            receipt, entry, refusal = await self._registry.start(
+            if not self.session.link.is_running:
+                raise contract.ExecutorError("not connected to Ray")
+            receipt, entry, refusal = await self._accept_start(
                 spec,
                 lambda _: build_launch_plan(spec, self.session.nodes, self._registry.allocations),
-                self._files(spec),
             )
             if entry is not None:
-                await self._registry.refresh(entry)
+                await self._poll(entry)
                 if not refusal and not entry.is_finished:
                     self._drive(entry)
             return receipt
 
-    def _files(self, spec: GenerationSpec) -> JobFiles:
-        return JobFiles(self.session.folder(spec.job) / "work", partial(self._unpack, spec))
-
-    def _unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
-        """Fill the job's directory, which all nodes see; return the cause if that fails."""
-        try:
-            make_private(self.session.folder(spec.job))
-        except OSError as error:
-            return UnpackFailure(f"{error.filename}: {error.strerror}", lasting=False)
-        return unpack_files(spec.archive, self.session.folder(spec.job) / "work")
+    def _job_directory(self, spec: contract.GenerationSpec) -> Path:
+        """Return the job's directory, which all nodes see."""
+        return self.session.folder(spec.job)
 
     def _drive(self, entry: RayGeneration) -> None:
         entry.driving = self._background.spawn(
             "drive", RayGenerationController(self.session, entry).run(), entry.task_description
         )
 
-    async def stop(
-        self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
-        """Stop a generation; see `Executor.stop`."""
-        async with self._registry.job_lock(job):
-            receipt, entry = await self._registry.stop(command, job, generation, grace)
-            if entry is not None:
-                await self._registry.refresh(entry)
-                entry.changed.set()
-            return receipt
+    async def _poll(self, entry: RayGeneration) -> None:
+        await super()._poll(entry)
+        entry.changed.set()
 
     # ------------------------------------------------------------------ following
 
     def _on_actor_event(self, event: dict[str, Any]) -> None:
-        """Apply an event of the bridge about an actor."""
         for entry in self._registry.entries.values():
             part = entry.parts.get(event["name"])
             if part is None:
@@ -297,17 +240,13 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             entry.changed.set()
             return
 
-    async def progress(self) -> Sequence[Progressed]:
-        """Poll progress files; see `PollsProgress`.
-
-        Reports that arrive after `PROGRESS_FETCH_TIMEOUT_SECONDS` seconds are emitted later by
-        `watch`.
-        """
+    async def progress(self) -> Sequence[contract.Progressed]:
+        """Poll progress files; `watch` emits late reports. See `PollsProgress`."""
         if self._polls.in_progress:
             return ()  # the previous poll still runs, and `watch` emits its result
         return await self._polls.poll(self._progress())
 
-    async def _progress(self) -> list[Progressed]:
+    async def _progress(self) -> list[contract.Progressed]:
         running = {
             name: entry
             for entry in self._registry.live
@@ -317,7 +256,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         responses: dict[str, list[Any] | None] = {}
         for name, entry in running.items():
             entry.parts[name].responded = False  # until its actor responds
-        if running and self.session.link is not None:
+        if running:
             # Longer than the actors' timeout, because the bridge itself may be slow.
             responses = await self.session.link.call(
                 "progress",
@@ -342,7 +281,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def _resync(self) -> None:
         try:
-            if self.session.link is None or not self.session.link.is_running:
+            if not self.session.link.is_running:
                 for entry in self._registry.entries.values():
                     for part in entry.parts.values():
                         part.attached = part.is_requesting = False
@@ -352,11 +291,11 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 log.warning("Ray can be reached again")
             self._health_error = ""
             await self._clean_up_returned_nodes()
-        except ExecutorError as error:
+        except contract.ExecutorError as error:
             if str(error) != self._health_error:  # not every second
                 log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
-            if self._uses_client and self.session.link is not None:
+            if self._uses_client:
                 # Unlike a driver, a client may outlive its connection.
                 await self.session.link.close()
         except (OSError, ValueError) as error:
@@ -367,7 +306,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def _poll_nodes(self) -> None:
         session = self.session
-        assert session.link is not None
         records = await session.link.call("nodes", 10.0)
         nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
         self._warn_of_duplicates(find_duplicate_names(records))
@@ -375,7 +313,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         now = time.time()
         for name, node in nodes.items():
             if name not in previous or previous[name].server != node.server:
-                self._registry.emit([ServerSeen(node.server, now)])
+                self._registry.emit([contract.ServerSeen(node.server, now)])
         self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
 
     def _warn_of_duplicates(self, names: Set[str]) -> None:
@@ -390,7 +328,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         session = self.session
         for actor, server in tuple(session.lost_actors.items()):
             node = session.nodes.get(server)
-            if node is not None and session.link is not None:
+            if node is not None:
                 try:
                     await session.link.call("clear", 60.0, name=actor, node=node.id, into="")
                 except BridgeError as error:
@@ -399,78 +337,45 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                     log.warning("failed to clean up on %s: %s", server, error)
                 del session.lost_actors[actor]
 
-    def watch(self) -> AsyncIterator[Report]:
+    def watch(self) -> AsyncIterator[contract.Report]:
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch(self._servers)
 
-    def _servers(self) -> Iterator[Report]:
+    def _servers(self) -> Iterator[contract.Report]:
         for node in self.session.nodes.values():
-            yield ServerSeen(node.server, time.time())
+            yield contract.ServerSeen(node.server, time.time())
         yield from map(self._gone, self._expected - self.session.nodes.keys())
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def delete_job_data(self, job: str) -> None:
-        """Remove the files of a finished job."""
-        async with self._registry.job_lock(job):
-            if await self._registry.delete_job_data(job):
-                try:
-                    await asyncio.to_thread(self._remove_folder, job)
-                except OSError as error:
-                    raise ExecutorError(f"{self.session.folder(job)}: {error}") from error
-
-    def _remove_folder(self, job: str) -> None:
+    def _remove_job_files(self, job: str) -> None:
         remove_unpacked(self.session.folder(job) / "work")
         shutil.rmtree(self.session.folder(job), ignore_errors=True)
-
-    async def logs(
-        self,
-        job: str,
-        generation: int | None = None,
-        process: str = "worker-0",
-        *,
-        start: int | None = None,
-        max_bytes: int = 65_536,
-    ) -> LogChunk:
-        """Return a chunk of a process's log; see `Executor.logs`."""
-        numbers = await asyncio.to_thread(self._registry.store.generations, job)
-        if generation is None:
-            with_logs = [number for number in numbers if self._has_logs(job, number)]
-            generation = max(with_logs, default=0)
-        if generation not in numbers:
-            raise KeyError(f"{process} of generation {generation}")
-        entry = self._registry.entries.get((job, generation))
-        if entry is not None and not entry.is_finished:
-            max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
-            return await self._live_logs(entry, process, start, max_bytes)
-        return await asyncio.to_thread(
-            self._registry.read_log, job, generation, process, start, max_bytes
-        )
 
     def _has_logs(self, job: str, number: int) -> bool:
         entry = self._registry.entries.get((job, number))
         if entry is not None and not entry.is_finished:
-            return entry.phase == RUNNING
-        return self._registry.has_logs(job, number)
+            return entry.phase == Phase.RUNNING
+        return super()._has_logs(job, number)
 
-    async def _live_logs(
-        self, entry: RayGeneration, process: str, start: int | None, max_bytes: int
-    ) -> LogChunk:
+    async def _read_log(
+        self, job: str, number: int, process: str, start: int | None, max_bytes: int
+    ) -> contract.LogChunk:
+        """Return a chunk of a log, of a running process from its node."""
+        entry = self._registry.entries.get((job, number))
+        if entry is None or entry.is_finished:
+            return await super()._read_log(job, number, process, start, max_bytes)
+        max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
         part = next(
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
         )
         if part is not None and not part.on_node:  # its log was copied after its actor's end
+            folder = entry.generation.logs
             return await asyncio.to_thread(
-                read_chunk,
-                entry.generation.logs,
-                entry.number,
-                process,
-                start,
-                max_bytes,
-                complete=True,
+                read_chunk, folder, number, process, start, max_bytes, complete=True
             )
         response = None
-        if part is not None and self.session.link is not None and entry.phase == RUNNING:
+        if part is not None and entry.phase == Phase.RUNNING:
             with contextlib.suppress(BridgeError):
                 arguments = [process, start, max_bytes, part.end is not None]
                 response = await self.session.link.call(
@@ -479,13 +384,8 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if response is None:
             raise KeyError(f"{process} of generation {entry.number}")
         begin, end, text = response
-        return LogChunk(entry.number, process, begin, end, text, complete=False)
+        return contract.LogChunk(entry.number, process, begin, end, text, complete=False)
 
-    async def observe(self) -> tuple[ObservedJob, ...]:
+    async def observe(self) -> tuple[contract.ObservedJob, ...]:
         """Return this executor's own running generations."""
-        own = [
-            entry.to_status() for entry in self._registry.entries.values() if entry.phase == RUNNING
-        ]
-        return tuple(
-            ObservedJob(held.job, held.placement, held.started or 0.0, is_own=True) for held in own
-        )
+        return tuple(self._registry.running_jobs())

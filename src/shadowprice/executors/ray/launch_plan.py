@@ -1,38 +1,148 @@
-"""Plans for generations and their processes on Ray."""
+"""Ray nodes as servers, and the plans of generations and processes on them."""
 
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import (
-    Process,
-    build_environment,
-    inherited_environment,
-    list_processes,
-)
+from shadowprice.core import bounds
+from shadowprice.core.amounts import MILLI
+from shadowprice.core.devices import is_device
+from shadowprice.executors.contract import GenerationSpec, ServerInfo
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
-from shadowprice.executors.generations.placement_checks import (
+from shadowprice.executors.processes import (
     PlacementError,
+    Process,
     allocated_on,
+    build_environment,
+    gpu_millis,
+    inherited_environment,
     list_allocations,
+    list_processes,
     process_demand,
+    round_down_memory,
     validate_spec,
 )
-from shadowprice.executors.ray.nodes import RayNode, check_available
+
+_RESOURCE_NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
+_IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
+_ACCELERATOR: Final = "ray.io/accelerator-type"
+_MAX_NAMES: Final = int(bounds.RESOURCES.maximum)  # of resources and of labels of a node
 
 _DATA_LIMIT: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """A node of the Ray cluster; ``id`` changes with every start of its raylet."""
+
+    id: str
+    address: str
+    server: ServerInfo
+
+
+def list_nodes(
+    records: Iterable[Mapping[str, Any]], known: Mapping[str, str]
+) -> dict[str, RayNode]:
+    """Return the nodes with CPU or GPU by server name; of two with one name, the known one."""
+    nodes: dict[str, RayNode] = {}
+    usable = _usable_nodes(records)
+    usable.sort(key=lambda node: (known.get(node.server.name) != node.id, node.id))
+    for node in usable:
+        nodes.setdefault(node.server.name, node)
+    return nodes
+
+
+def find_duplicate_names(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of servers that several nodes claim; see `list_nodes`."""
+    counts = Counter(node.server.name for node in _usable_nodes(records))
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
+def _usable_nodes(records: Iterable[Mapping[str, Any]]) -> list[RayNode]:
+    nodes = [_node(record) for record in records if record.get("Alive")]
+    return [node for node in nodes if {"cpu", "gpu"} & node.server.capacity.keys()]
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    return str(record.get("NodeName") or record["NodeManagerAddress"])[: int(bounds.NAME.maximum)]
+
+
+def _node(record: Mapping[str, Any]) -> RayNode:
+    capacity: dict[str, int] = {}
+    for name, amount in list(record.get("Resources", {}).items())[:_MAX_NAMES]:
+        if name.startswith(_IGNORED_PREFIXES):
+            continue
+        unit = 1 if name == "memory" else MILLI
+        # 1.001 * 1000 is less than 1001.
+        units = min(int(round(float(amount) * unit, 6)), int(bounds.MEMORY.maximum))
+        if name == "memory":
+            units = round_down_memory(units)
+        if units > 0:
+            capacity[_RESOURCE_NAMES.get(name, name)] = units
+    labels = dict(list(record.get("Labels", {}).items())[:_MAX_NAMES])
+    kind = labels.get(_ACCELERATOR)
+    if kind and "gpu" in capacity:
+        capacity[f"gpu/{kind}"] = capacity["gpu"]
+    server = ServerInfo(_name(record), capacity, labels)
+    return RayNode(str(record["NodeID"]), str(record["NodeManagerAddress"]), server)
+
+
+def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]:
+    """Return the actor options that request a process's resources, as far as Ray knows them."""
+    options: dict[str, Any] = {"num_cpus": amounts.get("cpu", 0) / MILLI}
+    options["num_gpus"] = gpu_millis(amounts) / MILLI
+    if amounts.get("memory"):
+        options["memory"] = amounts["memory"]
+    own = {"cpu", "memory"}
+    options["resources"] = {
+        name: amount / MILLI
+        for name, amount in amounts.items()
+        if amount and name not in own and name in node.server.capacity and not is_device(name)
+    }
+    return options
+
+
+def check_available(
+    node: RayNode, wanted: Iterable[Mapping[str, int]], held: Iterable[Mapping[str, int]]
+) -> None:
+    """Raise `PlacementError` if a node can't fit ``wanted`` and ``held``: Ray would wait for it."""
+    name, capacity = node.server.name, node.server.capacity
+    new, old = list(wanted), list(held)
+    total, used = capacity.get("gpu", 0), sum(map(gpu_millis, old))
+    free, requested = max(0, total - used) / MILLI, sum(map(gpu_millis, new)) / MILLI
+    for amounts in new:
+        amount = gpu_millis(amounts)
+        if amount > MILLI and amount % MILLI:
+            raise PlacementError(f"Ray allocates whole GPUs above one, not {amount / MILLI:g}")
+        if amount and used + amount > total:
+            if amount % MILLI:
+                raise PlacementError(f"{name} has no GPU with {amount / MILLI:g} of it free")
+            raise PlacementError(
+                f"{name} has {total / MILLI:g} GPUs, {free:g} of them free, and {requested:g} are "
+                "requested"
+            )
+        used += amount
+    for resource in {key for amounts in new for key in amounts} & capacity.keys():
+        if is_device(resource):
+            continue
+        demand = sum(amounts.get(resource, 0) for amounts in new)
+        free_amount = capacity[resource] - sum(amounts.get(resource, 0) for amounts in old)
+        if demand > free_amount:
+            unit = 1 if resource == "memory" else MILLI
+            raise PlacementError(
+                f"insufficient {resource} on {name}: {demand / unit:g} requested, "
+                f"{max(0, free_amount) / unit:g} free"
+            )
 
 
 def build_launch_plan(
     spec: GenerationSpec, nodes: Mapping[str, RayNode], held: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], str]:
-    """Return a generation's plan, or an empty plan and the reason why it is refused.
-
-    ``nodes`` are keyed by server. ``held`` contains the ``allocations`` of other generations.
-    """
+    """Return a generation's plan, or an empty plan and the reason why it is refused."""
     held = list(held)
     processes = list_processes(spec)
     try:
@@ -83,11 +193,10 @@ def build_process_plan(
     log_bytes: int,
     limit_memory: bool,
 ) -> dict[str, Any]:
-    """Return the supervisor's plan for one process; see `local.launch_plan.build_launch_plan`.
+    """Return the supervisor's plan for one process, which ``actor`` marks.
 
-    ``actor`` is the name of its actor; an environment variable marks its processes with it.
-    ``master`` is the rendezvous address and port, on the node of worker 0. ``inherited`` is the
-    node's environment. ``gpus`` were allocated by Ray; None if the node has none.
+    ``master`` is the rendezvous address and port, on the node of worker 0. ``gpus`` were allocated
+    by Ray; None if the node has none.
     """
     environment = inherited_environment(spec, inherited) | build_environment(
         spec,

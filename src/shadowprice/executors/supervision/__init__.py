@@ -4,8 +4,3 @@
 `generations` that do so too. `agent` is the program file. The local executor starts a supervisor
 per generation; a Ray node starts one per process.
 """
-
-from pathlib import Path
-from typing import Final
-
-AGENT: Final = Path(__file__).with_name("agent.py")  # the supervisor's program file

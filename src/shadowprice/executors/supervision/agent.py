@@ -1,11 +1,11 @@
-"""The supervisor's program file: ``python -I -S agent.py DIRECTORY [LIFELINE]``.
+"""The supervisor's program file: ``python -I -S agent.py DIRECTORY [LIFELINE [detach]]``.
 
-``LIFELINE`` is the file descriptor of a pipe's read end (`supervisor.Supervisor`).
-
-It is run by path, in isolated mode and without site packages. So the service's environment doesn't
-affect it, and it starts much faster.
+``LIFELINE`` is the file descriptor of a pipe's read end (`supervisor.Supervisor`). It is run by
+path, in isolated mode and without site packages. So the service's environment doesn't affect it,
+and it starts much faster.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,4 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from shadowprice.executors.supervision.supervisor import main  # needs the path set above
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    if sys.argv[3:]:  # Ray kills the children of a worker that exits, with no grace period
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+    sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:3])))

@@ -13,11 +13,7 @@ from pathlib import Path
 
 
 def find_or_create(name: str, chosen: str = "") -> Path | None:
-    """Return the executor's control group, created if missing; None if not permitted.
-
-    The group is created below this process's own group, or below ``chosen``, a group delegated to
-    this user.
-    """
+    """Return the executor's group below ``chosen`` or the own one; None if not permitted."""
     try:
         parent = Path(chosen) if chosen else _own_cgroup()
         if parent is None:

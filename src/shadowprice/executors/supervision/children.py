@@ -9,13 +9,22 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.generation import EXECUTION_VARIABLE, start_time
+from shadowprice.executors.generations.generation import (
+    EXECUTION_VARIABLE,
+    Phase,
+    boot_id,
+    read_stat,
+    start_time,
+)
 from shadowprice.executors.supervision import cgroups
+
+AGENT: Final = Path(__file__).with_name("agent.py")  # the supervisor's program file
 
 _MAX_SHOWN_NAMES: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
@@ -38,9 +47,7 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
     """Start a process in a new session; return it with the read end of its output pipe.
 
     ``plan`` has ``command``, ``environment``, ``directory``, ``cores`` (empty for all), ``memory``
-    (limit of private memory in bytes, 0 for none) and ``user`` (uid, gid and supplementary groups;
-    None or absent to keep the supervisor's user). Raises OSError if the program or the directory is
-    missing or not accessible.
+    (limit of private memory in bytes, 0 for none) and ``user`` (uid, gid, supplementary groups).
     """
     parent = os.getpid()
     cores, memory = plan["cores"], plan["memory"]
@@ -106,13 +113,50 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
     return process, reading
 
 
+def spawn_supervisor(directory: Path, lifeline: int | None, *, detach: bool = False) -> int:
+    """Start a supervisor in a new session; return its pid. To ``detach``, it forks and exits."""
+    argv = [sys.executable, "-I", "-S", str(AGENT), str(directory)]
+    output = str(directory / "supervisor.log")
+    file_actions: list[tuple[Any, ...]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    if lifeline is not None:
+        argv += ["3", "detach"] if detach else ["3"]
+        file_actions.append((os.POSIX_SPAWN_DUP2, lifeline, 3))
+    inherited = ("LD_LIBRARY_PATH", "LANG")
+    return os.posix_spawn(
+        sys.executable,
+        argv,
+        {name: os.environ[name] for name in inherited if name in os.environ},
+        file_actions=file_actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
+    )
+
+
+def signal_supervisor(state: Mapping[str, Any], *numbers: int) -> None:
+    """Signal the supervisor that a state names, if it lives and its pid wasn't reused."""
+    pid = state.get("supervisor")
+    if state["phase"] not in {Phase.LAUNCHING, Phase.RUNNING} or not isinstance(pid, int):
+        return
+    if state.get("boot") != boot_id():
+        return
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            if start_time(pid) == state.get("began"):
+                for number in numbers:
+                    signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+
+
 def is_stopped(process: int) -> bool:
     """Return whether a signal, such as SIGSTOP, has stopped a process."""
-    try:
-        content = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:
-        return False
-    return content.rpartition(b")")[2].split()[:1] == [b"T"]
+    return read_stat(process)[:1] == [b"T"]
 
 
 def signal_group(leader: int, number: int) -> None:
@@ -138,15 +182,9 @@ def process_group(process: int) -> int:
 def processes() -> Iterator[tuple[int, int, int]]:
     """Yield pid, parent pid and process group of every process that hasn't ended."""
     for name in list_names(Path("/proc")):
-        if not name.isdecimal():
-            continue
-        try:
-            content = Path(f"/proc/{name}/stat").read_bytes()
-        except OSError:
-            continue
-        state, parent, group = content.rpartition(b")")[2].split()[:3]
-        if state not in {b"Z", b"X"}:
-            yield int(name), int(parent), int(group)
+        fields = read_stat(name) if name.isdecimal() else []
+        if fields and fields[0] not in {b"Z", b"X"}:
+            yield int(name), int(fields[1]), int(fields[2])
 
 
 def descendants(root: int) -> dict[int, int]:
@@ -175,13 +213,17 @@ def find_by_execution_id(execution: str) -> set[int]:
     return matching
 
 
-def find_by_sessions(leaders: Iterable[tuple[int, int]]) -> set[int]:
+def find_by_sessions(leaders: Iterable[tuple[int, int | None]]) -> set[int]:
     """Return the leaders, given by pid and start time, and the processes in their sessions.
 
     Leaders that have ended count too: a pid isn't reused while its session has a process. A process
     with the pid of a leader and another start time leads another session.
     """
-    sessions = {leader for leader, started in leaders if start_time(leader) in {None, started}}
+    sessions = {
+        leader
+        for leader, started in leaders
+        if started is not None and start_time(leader) in {None, started}
+    }
     members = set()
     for process, _, _ in processes():
         with contextlib.suppress(ProcessLookupError):

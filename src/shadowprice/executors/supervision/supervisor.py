@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.generations.generation import (
-    ENDED,
-    RUNNING,
     GenerationDirectory,
+    Phase,
     own_identity,
     start_time,
 )
@@ -34,44 +33,34 @@ from shadowprice.executors.generations.outcome import (
 )
 from shadowprice.executors.supervision import cgroups, children
 
-STRAY_GRACE: Final = 2.0
-"""Grace period in seconds for background processes that a job's own processes left behind."""
-
-MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20
-"""Maximum output in bytes per second and process; reading more is delayed."""
+STRAY_GRACE: Final = 2.0  # for background processes that ended processes left behind, seconds
+MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20  # of a process; reading more is delayed
 
 _READ_BYTES: Final = 65_536
 _LIFELINE: Final = "lifeline"
 _POLL_SECONDS: Final = 0.2  # seconds between checks for processes that should have ended
-
 _MIN_POLL_SECONDS: Final = 0.02  # minimum seconds between such checks, which applies after SIGKILL
-
 
 _OUT_OF_MEMORY_STATUSES: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
 """Wait statuses typical of a program whose allocations fail at its memory limit."""
 
 
 class _Child:
-    """One process of the generation."""
-
     def __init__(self, name: str, log: LogWriter, memory: int) -> None:
         self.name = name
         self.log = log
-        self.memory = memory
-        """Limit of private memory in bytes, 0 for none."""
+        self.memory = memory  # limit of private memory in bytes, 0 for none
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe = -1
         self.code: int | None = None
-        self.taken = 0
-        """Bytes of output read in the current second."""
+        self.taken = 0  # bytes of output read in the current second
 
 
 class Supervisor:
     """Runs one generation, claimed by this process, to its end.
 
-    ``bell`` is the path of the executor's named pipe. ``lifeline`` is the read end of a pipe, or
-    -1. When its write end closes, everything is killed at once, because its holder may no longer be
-    able to stop the generation.
+    When the write end of the pipe ``lifeline`` closes, everything is killed at once, because its
+    holder may no longer be able to stop the generation.
     """
 
     def __init__(self, generation: GenerationDirectory, bell: str, lifeline: int = -1) -> None:
@@ -81,27 +70,20 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, _Child] = {}
         self._exits: list[tuple[str, int]] = []
-        self._reported_exit_count = 0
-        """Number of exits in the stored state."""
+        self._reported_exit_count = 0  # number of exits in the stored state
         self._notes: dict[str, str] = {}
         self._killed: set[str] = set()
         self._forced = False
-        self._stop_command = 0
-        """Number of the stop command that was applied last."""
-        self._stopped = False
-        """A stop command arrived before any process decided the result."""
-        self._outside = False
-        """A signal without a stop command, or the closed lifeline, ended the generation."""
-        self._cut = False
-        """The closed lifeline ended the generation."""
+        self._stop_command = 0  # number of the stop command that was applied last
+        self._stopped = False  # a stop command arrived before any process decided the result
+        self._outside = False  # a signal without a command, or the lifeline, ended it
+        self._cut = False  # the closed lifeline ended the generation
         self._exited_at = 0.0
-        self._settled = 0.0
-        """Monotonic time until which helpers of workers that exited 0 may end by themselves."""
+        self._settled = 0.0  # monotonic, until which helpers may end by themselves
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
-        self._has_no_children = False
-        """Whether this process, a subreaper, has no children and so no descendants."""
+        self._has_no_children = False  # so no descendants, as it is a subreaper
         self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
         self._cgroup = Path(cgroup) if cgroup else None
@@ -142,13 +124,9 @@ class Supervisor:
                 self._spawn(child, plan)
         state = self._generation.state()
         now = time.time()
-        running = {
-            child.name: [child.process.pid, start_time(child.process.pid)]
-            for child in self._children.values()
-            if child.process is not None
-        }
+        running = {child.name: [pid, start_time(pid)] for pid, child in self._running().items()}
         self._write_state(
-            {**state, "phase": RUNNING, "started": now, "at": now, "processes": running}
+            {**state, "phase": Phase.RUNNING, "started": now, "at": now, "processes": running}
         )
 
     def _spawn(self, child: _Child, plan: dict[str, Any]) -> None:
@@ -186,16 +164,20 @@ class Supervisor:
         """Send SIGTERM to every process; `_enforce` kills the rest after the grace period."""
         self._ending = True
         self._deadline = time.monotonic() + grace
-        leaders = {
-            child.process.pid
-            for child in self._children.values()
-            if child.process is not None and child.code is None
-        }
+        leaders = self._running()
         for leader in leaders:
             children.signal_group(leader, signal.SIGTERM)
         for process, group in self._remaining_processes().items():
             if group not in leaders:
                 children.signal_process(process, signal.SIGTERM)
+
+    def _running(self) -> dict[int, _Child]:
+        """Return the children that haven't ended, by pid."""
+        return {
+            child.process.pid: child
+            for child in self._children.values()
+            if child.process is not None and child.code is None
+        }
 
     def _remaining_processes(self) -> dict[int, int]:
         """Return the generation's remaining processes with their process groups."""
@@ -274,11 +256,7 @@ class Supervisor:
             child.pipe = -1
 
     def _reap_children(self) -> None:
-        own = {
-            child.process.pid: child
-            for child in self._children.values()
-            if child.process is not None and child.code is None
-        }
+        own = self._running()
         while True:
             try:
                 process, waited = os.waitpid(-1, os.WNOHANG)
@@ -344,14 +322,12 @@ class Supervisor:
         # A single check misses processes that are being forked; a child proves that some remain.
         if time.monotonic() < self._settled:
             return True
-        strays = self._strays()
         strays_by_name: dict[str, list[int]] = {}
-        for process in strays:
+        for process in self._strays():
             variables = children.read_environ(process)
             name = f"{variables.get('SHADOWPRICE_ROLE')}-{variables.get('SHADOWPRICE_RANK')}"
-            strays_by_name.setdefault(
-                name if name in self._children else self._exits[-1][0], []
-            ).append(process)
+            owner = name if name in self._children else self._exits[-1][0]
+            strays_by_name.setdefault(owner, []).append(process)
         for name, processes in strays_by_name.items():
             if names := children.process_names(processes):
                 self._notes[name] = (
@@ -363,9 +339,8 @@ class Supervisor:
     def _strays(self) -> set[int]:
         """Return the remaining processes, except running children and their descendants."""
         remaining = set(self._remaining_processes())
-        for child in self._children.values():
-            if child.process is not None and child.code is None:
-                remaining -= {child.process.pid, *children.descendants(child.process.pid)}
+        for process in self._running():
+            remaining -= {process, *children.descendants(process)}
         return remaining
 
     def _workers(self) -> int:
@@ -380,9 +355,8 @@ class Supervisor:
         if not self._ending or time.monotonic() < self._deadline:
             return
         self._forced = True
-        for child in self._children.values():
-            if child.process is not None and child.code is None:
-                children.signal_group(child.process.pid, signal.SIGKILL)
+        for leader in self._running():
+            children.signal_group(leader, signal.SIGKILL)
         if self._cgroup is not None:
             cgroups.kill(self._cgroup)
         for process in self._remaining_processes():
@@ -413,16 +387,12 @@ class Supervisor:
         self._write_state(
             {
                 **self._generation.state(),
-                "phase": ENDED,
+                "phase": Phase.ENDED,
                 "at": time.time(),
-                "ending": result.ending,
-                "process": result.process,
-                "code": result.code,
-                "reason": result.reason,
+                **result.record(),
                 "tail": self._children[result.process].log.tail(),
                 "forced": self._forced,
                 "stop_requested": self._stopped or self._outside,
-                "outside": result.from_outside,
                 "cut": self._cut,
                 "exited": self._exited_at,
                 "killed": result.process in self._killed,

@@ -7,11 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from shadowprice.executors.generations.process_exits import ProcessExit
-from shadowprice.executors.kubernetes.nodes import NodeView
-from shadowprice.executors.kubernetes.pod_status import process_exit_of, start_error_message
-from shadowprice.executors.kubernetes.tracked_generation import PodProcess
-from shadowprice.executors.kubernetes.views import ContainerExit, PodView, merge_pod_view, pod_view
+from shadowprice.executors.generations.outcome import ProcessExit
+from shadowprice.executors.kubernetes.session import (
+    PodProcess,
+    process_exit_of,
+    start_error_message,
+)
+from shadowprice.executors.kubernetes.views import (
+    ContainerExit,
+    NodeView,
+    PodView,
+    merge_pod_view,
+    pod_view,
+)
 
 RUNNING = PodView("n", "p", "u", "one", "Running", began=1.0, running=True)
 READY = NodeView("one", "u", {})

@@ -15,17 +15,17 @@ from shadowprice.executors.contract import (
     ServerAllocation,
     ServerInfo,
 )
-from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.nodes import (
+from shadowprice.executors.kubernetes.views import (
     check_allocatable,
     node_view,
+    observe_jobs,
+    parse_quantity,
+    pod_view,
     to_server_info,
     tolerates,
 )
-from shadowprice.executors.kubernetes.observation import observe_jobs
-from shadowprice.executors.kubernetes.quantities import parse_quantity
-from shadowprice.executors.kubernetes.views import pod_view
+from shadowprice.executors.processes import PlacementError
 
 GPU = "nvidia.com/gpu"
 

@@ -19,21 +19,20 @@ from shadowprice.core.program import Program
 from shadowprice.core.script_command import build_script_command
 from shadowprice.core.specs import RunSpec, validate
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import list_processes
-from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
-from shadowprice.executors.kubernetes.launch_plan import build_launch_plan
+from shadowprice.executors.kubernetes.executor import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.pods import (
     ObjectContext,
     build_headless_service,
+    build_launch_plan,
     build_pod,
     build_secret,
     escape_references,
     whole_grace_seconds,
 )
 from shadowprice.executors.kubernetes.settings import read_settings
-from shadowprice.executors.kubernetes.views import pod_view
+from shadowprice.executors.kubernetes.views import NodeView, pod_view
+from shadowprice.executors.processes import list_processes
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 GPU = "nvidia.com/gpu"

@@ -13,9 +13,9 @@ from shadowprice.executors.contract import (
     ServerAllocation,
 )
 from shadowprice.executors.generations.generation import GenerationDirectory
-from shadowprice.executors.generations.process_exits import ProcessExit
+from shadowprice.executors.generations.outcome import ProcessExit
 from shadowprice.executors.kubernetes.records import JobGenerations
-from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
+from shadowprice.executors.kubernetes.session import KubernetesGeneration, PodProcess
 
 
 def _order(identity: str) -> GenerationSpec:

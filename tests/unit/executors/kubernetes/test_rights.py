@@ -22,7 +22,7 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from shadowprice.executors.kubernetes import controller, launcher, orphan_pods
+from shadowprice.executors.kubernetes import controller
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import generation_name, pod_name
@@ -37,11 +37,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry and give up at once."""
     monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
     monkeypatch.setattr(module, "ORPHAN_CHECK_SECONDS", 0.02)
-    monkeypatch.setattr(orphan_pods, "ORPHAN_CHECK_SECONDS", 0.02)
     monkeypatch.setattr(controller, "REFUSED_SECONDS", 0.1)
-    for part in (controller, launcher):
-        monkeypatch.setattr(part, "INITIAL_BACKOFF_SECONDS", 0.02)
-        monkeypatch.setattr(part, "MAX_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(controller, "INITIAL_BACKOFF_SECONDS", 0.02)
+    monkeypatch.setattr(controller, "MAX_BACKOFF_SECONDS", 0.05)
 
 
 def of(kind: type, reports: list[Report], generation: int = 1) -> list[Report]:

@@ -26,8 +26,8 @@ from shadowprice.executors.kubernetes import cluster_cache
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.names import ServiceId
-from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
+from shadowprice.executors.kubernetes.views import NodeView
 from tests.support.kubernetes_executors import generation_spec, open_executor, run_scenario
 from tests.unit.executors.kubernetes.newer import Newer
 

@@ -76,7 +76,7 @@ def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.Monk
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with open_executor(kubeconfig, tmp_path) as (executor, _):
-            executor.background._failed = counted.append
+            executor._background._failed = counted.append
             with monkeypatch.context() as patch:
                 patch.setattr(KubernetesExecutor, "_poll_nodes", failing)
                 await wait_until_async(lambda: len(counted) > 2)

@@ -57,13 +57,10 @@ _DAMAGE_ERRNOS: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", err
 _HEADER: Final = struct.Struct("<8sQQ32s")
 _MAGIC: Final = b"SPCHECK1"
 _NAME: Final = re.compile(r"checkpoint-(\d{15})")
-_UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")
-"""Name of a checkpoint that is being written; the groups are its writer's host and process."""
-_ABANDONED_SECONDS: Final = 3600.0
-"""Age from which an unfinished file of another host is abandoned."""
+_UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")  # host and process
+_ABANDONED_SECONDS: Final = 3600.0  # age of an unfinished file of another host
 _POST_TIMEOUT_SECONDS: Final = 5.0
-_MAX_MINIBATCHES: Final = 1e12
-"""Limit of the mini-batches in a report."""
+_MAX_MINIBATCHES: Final = 1e12  # of a report
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,21 +300,15 @@ def leave() -> NoReturn:
 
 # ------------------------------------------------------------------ changes
 
-_stop_requested_at: float | None = None
-"""When the first `StopSignal` received SIGTERM, by `time.monotonic`."""
+_stop_requested_at: float | None = None  # monotonic, of the first `StopSignal` with SIGTERM
 
-_change: Change | None = None
-"""Measurement of the placement change that began this generation, if there is one."""
+_change: Change | None = None  # that began this generation, if it is measured
 
-_checkpoints = False
-"""Whether this process looked for a checkpoint, which shows that its job can be moved."""
+_checkpoints = False  # whether this process looked for one, so that its job can be moved
 
 
 def record_saved(step: int) -> None:
-    """Record that the job is on disk after SIGTERM. `save` calls it for its own checkpoints.
-
-    Every process may call it; workers other than worker 0 record nothing.
-    """
+    """Record that the job is on disk after SIGTERM, in worker 0 and PS only; `save` calls it."""
     job = current()
     if job.generation and _stop_requested_at is not None and (job.leads or job.role == "ps"):
         record_leaving(
@@ -335,10 +326,7 @@ def record_restored(step: int) -> None:
 
 
 def record_step(step: float) -> None:
-    """Record that a step is done, for scripts that call `report` only for some steps.
-
-    ``step`` counts from the job's very beginning.
-    """
+    """Record that a step, from the job's beginning, is done, for scripts that report only some."""
     if _change is not None:
         _change.reached(step)
 
@@ -407,10 +395,7 @@ def load(directory: Path | None = None) -> Checkpoint | None:
 
 
 def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
-    """Yield the valid checkpoints, the newest first. Damaged ones are skipped.
-
-    ``directory`` is by default the job's own.
-    """
+    """Yield the valid checkpoints of a directory, by default the job's own, the newest first."""
     for step, path in _list_checkpoints(directory or current().checkpoint_dir):
         data = _read_valid(path, step)
         if data is not None:
@@ -420,11 +405,7 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
 
 
 def _read_valid(path: Path, step: int) -> bytes | None:
-    """Return a checkpoint's data, None if it is damaged or gone.
-
-    Permission and storage errors are raised, because the checkpoint may be valid. Skipping it would
-    repeat all its work.
-    """
+    """Return a checkpoint's data, None if it is damaged or gone; raise if it may be valid."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, IsADirectoryError):

@@ -24,11 +24,7 @@ STEADY: Final = 5
 
 
 def record_leaving(directory: Path, generation: int, step: int, seconds: float) -> None:
-    """Write the duration of saving to a file, which the next generation reports.
-
-    ``generation`` ends after ``step``. ``seconds`` are from SIGTERM until the checkpoint was on
-    disk.
-    """
+    """Write the seconds from SIGTERM to the checkpoint after ``step`` for the next generation."""
     record = {"generation": generation, "step": step, "checkpoint": seconds, "at": time.time()}
     with suppress(OSError):  # only a measurement is lost
         replace_file(directory / _FILE, json.dumps(record).encode(), durable=False)

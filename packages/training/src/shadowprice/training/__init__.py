@@ -18,17 +18,12 @@ if TYPE_CHECKING:
     from shadowprice.training.randomness import ignore_sigterm
     from shadowprice.training.sampling import Order, Part
 
-_LAZY: Final = {
-    "Generation": "generation",
-    "Order": "sampling",
-    "Part": "sampling",
-    "Run": "allreduce.run",
-    "Step": "allreduce.step",
-    "current": "generation",
-    "ignore_sigterm": "randomness",
-    "join": "allreduce.run",
-    "join_group": "generation",
-    "leave_group": "generation",
+_NAMES: Final = {
+    "allreduce.run": ("Run", "join"),
+    "allreduce.step": ("Step",),
+    "generation": ("Generation", "current", "join_group", "leave_group"),
+    "randomness": ("ignore_sigterm",),
+    "sampling": ("Order", "Part"),
 }
 
 __all__ = [
@@ -47,7 +42,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
+    module = next((module for module, names in _NAMES.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

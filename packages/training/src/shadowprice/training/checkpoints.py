@@ -45,10 +45,7 @@ class Restored:
         return len(self._digests)
 
     def check_kind(self, kind: str) -> None:
-        """Raise `TrainingError` if another kind of training saved this; see ``kind`` in its state.
-
-        Each kind names itself there, because it can't continue from the state of another one.
-        """
+        """Raise `TrainingError` if another kind of training saved this, according to its state."""
         saved = self.state.get("kind", "other code")
         if saved != kind:
             raise TrainingError(
@@ -86,10 +83,7 @@ def serialize(state: State, what: str = "a state") -> memoryview:
 
 
 def deserialize(data: bytes) -> dict[str, Any]:
-    """Deserialize the bytes from `serialize`, with tensors on the CPU, without running code.
-
-    Raises `pickle.UnpicklingError` if the bytes contain anything but a mapping of plain data.
-    """
+    """Deserialize the bytes from `serialize` on the CPU; raise `UnpicklingError` for any other."""
     state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
         raise pickle.UnpicklingError(f"expected a mapping, got {type(state).__name__}")
@@ -126,11 +120,7 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
 
 
 def load(directory: Path | None = None, step: int | None = None) -> Restored | None:
-    """Return the newest checkpoint that is valid and has all its pieces, or None.
-
-    ``directory`` is by default the job's checkpoint directory. With ``step``, only the checkpoint
-    of that step counts.
-    """
+    """Return the newest checkpoint, or that of ``step``, if it is valid and has all its pieces."""
     return _load(directory or jobs.current().checkpoint_dir, step)[0]
 
 

@@ -22,8 +22,7 @@ from shadowprice.training.errors import TrainingError, first_line
 JOIN_TIMEOUT: Final = timedelta(minutes=5)
 """Timeout for joining, and of every collective operation."""
 
-_NCCL_GRACE: Final = timedelta(seconds=30)
-"""Added to NCCL's timeout, at which it ends the process without an error message."""
+_NCCL_GRACE: Final = timedelta(seconds=30)  # added to NCCL's timeout, which ends the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +132,7 @@ def _choose_backend(rank: int, world: int, store: Any) -> str:
 
 
 def _own_gpu() -> str:
-    """Return an identifier of this process's GPU; empty if it has none.
-
-    It consists of the values by which NCCL detects, and refuses, two processes on one GPU.
-    """
+    """Return an identifier of this process's GPU, as NCCL compares them; empty if it has none."""
     if not nccl_here():
         return ""
     properties = torch.cuda.get_device_properties(own_device())
@@ -157,8 +153,7 @@ def _machine() -> str:
 def own_device() -> torch.device:
     """Return the device of this process: its own GPU if it has one, otherwise the CPU.
 
-    Executors show a process only its own GPUs, and it uses the first. torchrun shows all GPUs of a
-    machine to all processes and numbers these processes. NCCL refuses two processes on one GPU.
+    Executors show a process only its own GPUs; torchrun shows all, and numbers the processes.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -187,8 +182,7 @@ def hold(group: Any) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-_latest_operations: Final[deque[Any]] = deque(maxlen=16)
-"""Latest collective operations; see `wait_for`."""
+_latest_operations: Final[deque[Any]] = deque(maxlen=16)  # collective ones; see `wait_for`
 
 hold(_latest_operations)
 
@@ -222,10 +216,7 @@ def say(text: str) -> None:
 
 
 def bind_to_loopback(address: str) -> bool:
-    """Set gloo's interface to the loopback if an address is local; return whether it is.
-
-    Otherwise gloo resolves this machine's host name, which fails on some machines.
-    """
+    """Set gloo's interface to the loopback if an address is local; return whether it is."""
     try:
         is_local = ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:

@@ -21,7 +21,6 @@ def seed_all(seed: int) -> None:
 def ignore_sigterm(_worker: int = 0) -> None:
     """Ignore SIGTERM in a process that loads data; a ``worker_init_fn`` of a `DataLoader`.
 
-    All processes of a job get the SIGTERM on which the training saves. A loader that died of it
-    would end the training before it has saved. The loader ends with its training.
+    All processes of a job get it, and a loader that died of it would end the training unsaved.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -11,10 +11,7 @@ from shadowprice import jobs
 
 
 class ProgressReporter:
-    """Sends the newest report in a thread of its own, and drops older unsent reports.
-
-    ``every`` is the minimum number of seconds between two reports.
-    """
+    """Sends the newest report in a thread of its own, every ``every`` seconds at most."""
 
     def __init__(self, every: float) -> None:
         self._every = every

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.training.arguments import checked_integer
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, checked_integer
 
 Samples = NDArray[np.int64]
 
@@ -134,10 +133,7 @@ class Order:
         return asdict(self)
 
     def check(self, found: Mapping[str, Any]) -> None:
-        """Check that a checkpoint was made in the same order.
-
-        Raises `TrainingError`, which names the first field that differs.
-        """
+        """Raise `TrainingError` if a checkpoint was made in another order."""
         for name, value in self.state().items():
             if found.get(name) != value:
                 raise TrainingError(

@@ -14,11 +14,7 @@ from shadowprice.training.sampling import Order, Part
 
 
 class _Parts(Dataset[Any]):
-    """A data set whose items are parts.
-
-    The random numbers of augmentation (crops, flips) depend only on the part, so every process
-    loads the same samples.
-    """
+    """A data set whose items are parts, whose random numbers don't depend on the process."""
 
     def __init__(self, data: Any, order: Order, collate: Callable[[Any], Any] | None) -> None:
         self._data, self._order, self._collate = data, order, collate
@@ -59,10 +55,8 @@ def iter_parts(
 ) -> Iterator[Any]:
     """Return an iterator over the batches of a worker's parts, in the order of the steps.
 
-    ``data`` has a length and samples by number. ``collate`` makes a batch of samples, by default as
-    torch does. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
-    ``pin_memory``. Raises `TrainingError` if the data set has no length, or its length differs from
-    the order's.
+    ``collate`` makes a batch of samples, by default as torch does. ``options`` go to `DataLoader`.
+    Raises `TrainingError` if the data set's length is unknown, or differs from the order's.
     """
     try:
         length = len(data)

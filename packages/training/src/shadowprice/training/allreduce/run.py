@@ -25,14 +25,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from shadowprice import jobs
-from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.allreduce.loading import iter_parts
-from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.allreduce.step import Step
-from shadowprice.training.arguments import checked_integer, checked_seconds
+from shadowprice.training.allreduce.synchronisation import BufferSync, GradientSync
 from shadowprice.training.checkpoints import Restored, load_and_broadcast, serialize
 from shadowprice.training.checkpoints import save as save_checkpoint
-from shadowprice.training.errors import TrainingError, first_line
+from shadowprice.training.errors import TrainingError, checked_integer, checked_seconds, first_line
 from shadowprice.training.generation import (
     JOIN_TIMEOUT,
     Generation,
@@ -53,7 +51,6 @@ SAVE_EVERY: Final = 600.0
 
 REPORT_EVERY: Final = 2.0
 """Seconds between two reports."""
-
 
 _KIND: Final = "all-reduce training"
 
@@ -90,8 +87,7 @@ class Run:
         self.loss: float | None = None
         self._loss_wanted = True
         self._group = group
-        self._agreement = torch.zeros(3, dtype=torch.float64)
-        """Stop flag, loss sum and report flag, summed over the workers."""
+        self._agreement = torch.zeros(3, dtype=torch.float64)  # stop, loss, report
         hold(self._agreement)
         self._save_every = save_every
         self._reporter = ProgressReporter(report_every)
@@ -439,10 +435,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _gradients(registered: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the gradients that later steps accumulate into; empty if they are cleared.
-
-    They are equal on all workers at the end of a step, so one worker saves them for all.
-    """
+    """Return the gradients that later steps add to, equal on all workers; empty if cleared."""
     gradients = {
         name: {
             path: parameter.grad

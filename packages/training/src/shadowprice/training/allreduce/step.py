@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.allreduce.loading import to_device
-from shadowprice.training.allreduce.reduction import GradientSync
+from shadowprice.training.allreduce.synchronisation import BufferSync, GradientSync
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.sampling import Order, Part
@@ -20,8 +19,7 @@ from shadowprice.training.sampling import Order, Part
 class Step:
     """A mini-batch; iteration yields the batches of the parts that this worker computes.
 
-    ``number`` counts from the job's beginning, from 0, and ``epoch`` too. ``ends_epoch`` is
-    true if it is the last step of its epoch.
+    ``number`` and ``epoch`` count from the job's beginning, from 0.
     """
 
     def __init__(

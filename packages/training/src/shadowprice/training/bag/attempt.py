@@ -80,8 +80,7 @@ def worker_main(
 ) -> None:
     """Run tasks until SIGTERM; the main function of a worker process.
 
-    Tasks arrive on ``connection``, and responses go back on it. ``lifeline`` closes when the parent
-    process is gone. ``function`` is pickled, and ``environment`` is that of the parent.
+    ``lifeline`` closes when the parent process is gone. ``environment`` is that of the parent.
     """
     global _current  # noqa: PLW0603  # a process runs one task at a time
     os.setsid()  # its child processes are killed as a group, and Ctrl-C doesn't reach it

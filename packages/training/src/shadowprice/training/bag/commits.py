@@ -30,18 +30,11 @@ _FORMAT: Final = "shadowprice-bag"
 _IDENTITY: Final = "bag.json"
 _LOCK: Final = ".lock"
 
-_SET_OPCODES: Final = (b"\x8f", b"\x91")
-"""Bytes of which a pickle with a set contains one: EMPTY_SET and FROZENSET."""
+_SET_OPCODES: Final = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET of pickles
 
 
 class ResultStore:
-    """The directory of one bag, created if necessary and locked against other processes.
-
-    ``payloads`` are the tasks, pickled.
-
-    Raises `TrainingError` if the directory contains another bag or other files, or another process
-    uses it.
-    """
+    """Directory of a bag, locked; raises `TrainingError` if it is in use or has other content."""
 
     def __init__(
         self,
@@ -178,10 +171,7 @@ class ResultStore:
 
 
 class _OrderedPickler(pickle._Pickler):
-    """Pickles sets in an order that doesn't depend on the hash seed of the process.
-
-    Only the pickler in Python asks `reducer_override` for sets.
-    """
+    """Pickles sets in an order that doesn't depend on the hash seed; the C pickler can't."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, set | frozenset):

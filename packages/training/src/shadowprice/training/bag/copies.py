@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from shadowprice.training.arguments import checked_integer
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, checked_integer
 
 _MAX_COPIES: Final = 10**6  # maximum number of copies of a task
 
@@ -25,10 +24,9 @@ class Savings(Protocol):
     def best(
         self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
     ) -> int | None:
-        """Return the task whose next copy saves most; None if none saves anything.
+        """Return the position of the task whose next copy saves most; None if none saves anything.
 
-        ``running`` are positions of unfinished tasks in the plan, and ``begun`` the start times of
-        each one's present copies.
+        ``begun`` has the start times of the present copies of each of the ``running`` tasks.
         """
 
 
@@ -63,10 +61,7 @@ class CopyStrategy(Protocol):
     def plan(
         self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None
     ) -> Plan:
-        """Return the copies of the tasks ``remaining``, given by their indices among ``tasks``.
-
-        ``processes`` limits the copies at once, and ``deadline`` is in seconds.
-        """
+        """Return the copies of the tasks ``remaining``, up to ``processes`` at once."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +84,7 @@ class StatedCopies:
     def plan(
         self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None
     ) -> StatedPlan:
-        """Return these copies.
-
-        Raises `TrainingError` unless there is a positive number for each task.
-        """
+        """Return these copies; raise `TrainingError` unless each task has a positive number."""
         del processes
         stated = self.copies
         each = tuple(stated) if isinstance(stated, Iterable) else (stated,) * tasks

@@ -17,11 +17,7 @@ _PARTS: Final = ("sys_path", "init_main_from_name", "init_main_from_path")
 
 
 def start_fork_server(module: str) -> None:
-    """Start the fork server of this program with a function's module preloaded.
-
-    A server that already runs, for an earlier bag or for the program itself, is used as it is.
-    Processes then import what it lacks.
-    """
+    """Start the fork server with a function's module preloaded, unless one runs already."""
     data = spawn.get_preparation_data("fork server")
     os.environ[_VARIABLE] = json.dumps({name: data[name] for name in _PARTS if name in data})
     try:

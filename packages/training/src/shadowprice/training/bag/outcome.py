@@ -76,10 +76,7 @@ class BagResult:
 
     @property
     def results(self) -> list[Any]:
-        """Every task's result, in the order of the tasks.
-
-        Raises the first `TaskFailedError` if a task was abandoned.
-        """
+        """Every task's result, in order; raises the first `TaskFailedError`, if any."""
         if self.failed:
             raise self.failed[min(self.failed)]
         return [self.values[task] for task in range(self.tasks)]

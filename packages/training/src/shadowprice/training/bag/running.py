@@ -4,24 +4,136 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import multiprocessing
+import os
 import pickle
+import signal
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shadowprice import jobs
-from shadowprice.training.bag.attempt import CLAIM, DONE
+from shadowprice.training.bag.attempt import CLAIM, DONE, READY, worker_main
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Plan
 from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
-from shadowprice.training.bag.pool import Pool, PoolWorker
+from shadowprice.training.errors import TrainingError
 
-_tokens = itertools.count(1)
-"""Tokens of bags without a store."""
+_READY_TIMEOUT_SECONDS: Final = 60.0  # timeout of a new process, which first imports the function
+
+_tokens = itertools.count(1)  # tokens of bags without a store
+
+
+class PoolWorker:
+    """A process that runs copies of tasks one after the other, with one pickled function."""
+
+    def __init__(self, function: bytes) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self.connection, child_connection = context.Pipe()
+        # This pipe carries no data: the child reads end of file when this process ends.
+        child_lifeline, self._lifeline = context.Pipe(duplex=False)
+        self.ready = False
+        self.process: ForkServerProcess = context.Process(
+            target=worker_main,
+            args=(child_connection, child_lifeline, function, dict(os.environ)),
+            daemon=False,
+        )
+        try:
+            self.process.start()
+        except BaseException:
+            self.connection.close()
+            self._lifeline.close()
+            raise
+        finally:
+            child_connection.close()
+            child_lifeline.close()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process can take a task; raise `TrainingError` if that fails."""
+        if self.ready:
+            return
+        try:
+            if not self.connection.poll(_READY_TIMEOUT_SECONDS):
+                raise TrainingError(
+                    f"a process was not ready after {_READY_TIMEOUT_SECONDS:g} seconds"
+                )
+            kind, _, text = self.connection.recv()
+        except EOFError:
+            raise TrainingError(f"a process failed to start: it {self.death()}") from None
+        if kind != READY:
+            raise TrainingError(f"a process failed to import the function: {text}")
+        self.ready = True
+
+    def death(self) -> str:
+        """Return how the process died, as text."""
+        self.process.join(5.0)
+        code = self.process.exitcode
+        if code is None:
+            return "closed its pipe"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"died of {signal.Signals(-code).name}"
+        return f"exited {code} before its task was done"
+
+    def kill(self) -> None:
+        """Kill the process and all its children, and wait for its end."""
+        number = self.process.pid
+        if number is not None:
+            # Kill the process first, so that it starts no further children, then its group.
+            self.process.kill()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(number, signal.SIGKILL)
+            self.process.join()
+            self.process.close()
+        self.connection.close()
+        self._lifeline.close()
+
+
+class Pool:
+    """Idle processes with one pickled function; ``processes`` is the maximum at once."""
+
+    def __init__(self, function: bytes, processes: int) -> None:
+        self._function = function
+        self.processes = processes
+        self._idle: list[PoolWorker] = []
+        # At exit, multiprocessing joins its children, which wait for this process: a deadlock.
+        weakref.finalize(self, _kill_all, self._idle)
+
+    def close(self) -> None:
+        """End all processes."""
+        _kill_all(self._idle)
+
+    def prepare(self, count: int) -> None:
+        """Make a number of idle processes ready, so that their tasks can start together."""
+        fresh = [PoolWorker(self._function) for _ in range(count - len(self._idle))]
+        self._idle.extend(fresh)
+        try:
+            for worker in self._idle:
+                worker.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def acquire(self) -> PoolWorker:
+        """Take an idle process from the pool; start one if there is none."""
+        if not self._idle:
+            self.prepare(1)
+        return self._idle.pop()
+
+    def release(self, worker: PoolWorker) -> None:
+        """Return a process to the pool after its task."""
+        self._idle.append(worker)
+
+
+def _kill_all(workers: list[PoolWorker]) -> None:
+    while workers:
+        workers.pop().kill()
 
 
 @dataclass(slots=True)
@@ -33,18 +145,12 @@ class _Copy:
     worker: PoolWorker
     started: float
     scratch: Path | None
-    is_planned: bool
-    """Whether it is a copy of the plan or a retry, instead of one that idle processes added."""
-    has_token: bool = False
-    """Whether it has its task's token; then no other copy of the task runs or starts."""
+    is_planned: bool  # a copy of the plan or a retry, and not added by idle processes
+    has_token: bool = False  # then no other copy of its task runs or starts
 
 
 class BagRun:
-    """A bag while it runs.
-
-    ``plan`` covers the tasks ``remaining``, given by index; ``finished`` has the results of the
-    other tasks. ``payloads`` are all tasks, pickled. Keyword arguments are as in `Workers.run`.
-    """
+    """A bag while it runs. Keyword arguments are as in `Workers.run`."""
 
     def __init__(
         self,
@@ -70,13 +176,10 @@ class BagRun:
         self._progress = progress
         self._waiting: deque[int] = deque()
         self._positions = {task: position for position, task in enumerate(self._remaining)}
-        self._running: dict[int, list[_Copy]] = {}
-        """Running copies of each task that has any."""
+        self._running: dict[int, list[_Copy]] = {}  # running copies of each task that has any
         self._running_count = 0
-        self._waiting_counts: Counter[int] = Counter()
-        """Waiting copies of each task."""
-        self._unstarted = len(self._remaining)
-        """Tasks of which no copy has started yet."""
+        self._waiting_counts: Counter[int] = Counter()  # waiting copies of each task
+        self._unstarted = len(self._remaining)  # tasks of which no copy has started yet
         self._started_copies = dict.fromkeys(remaining, 0)
         self._failures = dict.fromkeys(remaining, 0)
         self._failed: dict[int, TaskFailedError] = {}
@@ -206,11 +309,7 @@ class BagRun:
                 self._fail(copy, content, is_alive=True)
 
     def _cancel_others(self, winner: _Copy) -> None:
-        """Cancel the other copies of a task after one claimed it or finished.
-
-        Planned copies wait again, as if they had not started yet. So a task gets all its copies if
-        the winner fails, whatever ran at that moment.
-        """
+        """Cancel a task's other copies; planned ones wait again, in case the winner fails."""
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:
                 copy.worker.kill()

@@ -5,18 +5,15 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from shadowprice import jobs
-from shadowprice.training.arguments import checked_integer
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import CopyStrategy, StatedCopies
 from shadowprice.training.bag.fork_server import start_fork_server
 from shadowprice.training.bag.outcome import BagResult, Progress
-from shadowprice.training.bag.pool import Pool
-from shadowprice.training.bag.running import BagRun
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.bag.running import BagRun, Pool
+from shadowprice.training.errors import TrainingError, checked_integer
 
 MAX_PROCESSES: Final = 4096  # maximum number of processes at once; each takes four file descriptors
 
@@ -41,12 +38,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

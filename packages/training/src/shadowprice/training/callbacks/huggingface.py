@@ -19,17 +19,15 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import (
+from shadowprice.training.callbacks.common import (
     SAVE_EVERY,
     TrainingMonitor,
-    set_torchrun_variables,
-    split_batch,
-)
-from shadowprice.training.callbacks.seals import (
     latest_complete,
     numbered,
     remove_incomplete,
     seal,
+    set_torchrun_variables,
+    split_batch,
     unseal,
 )
 from shadowprice.training.errors import TrainingError
@@ -58,10 +56,7 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
 
 
 def latest_checkpoint(folder: str | Path | None = None) -> str | None:
-    """Return the newest valid checkpoint of the Trainer, None without any.
-
-    ``folder`` is the Trainer's ``output_dir``; by default the job's checkpoint directory.
-    """
+    """Return the newest valid checkpoint in ``folder``, by default the job's; None without any."""
     checkpoint = latest_complete(Path(folder or jobs.current().checkpoint_dir), "checkpoint-")
     return None if checkpoint is None else str(checkpoint[1])
 
@@ -78,10 +73,7 @@ class Elastic(TrainerCallback):
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Begin to follow the training.
-
-        Raises `TrainingError` if the data set has no length, or isn't a multiple of the mini-batch.
-        """
+        """Begin to follow the training, if the mini-batch divides the data set."""
         del control
         own = args.per_device_train_batch_size * args.gradient_accumulation_steps
         data, batch = more["train_dataloader"].dataset, own * args.world_size

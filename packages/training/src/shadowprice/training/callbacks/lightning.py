@@ -24,13 +24,15 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Sampler
 
 from shadowprice import jobs
-from shadowprice.training.callbacks.following import (
+from shadowprice.training.callbacks.common import (
     SAVE_EVERY,
     TrainingMonitor,
+    latest_complete,
+    prune,
+    seal,
     set_torchrun_variables,
     split_batch,
 )
-from shadowprice.training.callbacks.seals import latest_complete, prune, seal
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import ignore_sigterm
 from shadowprice.training.sampling import Order
@@ -51,10 +53,7 @@ def arguments() -> dict[str, Any]:
 
 
 def latest_checkpoint(folder: str | Path | None = None) -> str | None:
-    """Return the newest valid checkpoint of `Elastic`, None without any.
-
-    ``folder`` is by default the job's own directory.
-    """
+    """Return the newest valid checkpoint in ``folder``, by default the job's; None without any."""
     checkpoint = _find_checkpoint(folder)
     return None if checkpoint is None else str(checkpoint[1])
 
@@ -64,10 +63,7 @@ def _find_checkpoint(folder: str | Path | None) -> tuple[int, Path] | None:
 
 
 class _Steps(Sampler[list[int]]):
-    """The samples of a worker, step by step; each iteration is an epoch.
-
-    The first iteration continues at the step of the newest checkpoint.
-    """
+    """The samples of a worker, step by step, from the newest checkpoint; each pass is an epoch."""
 
     def __init__(self, order: Order, first: int, rank: int, size: int) -> None:
         self._order, self._first, self._rank, self._size = order, first, rank, size
@@ -100,15 +96,11 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
 
 
 class Elastic(pl.Callback):
-    """Reports the Trainer's progress, and saves and exits on SIGTERM.
-
-    It saves every ``save_every`` seconds, and reports every ``report_every`` seconds.
-    """
+    """Reports and saves every so many seconds, and saves and exits on SIGTERM."""
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
         self._following = TrainingMonitor(save_every, report_every)
-        self._batches = 0
-        """Mini-batches done. `global_step` would count the steps of every optimizer."""
+        self._batches = 0  # done; `global_step` counts every optimizer's steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the callback for a checkpoint."""
@@ -154,7 +146,7 @@ class Elastic(pl.Callback):
             following.leave()
 
     def _save(self, trainer: Any) -> None:
-        folder = self._following.directory
+        folder = jobs.current().checkpoint_dir
         path = folder / f"{_PREFIX}{self._batches}{_SUFFIX}"
         trainer.save_checkpoint(path)
         if trainer.is_global_zero:

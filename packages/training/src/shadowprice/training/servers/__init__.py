@@ -25,21 +25,17 @@ if TYPE_CHECKING:
     from shadowprice.training.servers.recipe import Recipe, Settings
     from shadowprice.training.servers.running import TrainingResult, run
 
-_LAZY: Final = {
-    "DataSet": "chunks",
-    "TrainingResult": "running",
-    "Recipe": "recipe",
-    "Settings": "recipe",
-    "read": "chunks",
-    "run": "running",
-    "write": "chunks",
+_NAMES: Final = {
+    "chunks": ("DataSet", "read", "write"),
+    "recipe": ("Recipe", "Settings"),
+    "running": ("TrainingResult", "run"),
 }
 
 __all__ = ["DataSet", "Recipe", "Settings", "TrainingResult", "read", "run", "write"]
 
 
 def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
+    module = next((module for module, names in _NAMES.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("fsspec") is None:

@@ -47,11 +47,7 @@ class AsyncAssigner:
 
     Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk is
     never assigned to a second worker while the first still processes it. Within an epoch a worker
-    gets the nearest free chunk, and of several the first in the epoch's order.
-
-    ``minibatches`` are those of every chunk. ``order`` returns the order of the chunks in an epoch.
-    ``record`` is a result of `record` to resume from. ``distance`` is that between a worker and a
-    chunk, 0 for the nearest possible.
+    gets the nearest free chunk, by ``distance``, and of several the first in the epoch's order.
     """
 
     def __init__(
@@ -100,10 +96,7 @@ class AsyncAssigner:
         return {"committed": self.committed, "opened": self._opened, "remaining": remaining}
 
     def assign(self, worker: int, workers: int) -> Work | None:
-        """Assign a free chunk to a worker; return None if no chunk is free now.
-
-        The worker's earlier assignment expires.
-        """
+        """Assign a free chunk to a worker, if there is one; its earlier assignment expires."""
         del workers
         self._expire_leases(worker)
         chosen = self._choose(worker, self._reserved.pop(worker, None))
@@ -125,10 +118,7 @@ class AsyncAssigner:
         return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], ahead_chunk)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Commit a mini-batch; return the gradients to apply now, None if the commit is stale.
-
-        ``index`` is the number of the mini-batch in its chunk.
-        """
+        """Commit a mini-batch; return the gradients to apply now, None if it is stale."""
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker:
             return None
@@ -156,10 +146,7 @@ class AsyncAssigner:
         self._leases = {token: lease for token, lease in self._leases.items() if lease[0] != worker}
 
     def _choose(self, worker: int, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the chunk to assign next, from the oldest epoch with free chunks.
-
-        ``reserved`` is preferred, then the nearest chunk that no other worker has reserved.
-        """
+        """Return the chunk to assign next: the reserved one, or the nearest of the oldest epoch."""
         while True:
             for epoch in self._unfinished():
                 free = self._free(epoch)
@@ -224,8 +211,7 @@ class SyncAssigner:
     """Assigns the parts of each step, one step at a time, for synchronous training.
 
     Every worker gets a share of the step's parts; the share of a lost worker goes to another. The
-    step is applied once all shares are committed, in the order of its parts. ``record`` is a result
-    of `record` to resume from.
+    step is applied once all shares are committed, in the order of its parts.
     """
 
     def __init__(self, order: Order, epochs: int, record: Mapping[str, Any] | None = None) -> None:
@@ -254,10 +240,7 @@ class SyncAssigner:
         return {"committed": self.committed}
 
     def assign(self, worker: int, workers: int) -> Work | None:
-        """Assign parts of the current step to a worker, if any remain.
-
-        See `AsyncAssigner.assign`.
-        """
+        """Assign parts of the current step to a worker, if any remain."""
         self._expire_leases(worker)
         if not self._open and not self.finished:
             parts = len(self._order.split_step(self.committed))
@@ -271,10 +254,7 @@ class SyncAssigner:
         return Work(self._tokens, self.epoch, self.committed, first, last)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Commit a share; return the gradients to apply now, None if the commit is stale.
-
-        The result is empty until the last share of the step arrives.
-        """
+        """Commit a share; return the gradients once it is the last, None if it is stale."""
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker or index != lease[1][0]:
             return None

@@ -40,28 +40,16 @@ MAX_CHUNK_BYTES: Final = 4 << 30
 MAX_CHUNKS: Final = 1_000_000
 """Limit of the chunks of a data set."""
 
-_MAX_ITEM_BYTES: Final = {"f": 8, "c": 16}
-"""Sizes up to which torch has a type for numpy's floating-point and complex numbers."""
-
-_JVM_PROTOCOLS: Final = ("hdfs", "viewfs")
-"""Protocols for which pyarrow starts a JVM in this process, with Hadoop's library."""
-
-_WEBHDFS: Final = "webhdfs://"
-"""Scheme of HDFS over HTTP, which reports the locations of chunks."""
-
-_NO_RACK: Final = "/default-rack"
-"""Rack that HDFS reports for every host if it doesn't know the racks."""
-
-_BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)
-"""Backoff before each retry of a read."""
+_MAX_ITEM_BYTES: Final = {"f": 8, "c": 16}  # of floating-point and complex types of torch
+_JVM_PROTOCOLS: Final = ("hdfs", "viewfs")  # pyarrow starts a JVM with Hadoop's library
+_WEBHDFS: Final = "webhdfs://"  # HDFS over HTTP, which reports the locations of chunks
+_NO_RACK: Final = "/default-rack"  # of every host if HDFS doesn't know the racks
+_BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)  # before each retry of a read
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk of a data set, as in the index: file name in the folder, and its properties.
-
-    ``size`` is in bytes, and ``digest`` the SHA-256 of the file, in hexadecimal.
-    """
+    """One chunk of a data set: file name in the folder, and its size and SHA-256."""
 
     file: str
     samples: int
@@ -89,10 +77,7 @@ class DataSet:
         return sum(chunk.samples for chunk in self.chunks)
 
     def fetch(self, number: int) -> Arrays:
-        """Return a chunk's arrays.
-
-        Raises `TrainingError` if the chunk is missing or differs from the index in every attempt.
-        """
+        """Return a chunk's arrays; raise `TrainingError` if it is missing or was changed."""
         chunk = self.chunks[number]
         name = f"chunk {self.url}/{chunk.file}"
 
@@ -116,10 +101,7 @@ class DataSet:
         return self.namenode != "" or self.url.startswith(_WEBHDFS)
 
     def locations(self, number: int) -> list[list[Replica]]:
-        """Return the replicas of each block of a chunk; none if the storage doesn't report them.
-
-        Raises `TrainingError` if the storage reports no locations in any attempt.
-        """
+        """Return the replicas of each block of a chunk, if the storage reports them."""
         if not self.has_locations:
             return []
         file = self.chunks[number].file
@@ -269,11 +251,7 @@ def _read(url: str, name: str, max_bytes: int, options: Mapping[str, Any]) -> by
 
 
 def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the file system of an address, and the folder in it.
-
-    Raises `TrainingError`, which `_with_retries` doesn't retry, if no installed package supports
-    it.
-    """
+    """Return the file system of an address, and the folder in it; `TrainingError` isn't retried."""
     if any(f"{scheme}://" in url for scheme in _JVM_PROTOCOLS):
         _disable_jvm_signals()
     try:
@@ -292,10 +270,7 @@ def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _disable_jvm_signals() -> None:
-    """Disable the signal handlers of the JVM that Hadoop's library starts.
-
-    On SIGTERM they would end the process at once, with the exit status of a job that has saved.
-    """
+    """Disable the signal handlers of Hadoop's JVM, which end the process on SIGTERM."""
     arguments = os.environ.get("LIBHDFS_OPTS", "").split()
     if "-Xrs" not in arguments:
         os.environ["LIBHDFS_OPTS"] = " ".join([*arguments, "-Xrs"])
@@ -310,10 +285,7 @@ def _load_arrays(content: bytes, samples: int) -> Arrays:
 
 
 def _to_numeric(name: str, array: Any) -> NDArray[Any]:
-    """Return an array in a form that torch accepts: numbers in native byte order.
-
-    Raises ValueError if it has another type or no rows, or a name that `numpy.savez` reserves.
-    """
+    """Return an array of numbers in native byte order, as torch accepts it, or raise ValueError."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "biufc":
         raise ValueError(f"array {name} has type {numbers.dtype}; encode it as numbers")
@@ -330,10 +302,7 @@ def _to_numeric(name: str, array: Any) -> NDArray[Any]:
 
 
 def _with_retries(attempt: Callable[[], Any], name: str) -> Any:
-    """Return the result of an attempt; retry failures of the storage with backoff.
-
-    ``name`` names the file in errors.
-    """
+    """Return the result of an attempt; retry failures of the storage with backoff."""
     for delay in (*_BACKOFF_SECONDS, None):
         try:
             return attempt()

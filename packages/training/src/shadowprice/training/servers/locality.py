@@ -41,10 +41,7 @@ class _Location(NamedTuple):
 
 
 class Localities:
-    """Known locations of chunks and workers.
-
-    Names of hosts are compared without their domain. One thread may add chunks while others read.
-    """
+    """Known locations of chunks and workers. One thread may add chunks while others read."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, _Location] = {}
@@ -70,10 +67,7 @@ class Localities:
         )
 
     def add_worker(self, worker: int, host: str, rack: str) -> None:
-        """Record the host and the rack of a worker.
-
-        If ``rack`` is empty, the storage's rack of the host is used.
-        """
+        """Record the host and the rack of a worker, by default the storage's rack of the host."""
         self._workers[worker] = (_short(host), rack)
 
     def is_known(self, chunk: int) -> bool:
@@ -93,11 +87,7 @@ class Localities:
 
 
 def own_host_and_rack() -> tuple[str, str]:
-    """Return the host and the rack of this process; the rack is empty if it isn't known.
-
-    ``SHADOWPRICE_HOST`` overrides the host name, because a container's isn't the machine's.
-    ``SHADOWPRICE_RACK`` is the rack.
-    """
+    """Return ``SHADOWPRICE_HOST``, by default the host's name, and ``SHADOWPRICE_RACK``."""
     host = os.environ.get("SHADOWPRICE_HOST") or socket.gethostname()
     return host, os.environ.get("SHADOWPRICE_RACK", "")
 

@@ -11,15 +11,11 @@ from typing import Final
 
 from shadowprice.training.servers.locality import Distance
 
-MIN_WEIGHT: Final = 0.05
-"""Weight of the newest value in a running mean, from the 20th value on."""
+MIN_WEIGHT: Final = 0.05  # weight of the newest value in a running mean, from the 20th value on
 
 
 class RunningMean:
-    """The mean of the first 20 values, then exponentially weighted (weight 0.05).
-
-    It starts over after an infinite value or NaN.
-    """
+    """The mean of the first 20 finite values in sequence, then exponentially weighted (0.05)."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -34,10 +30,7 @@ class RunningMean:
 
 
 class TrafficMeter:
-    """Bytes moved by a server, and the time in which at least one transfer was active.
-
-    Enter it for each transfer. Transfers of several threads may overlap.
-    """
+    """Bytes moved by a server, and the time in which at least one transfer (entered) was active."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,13 +72,7 @@ class TrafficMeter:
 
 @dataclass(slots=True)
 class LeaderMetrics:
-    """Measurements of the leading server.
-
-    Times are in seconds, and bandwidths in bits per second while data moves. ``gradient_bytes`` is
-    pushed per mini-batch to all servers together (the papers' e and g). ``staleness`` counts the
-    mini-batches applied to the parameters between a worker's pull and its push. ``distances``
-    counts assigned chunks, without those of unknown location.
-    """
+    """Measurements of the leading server, in seconds, bytes, and bit/s while data moves."""
 
     gradient_bytes: int = 0
     minibatch_time: RunningMean = field(default_factory=RunningMean)  # without exchange: tau
@@ -93,10 +80,10 @@ class LeaderMetrics:
     update_time: RunningMean = field(default_factory=RunningMean)  # Astraea's G
     worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # b
     ps_bandwidth: float = 0.0  # B, as far as workers used it
-    staleness: RunningMean = field(default_factory=RunningMean)
+    staleness: RunningMean = field(default_factory=RunningMean)  # mini-batches from pull to push
     max_staleness: int = 0
     loss: RunningMean = field(default_factory=RunningMean)
-    distances: Counter[Distance] = field(default_factory=Counter)
+    distances: Counter[Distance] = field(default_factory=Counter)  # of chunks with a known location
 
     def metrics(self) -> dict[str, float]:
         """Return the available metrics of a report, in seconds, bytes and bits per second."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -17,48 +17,29 @@ class PeerLostError(Exception):
 class MessageKind(IntEnum):
     """Kind of a message."""
 
+    # Worker to leader: request for the next assignment. The first one has the worker's host and
+    # rack as its payload, in JSON.
     NEXT = 1
-    """Worker to leader: request for the next assignment. The first one has the worker's host and
-    rack as its payload, in JSON.
-    """
-    PUSH = 2
-    """Worker to server: the server's slice of a gradient, which counts once it is committed."""
-    COMMIT = 3
-    """Worker to leader: all servers have received the gradient; accept it."""
-    PULL = 4
-    """Worker to server: request for the server's parameters at this version or later."""
-    BYE = 5
-    """Worker to server: the worker's last message."""
+    PUSH = 2  # worker to server: the server's slice of a gradient, which counts once committed
+    COMMIT = 3  # worker to leader: all servers have received the gradient; accept it
+    PULL = 4  # worker to server: request for the server's parameters at this version or later
+    BYE = 5  # worker to server: the worker's last message
 
-    WORK = 11
-    """Response to NEXT: an assignment."""
-    DONE = 12
-    """Response to NEXT: training is done; index 1 marks the worker that shows the result."""
-    STOP = 13
-    """Response to NEXT and COMMIT: exit; the leader has all committed state."""
-    STAGED = 14
-    """Response to PUSH: received."""
-    TAKEN = 15
-    """Response to COMMIT: the gradient is accepted."""
-    REFUSED = 16
-    """Response to COMMIT: the gradient is dropped, because its work was reassigned."""
-    VALUES = 17
-    """Response to PULL: parameters."""
-    BUFFERS = 18
-    """Second response of the leader to PULL if the model has buffers: running means, counts."""
-
-    APPLY = 21
-    """Leader to server: apply these accepted gradients as one mini-batch or step."""
-    STATE = 22
-    """Leader to server: request for all of the server's state; also the response."""
-    END = 23
-    """Leader to server: training has ended."""
+    WORK = 11  # response to NEXT: an assignment
+    DONE = 12  # response to NEXT: training is done; index 1 marks the worker that shows the result
+    STOP = 13  # response to NEXT and COMMIT: exit; the leader has all committed state
+    STAGED = 14  # response to PUSH: received
+    TAKEN = 15  # response to COMMIT: the gradient is accepted
+    REFUSED = 16  # response to COMMIT: the gradient is dropped, because its work was reassigned
+    VALUES = 17  # response to PULL: parameters
+    BUFFERS = 18  # second response of the leader to PULL if the model has buffers
+    APPLY = 21  # leader to server: apply these accepted gradients as one mini-batch or step
+    STATE = 22  # leader to server: request for all of the server's state; also the response
+    END = 23  # leader to server: training has ended
+    # Leader to server: the checkpoint to restore, by its version; index 0 for none. Also the
+    # response, with the restored version.
     RESTORE = 25
-    """Leader to server: the checkpoint to restore, by its version; index 0 for none. Also the
-    response, with the restored version.
-    """
-    OFFER = 24
-    """Server to worker on the same machine: offer of shared memory; also the response."""
+    OFFER = 24  # server to worker on the same machine: offer of shared memory; also the response
 
 
 @dataclass(slots=True)
@@ -84,10 +65,7 @@ class Link(Protocol):
         """Send a message; raise `PeerLostError` if the other end is gone."""
 
     def receive(self, into: Any = None) -> Message:
-        """Wait for the next message, and return it; raise `PeerLostError` if the other end is gone.
-
-        The payload is written to ``into``, a tensor of its size in bytes.
-        """
+        """Return the next message, its payload in ``into``, or raise `PeerLostError`."""
 
     def close(self) -> None:
         """Close this end; send no message afterwards."""
@@ -110,16 +88,7 @@ class LocalLink:
     def send(self, message: Message) -> None:
         """Send a message; see `Link.send`."""
         payload = None if message.payload is None else message.payload.detach().clone()
-        self._outgoing.put(
-            Message(
-                message.kind,
-                message.token,
-                message.index,
-                message.version,
-                message.numbers,
-                payload,
-            )
-        )
+        self._outgoing.put(replace(message, payload=payload))
 
     def receive(self, into: Any = None) -> Message:
         """Return the next message; see `Link.receive`."""

@@ -12,19 +12,13 @@ Indices = NDArray[np.int64]
 
 
 class ChunkOrder:
-    """Order of the chunks in an epoch, and of the samples in each chunk.
-
-    Chunks are shuffled, and samples within each chunk, so that a worker needs few chunks at once.
-    ``samples`` is the number of samples in each chunk.
-    """
+    """Order of the chunks in an epoch, and of the samples in each chunk; both are shuffled."""
 
     def __init__(self, samples: Sequence[int], seed: int) -> None:
         self._samples = tuple(samples)
         self._seed = seed
-        self.chunks = lru_cache(maxsize=4)(self._chunks)
-        """Return the chunks of an epoch in order."""
-        self.within = lru_cache(maxsize=16)(self._within)
-        """Return the samples of a chunk in an epoch's order, by index in the chunk."""
+        self.chunks = lru_cache(maxsize=4)(self._chunks)  # return the chunks of an epoch in order
+        self.within = lru_cache(maxsize=16)(self._within)  # samples of a chunk in order, by index
 
     def minibatches(self, minibatch: int) -> tuple[int, ...]:
         """Return the number of mini-batches in each chunk, for mini-batches of a given size."""
@@ -35,10 +29,7 @@ class ChunkOrder:
         return self.within(epoch, chunk)[index * minibatch : (index + 1) * minibatch]
 
     def located(self, epoch: int, positions: Indices) -> Iterator[tuple[int, Indices]]:
-        """Yield each chunk with its sample indices, for positions in the order of an epoch.
-
-        ``positions`` are ascending and below the number of samples.
-        """
+        """Yield each chunk with its sample indices, for ascending positions in an epoch's order."""
         order = self.chunks(epoch)
         starts = np.concatenate([[0], np.cumsum([self._samples[chunk] for chunk in order])])
         chunk_indices = np.searchsorted(starts, positions, side="right") - 1

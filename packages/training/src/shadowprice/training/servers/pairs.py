@@ -5,15 +5,22 @@ any source once a process is gone. A group of two ends at once with either proce
 only that pair.
 
 On one machine, tensors go through shared memory. If both processes have GPUs and the backend says
-so, tensors go through a transport between the GPUs (`wires`). Only headers use the group then.
+so, NCCL moves the tensors, and only headers use the group.
+
+NCCL does little else: a receive blocks its stream until the tensor comes, and NCCL doesn't notice
+the death of a process. So headers stay with gloo, which waits on the CPU and reports a death at
+once. NCCL moves a tensor only after its header has announced it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import secrets
 import stat
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,19 +28,27 @@ import torch
 import torch.distributed as dist
 
 from shadowprice.training.errors import first_line
+from shadowprice.training.generation import nccl_here, no_backend, own_device
 from shadowprice.training.servers.measuring import TrafficMeter
 from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
-from shadowprice.training.servers.wires import TRANSPORTS, TensorTransport, transport_device
+
+# No timeout: a worker computes as long as necessary, and the other's death ends a wait.
+_FOREVER: Final = timedelta(days=3650)
+_TRANSFER_TIMEOUT_SECONDS: Final = 60.0  # plus the time at `_MIN_BYTES_PER_SECOND`
+_MIN_BYTES_PER_SECOND: Final = 10e6  # bandwidth below which a tensor counts as lost
+_MIN_POLL_SECONDS: Final = 20e-6
+_MAX_POLL_SECONDS: Final = 1e-3  # seconds between two polls of a transfer, at first and later
+
+# Keeps torch from watching groups in a thread of its own, which would end a server's process when a
+# worker dies. `TensorTransport` waits for each operation itself and gets its errors.
+_NCCL_ENVIRONMENT: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 MAX_HEADER_NUMBERS: Final = 24  # limit of the numbers in a message
-
 _FIXED: Final = 7
 _INLINE: Final = 1
 _SHARED: Final = 2
-_TRANSPORT: Final = 3
-"""How a payload travels: after its header, in shared memory, or through a GPU transport."""
-_MIN_SHARED_BYTES: Final = 4096
-"""Minimum bytes of a payload for shared memory; below, it saves nothing."""
+_TRANSPORT: Final = 3  # how a payload travels: inline, in shared memory, between GPUs
+_MIN_SHARED_BYTES: Final = 4096  # of a payload for shared memory; below, it saves nothing
 
 _TYPES: Final = (
     torch.uint8,
@@ -43,26 +58,109 @@ _TYPES: Final = (
     torch.float16,
     torch.bfloat16,
 )
-_FOREVER: Final = timedelta(days=3650)
-"""No timeout, because a worker computes as long as necessary; the other's death ends a wait."""
 
+# Messages for shared memory, where the next one each way overwrites the last, or a GPU transport. A
+# worker waits for only one of the two kinds at a time, so they never block each other there.
 _LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
-"""Messages for shared memory or a GPU transport. Shared memory holds one message each way, and the
-next one overwrites it. A worker waits for only one of the two kinds at a time, so they never
-block each other on a transport.
-"""
 
 _CPU: Final = torch.device("cpu")
-
 _MARK_BYTES: Final = 32
+
+
+class TensorTransport:
+    """One end of a GPU transport, a process group of two for tensors on ``device`` only."""
+
+    def __init__(self, group: Any, rank: int, device: Any) -> None:
+        self._group, self._other = group, 1 - rank
+        self.device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def meet(self, timeout: timedelta) -> None:
+        """Move a byte each way, so that NCCL connects both directions while the store exists."""
+        byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        operations = [self._group.send, self._group.recv]
+        with self._on_own_stream():
+            for operation in operations if self._other else reversed(operations):
+                self._wait_for(operation([byte], self._other, 0), timeout)
+
+    def send(self, content: Any, announce: Callable[[], None]) -> None:
+        """Send bytes; ``announce`` sends their header and waits for the acknowledgement."""
+        with self._aborting():
+            with self._on_own_stream():
+                work = self._group.send([content], self._other, 0)
+            announce()
+            with self._on_own_stream():
+                self._wait_for(work, _transfer_timeout(content))
+
+    def receive(self, into: Any) -> None:
+        """Receive announced bytes into a tensor on `device`, or raise RuntimeError."""
+        with self._aborting(), self._on_own_stream():
+            self._wait_for(self._group.recv([into], self._other, 0), _transfer_timeout(into))
+
+    def close(self) -> None:
+        """Abort the group."""
+        self._group.abort()
+
+    def _wait_for(self, work: Any, limit: timedelta) -> None:
+        """Wait for an operation with short polls, because torch polls only every 10 ms."""
+        if self._stream is not None:
+            deadline, pause = time.monotonic() + limit.total_seconds(), _MIN_POLL_SECONDS
+            while not work.is_completed() and time.monotonic() < deadline:
+                time.sleep(pause)
+                pause = min(2.0 * pause, _MAX_POLL_SECONDS)
+        work.wait(limit)
+
+    @contextlib.contextmanager
+    def _aborting(self) -> Any:
+        """Abort the group on an error; a failed operation would block its stream forever."""
+        try:
+            yield
+        except RuntimeError:
+            self._group.abort()
+            raise
+
+    @contextlib.contextmanager
+    def _on_own_stream(self) -> Any:
+        """Run transfers on a stream of their own, because they may wait for another process."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+
+def _transfer_timeout(content: Any) -> timedelta:
+    return timedelta(seconds=_TRANSFER_TIMEOUT_SECONDS + content.numel() / _MIN_BYTES_PER_SECOND)
+
+
+def create_nccl_transport(store: Any, rank: int) -> TensorTransport:
+    """Return one end of a transport between GPUs; both ends meet in ``store``."""
+    for name, value in _NCCL_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = _FOREVER  # `TensorTransport` has limits of its own
+    return TensorTransport(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
+
+
+TRANSPORTS: Final[dict[str, Callable[[Any, int], TensorTransport]]] = {
+    "nccl": create_nccl_transport
+}
+"""Constructors of transports by backend; with gloo, tensors travel with their headers."""
+
+
+def transport_device(backend: str) -> Any:
+    """Return the device of transfers; raise `TrainingError` if torch lacks the backend."""
+    if backend not in {"gloo", *TRANSPORTS} or (backend == "nccl" and not nccl_here()):
+        raise no_backend(backend)
+    return own_device() if backend == "nccl" else torch.device("cpu")
 
 
 class SharedMemoryBuffer:
     """Memory that two processes of one machine share, half of it for each direction.
 
     It has no name in a file system, so it disappears with the processes, however they end. The
-    mapping starts with a mark, then both halves follow. ``first`` is True if this process writes to
-    the first half.
+    mapping starts with a mark.
     """
 
     def __init__(self, mapped: mmap.mmap, *, first: bool) -> None:
@@ -109,21 +207,15 @@ class SharedMemoryBuffer:
 
 
 class PairLink:
-    """One end of a group of two.
-
-    ``group`` has its tensors on the CPU, and ``rank`` is 0 or 1. Gradients and parameters travel
-    through ``wire`` if there is one.
-    """
+    """One end of a group of two, with tensors through ``wire`` if there is one."""
 
     def __init__(self, group: Any, rank: int, wire: TensorTransport | None = None) -> None:
         self._group = group
         self._other = 1 - rank
         self._wire = wire
-        self.device = _CPU if wire is None else wire.device
-        """Device of gradients and parameters."""
+        self.device = _CPU if wire is None else wire.device  # device of gradients and parameters
         self.memory: SharedMemoryBuffer | None = None
-        self.traffic = TrafficMeter()
-        """Meter of moved bytes, which several links may share."""
+        self.traffic = TrafficMeter()  # meter of moved bytes, which several links may share
         self._received: dict[MessageKind, Any] = {}
 
     @property
@@ -234,11 +326,9 @@ class PairLink:
 def connect_pair(
     store: Any, name: str, rank: int, timeout: timedelta, backend: str = "gloo"
 ) -> PairLink:
-    """Return one end of a link, once the other process has connected.
+    """Return one end of a link, once the other process has connected under the same ``name``.
 
-    Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``backend`` is
-    ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises `PeerLostError` if the other
-    process doesn't connect in time, and `TrainingError` if torch lacks the backend here.
+    Raises `PeerLostError` if it doesn't in time, and `TrainingError` if torch lacks the backend.
     """
     transport_device(backend)  # fail before waiting for the other process
     wire = None

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shadowprice.training.arguments import checked_integer, checked_seconds
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, checked_integer, checked_seconds
 from shadowprice.training.sampling import Order
 from shadowprice.training.servers.chunks import DataSet
 from shadowprice.training.servers.ordering import ChunkOrder

@@ -17,7 +17,6 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import Generation, bind_to_loopback, current, say
-from shadowprice.training.servers.leader import KIND, Leader
 from shadowprice.training.servers.messages import (
     Link,
     LocalLink,
@@ -30,18 +29,15 @@ from shadowprice.training.servers.pairs import (
     accept_shared_memory,
     connect_pair,
     offer_shared_memory,
+    transport_device,
 )
 from shadowprice.training.servers.recipe import Recipe, Settings
-from shadowprice.training.servers.server import ParameterServer
+from shadowprice.training.servers.server import KIND, Leader, ParameterServer
 from shadowprice.training.servers.shard import Shard, State
-from shadowprice.training.servers.wires import transport_device
 from shadowprice.training.servers.worker import Worker
 
-_SIGTERM_SPREAD_SECONDS: Final = 5.0
-"""Seconds within which all processes of a generation receive SIGTERM."""
-
-_THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0
-"""Maximum wait for threads at exit."""
+_SIGTERM_SPREAD_SECONDS: Final = 5.0  # within which all processes receive SIGTERM
+_THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0  # at most, for threads at exit
 
 
 @dataclass(frozen=True)
@@ -216,11 +212,7 @@ def _run_ps(
 def serve_once_connected(
     server: ParameterServer, worker: int, connect: Callable[[int], Link]
 ) -> None:
-    """Connect to a worker and serve it until it leaves; runs in a thread of its own.
-
-    A worker that doesn't connect is logged. Any other error ends the server, because its main
-    thread would wait for this worker.
-    """
+    """Connect to a worker and serve it until it leaves; runs in a thread of its own."""
     try:
         try:
             link = connect(worker)
@@ -256,7 +248,6 @@ def _exit(status: int) -> NoReturn:
 
 
 def _wait_for_leader(server: ParameterServer) -> str:
-    """Wait until the leader announces the end."""
     with server.changed:
         server.changed.wait_for(lambda: bool(server.ended))
     if server.failure is not None:
@@ -303,10 +294,9 @@ def _leader_connection(
 
 
 def _store(generation: Generation, settings: Settings) -> Any:
-    """Return the store for the rendezvous of the processes.
+    """Return the store for the rendezvous, which is needed until all processes have connected.
 
-    On one machine the leading server hosts it, otherwise worker 0, whose address all processes
-    have. It is needed until all have connected.
+    On one machine the leading server hosts it, otherwise worker 0, whose address all have.
     """
     address, _, port = generation.address.rpartition(":")
     job = generation.job
@@ -349,10 +339,7 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
 
 
 def _load_state_as_leader(recipe: Recipe, settings: Settings, restore: Message) -> State | None:
-    """Return the state of the checkpoint that the leader restored, None if it restored none.
-
-    Another one would be of another version. Workers would wait for parameters that never come.
-    """
+    """Return the state of the checkpoint that the leader restored: workers wait for its version."""
     if not restore.index:
         return None
     checkpoint = checkpoints.load(step=restore.version)

@@ -24,10 +24,7 @@ def build_seeded_model(recipe: Recipe) -> Any:
 
 
 def trainable_parameters(model: Any) -> list[tuple[str, Any]]:
-    """Return names and values of the trainable parameters, in the model's order.
-
-    Raises `TrainingError` if there are none, or they differ in type.
-    """
+    """Return names and values of the trainable parameters, which have one floating-point type."""
     parameters = [
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
     ]
@@ -62,10 +59,7 @@ def flattened_buffers(model: Any) -> Any:
 
 
 def set_buffers(model: Any, values: Any) -> None:
-    """Set a model's buffers from one-dimensional values.
-
-    Equal values aren't changed, because an integer may exceed the exact range of float64.
-    """
+    """Set a model's buffers from flat values, without rounding equal integers to float64."""
     start = 0
     for buffer in real_buffers(model):
         part = values[start : start + buffer.numel()].view(buffer.shape).to(buffer.device)
@@ -78,12 +72,7 @@ def set_buffers(model: Any, values: Any) -> None:
 
 
 class Shard:
-    """A server's slice of the parameters.
-
-    ``ps_rank`` is its rank among ``ps_count`` servers. ``state`` is a result of `merge_shards` from
-    any number of servers. ``device`` is where parameters are kept and gradients arrive, by default
-    the CPU.
-    """
+    """A server's slice of the parameters; ``state`` is a result of `merge_shards`."""
 
     def __init__(
         self,
@@ -99,12 +88,9 @@ class Shard:
         flat = torch.cat(
             [item.detach().reshape(-1).cpu() for _, item in trainable_parameters(model)]
         )
-        self.values = flat[first:last].clone().to(device or "cpu")
-        """The parameters, in one dimension."""
-        self.gradient_bytes = layout.elements * self.values.element_size()
-        """Size of a gradient of the whole model in bytes."""
-        self.buffers = flattened_buffers(model)
-        """Buffers of the model, used on the leading server only."""
+        self.values = flat[first:last].clone().to(device or "cpu")  # the parameters, flat
+        self.gradient_bytes = layout.elements * self.values.element_size()  # of the whole model
+        self.buffers = flattened_buffers(model)  # used on the leading server only
         self.pieces = layout.pieces(ps_rank, ps_count)
         self._shapes = model_shapes(model)
         self._schedule = recipe.schedule
@@ -128,10 +114,7 @@ class Shard:
             self._restore(state)
 
     def _drop_parameters(self, others: set[int]) -> None:
-        """Remove parameters that aren't on this server from the optimizer.
-
-        The optimizer may require a gradient for every parameter.
-        """
+        """Remove parameters from the optimizer that aren't here, because they get no gradient."""
         for group in self._optimizer.param_groups:
             kept = [
                 index
@@ -145,11 +128,7 @@ class Shard:
                 group[key] = [group[key][index] for index in kept]
 
     def apply(self, gradients: Sequence[Any], minibatch: int) -> None:
-        """Update the parameters once.
-
-        The elements of ``gradients`` are added up in their order. ``minibatch`` is the number of
-        the mini-batch in the job, for the learning rate.
-        """
+        """Update the parameters once by the sum of gradients, as that mini-batch of the job."""
         total = gradients[0]
         for gradient in gradients[1:]:
             total = total + gradient
@@ -253,10 +232,7 @@ def _on(value: Any, device: Any) -> Any:
 
 
 def merge_shards(states: Sequence[Mapping[str, Any]]) -> State:
-    """Return the joint state of all servers by parameter, independent of their number.
-
-    ``states`` are the results of `Shard.state`, in the order of the servers.
-    """
+    """Return the joint state of all servers by parameter, independent of their number."""
     values: dict[str, list[Any]] = {}
     optimizer: dict[str, list[Mapping[str, Any]]] = {}
     for state in states:

@@ -38,10 +38,7 @@ class Layout:
         return sum(size for _, size in self.sizes)
 
     def span(self, server: int, servers: int) -> tuple[int, int]:
-        """Return the half-open range of a server's elements.
-
-        Raises `TrainingError` if there are more servers than elements.
-        """
+        """Return a server's half-open range of elements; raise `TrainingError` if it is empty."""
         elements = self.elements
         if not 1 <= servers <= elements:
             raise TrainingError(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from shadowprice.training.generation import own_device
 from shadowprice.training.model_buffers import buffer_change
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.assignment import Work
-from shadowprice.training.servers.fetching import ChunkPrefetcher
+from shadowprice.training.servers.chunks import Arrays
 from shadowprice.training.servers.locality import own_host_and_rack
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
@@ -27,14 +30,61 @@ from shadowprice.training.servers.shard import (
     trainable_parameters,
 )
 
+_STOP_POLL_SECONDS: Final = 0.1  # seconds between polls of the stop signal while a worker waits
+
 Batch = Mapping[str, Any]
 
 
-class Worker:
-    """One worker, with links to all servers, the leading server first.
+class ChunkPrefetcher:
+    """Fetches chunks in background threads, and keeps the last ``keep`` in memory."""
 
-    ``stop`` becomes true on SIGTERM.
-    """
+    def __init__(self, fetch: Callable[[int], Arrays], keep: int = 2) -> None:
+        self._read = fetch
+        self._keep = max(1, keep)
+        self._futures: OrderedDict[int, Future[Arrays]] = OrderedDict()
+
+    def want(self, number: int) -> None:
+        """Start to fetch a chunk, unless it is in memory or being fetched."""
+        if number < 0 or number in self._futures:
+            return
+        future: Future[Arrays] = Future()
+        self._futures[number] = future
+        # One daemon thread per chunk: a fetch that hangs delays neither others nor the exit.
+        threading.Thread(target=self._fetch_into, args=(number, future), daemon=True).start()
+        while len(self._futures) > self._keep:
+            self._futures.popitem(last=False)
+
+    def prefetch_if_room(self, number: int) -> None:
+        """Prefetch a chunk, unless only one chunk is kept."""
+        if self._keep > 1:
+            self.want(number)
+
+    def fetch(self, number: int, stop: Any = None) -> Arrays:
+        """Wait for a chunk, and return it; exit on SIGTERM even if the storage hangs."""
+        prefetched = self._futures.get(number)
+        if prefetched is not None and prefetched.done() and prefetched.exception() is not None:
+            del self._futures[number]  # a prefetch that failed: the storage may be back
+        self.want(number)
+        self._futures.move_to_end(number)
+        future = self._futures[number]
+        while not wait((future,), _STOP_POLL_SECONDS).done:
+            if stop:
+                jobs.leave()
+        try:
+            return future.result()
+        except BaseException:
+            self._futures.pop(number, None)
+            raise
+
+    def _fetch_into(self, number: int, future: Future[Arrays]) -> None:
+        try:
+            future.set_result(self._read(number))
+        except BaseException as error:  # raised again in `fetch`
+            future.set_exception(error)
+
+
+class Worker:
+    """One worker, with links to all servers, the leading one first; ``stop`` is true on SIGTERM."""
 
     def __init__(
         self, recipe: Recipe, settings: Settings, links: Sequence[Link], stop: Any
@@ -61,14 +111,12 @@ class Worker:
         self._order = recipe.order()
         self._steps = recipe.steps(settings.parts)
         self._chunks = ChunkPrefetcher(recipe.data.fetch, settings.keep)
-        self.leads = False
-        """Whether this worker, the first of the remaining ones, is to show the result."""
+        self.leads = False  # whether it is to show the result, as the first remaining one
         self._version = -1
         self._wanted = 0
         self._computing = self._exchanging = 0.0
         self._moved = 0
-        self._due = 0.0
-        """Earliest commit time of the current or last mini-batch, for a minimum pace."""
+        self._due = 0.0  # earliest commit time of a mini-batch, for a minimum pace
 
     @property
     def gradient_bytes(self) -> int:
@@ -76,11 +124,7 @@ class Worker:
         return int(self._gradient.numel() * self._gradient.element_size())
 
     def work(self) -> int:
-        """Process assignments until training is done; return the number of mini-batches.
-
-        The model then has the final parameters. Exits with status 143 after SIGTERM. Raises
-        `PeerLostError` if a server is gone.
-        """
+        """Process assignments until training is done; return the number of mini-batches."""
         content = bytearray(json.dumps(own_host_and_rack()).encode())
         request = Message(MessageKind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
         while True:
@@ -152,10 +196,7 @@ class Worker:
     def _compute_gradient(
         self, batch: Batch, weight: float, key: Sequence[int]
     ) -> tuple[float, Any]:
-        """Add the gradient of some samples; return their loss and the buffers' change.
-
-        The model's random numbers depend only on the samples, not on the worker.
-        """
+        """Add the gradient of samples, seeded by ``key``; return loss and buffers' change."""
         started = time.monotonic()
         seed_all(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
         if len(self._buffers):
@@ -176,10 +217,7 @@ class Worker:
     # ------------------------------------------------------------------ minimum pace
 
     def _set_pace(self) -> None:
-        """Start the time of a mini-batch at the end of the last one, unless that is long ago.
-
-        So the time of a push after the wait counts for the next mini-batch, and the pace holds.
-        """
+        """Start a mini-batch's time at the last one's end, so that pushes count."""
         pace, now = self._settings.pace, time.monotonic()
         start = self._due if 0.0 <= now - self._due < pace else now
         self._due = start + pace

@@ -1,11 +1,23 @@
-"""An executor that simulates jobs and server failures in the event loop's time."""
+"""An executor in simulated time: hours of a live service take seconds of processor time.
+
+`VirtualLoop` is an event loop whose clock jumps to the next timer. `VirtualExecutor` implements the
+executor contract with jobs (`VirtualJob`) whose real behaviour may differ from their specification,
+and with failures of servers. A service runs unchanged with both.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Final
+import math
+import selectors
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
 
+from shadowprice.core.job import MICRO, Job
 from shadowprice.executors.contract import (
     Ended,
     Ending,
@@ -18,25 +30,234 @@ from shadowprice.executors.contract import (
     Progressed,
     Receipt,
     Report,
+    ServerAllocation,
     ServerGone,
     ServerInfo,
     ServerSeen,
     Started,
     StartRefused,
 )
-from shadowprice.executors.virtual.jobs import VirtualGeneration, VirtualJob
-from shadowprice.executors.virtual.loop import SECOND, VirtualClock
 
+Result = TypeVar("Result")
+
+SECOND: Final = 1_000_000_000  # nanoseconds in a second
+ORIGIN: Final = 1_800_000_000 * SECOND  # wall time of a start: a multiple of slots up to 1 h
+STARTED: Final = 3_600 * SECOND  # initial time: programs take time 0 for one that was long ago
+MAX_STEPS_AT_ONCE: Final = 100_000  # turns without progress of time: a livelock
+
+Rate = Callable[[Sequence[ServerAllocation]], float]  # mini-batches per second for a placement
 SIGTERM_EXIT: Final = 143
 SIGKILL_EXIT: Final = 137
+
+
+class StalledError(RuntimeError):
+    """Virtual time can't advance: no task waits for a timer, or tasks wake each other forever."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer as soon as every task waits.
+
+    A call for another thread runs inline, and its result arrives one turn later.
+    """
+
+    def __init__(self) -> None:
+        self._elapsed = STARTED
+        self._turns = 0
+        self.advances = 0
+        super().__init__(_Jump(self._advance))
+
+    def time(self) -> float:
+        """Return the loop's clock in seconds."""
+        return self._elapsed / SECOND
+
+    @property
+    def elapsed(self) -> int:
+        """The loop's clock in nanoseconds."""
+        return self._elapsed
+
+    def _advance(self, timeout: float | None) -> None:
+        if timeout is None:
+            raise StalledError("every task waits, and none of them for a timer")
+        if timeout > 0.0:
+            # Rounded up, so that the timer is due afterwards.
+            self._elapsed += math.ceil(timeout * SECOND)
+            self.advances += 1
+            self._turns = 0
+            return
+        self._turns += 1
+        if self._turns > MAX_STEPS_AT_ONCE:
+            raise StalledError(f"no time passed in {MAX_STEPS_AT_ONCE} turns of the loop")
+
+    def run_in_executor(  # type: ignore[override]  # typeshed uses type variable tuples
+        self, executor: Executor | None, func: Callable[..., Result], *args: Any
+    ) -> asyncio.Future[Result]:
+        """Run a function inline, and deliver its result in the next turn."""
+        del executor
+        future: asyncio.Future[Result] = self.create_future()
+        try:
+            deliver = partial(future.set_result, func(*args))
+        except Exception as error:
+            deliver = partial(future.set_exception, error)
+        self.call_soon(lambda: None if future.done() else deliver())
+        return future
+
+
+class _Jump(selectors.SelectSelector):
+    """Advances time instead of waiting for files: only the loop's own pipe is registered."""
+
+    def __init__(self, advance: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._pass = advance
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._pass(timeout)
+        return []
+
+
+class VirtualClock:
+    """Clocks of a machine in a loop's time, which starts at ``origin`` ns since 1970."""
+
+    def __init__(self, loop: VirtualLoop, origin: int = ORIGIN) -> None:
+        self._loop = loop
+        self._origin = origin
+
+    def wall(self) -> int:
+        """Return the wall clock, in nanoseconds since 1970."""
+        return self._origin + self._loop.elapsed - STARTED
+
+    def physical(self) -> int:
+        """Return the loop's clock in nanoseconds."""
+        return self._loop.elapsed
+
+
+def run_virtual(
+    main: Callable[[VirtualClock], Coroutine[Any, Any, Result]], origin: int = ORIGIN
+) -> Result:
+    """Run a coroutine to its end in virtual time; raise `StalledError` if no timer is pending."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        return runner.run(main(VirtualClock(loop, origin)))
+
+
+def stated_rate(job: Job, slot_seconds: float) -> Rate:
+    """Return a function that gives the specified rate for a placement."""
+
+    def rate(placement: Sequence[ServerAllocation]) -> float:
+        workers = sum(share.workers for share in placement)
+        if job.required != job.work * MICRO and not job.predicted:
+            return workers / job.step_seconds  # progress is counted in worker-slots
+        gain = job.gain(workers, colocated=len(placement) == 1)
+        return gain * job.work / job.required / slot_seconds
+
+    return rate
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualJob:
+    """Actual behaviour of a simulated job, which may differ from its specification; in seconds."""
+
+    work: float  # mini-batches after which it exits with status 0
+    rate: Rate  # on servers of speed 1
+    launch_seconds: float = 0.0  # from the start command until its processes run
+    start_seconds: tuple[float, ...] = (0.0,)  # from then to its first step; last one repeats
+    save_seconds: float | None = None  # to save on SIGTERM; None if it ends without a checkpoint
+    save_every: float | None = None  # of training between checkpoints; None if it writes none
+    report_every: float | None = None  # first at its first step; None for no reports
+    fails_after: Mapping[int, float] = field(default_factory=dict)
+    hangs_at: float | None = None  # mini-batches after which it makes no progress
+
+    @property
+    def max_progress(self) -> float:
+        """Mini-batches that it completes at most."""
+        return self.work if self.hangs_at is None else min(self.work, self.hangs_at)
+
+    def start_seconds_for(self, generation: int) -> float:
+        """Return the seconds from the start of a generation's processes to its first step."""
+        return self.start_seconds[min(generation, len(self.start_seconds)) - 1]
+
+
+@dataclass(slots=True)
+class VirtualGeneration:
+    """One generation of a job and its state; times are the event loop's, in seconds."""
+
+    spec: GenerationSpec
+    job: VirtualJob
+    accepted: float  # when the start command was accepted
+    rate: float  # mini-batches per second
+    base: float  # mini-batches of the checkpoint that it starts from
+    previous_save_seconds: float | None = None  # None if the previous generation saved nothing
+    previous_ended_at: float = 0.0
+    phase: GenerationPhase = GenerationPhase.STARTING
+    started_at: float | None = None
+    first_step_at: float | None = None
+    halted_at: float | None = None  # when it stopped training, to save or because it ended
+    stop_ordered: float | None = None
+    command: int = 0
+    ended_at: float | None = None
+    end: Ended | StartRefused | None = None
+    saved: float = 0.0  # mini-batches of the checkpoint that it left; set at its end
+    forgotten: bool = False
+    first_report: bool = True
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Job and generation number."""
+        return self.spec.job, self.spec.generation
+
+    @property
+    def alive(self) -> bool:
+        """Whether its processes may run."""
+        return self.phase is not GenerationPhase.ENDED
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended; None while it runs, or if it was refused."""
+        return self.end.ending if isinstance(self.end, Ended) else None
+
+    def progress_at(self, now: float) -> float:
+        """Return the number of mini-batches completed by ``now``."""
+        if self.first_step_at is None:
+            return self.base
+        until = now if self.halted_at is None else min(now, self.halted_at)
+        progress = self.base + self.rate * max(0.0, until - self.first_step_at)
+        return min(self.job.max_progress, progress)
+
+    def checkpoint_progress_at(self, now: float) -> float:
+        """Return the number of mini-batches in the newest periodic checkpoint at ``now``."""
+        every = self.job.save_every
+        if self.first_step_at is None or every is None:
+            return self.base
+        until = now if self.halted_at is None else min(now, self.halted_at)
+        times = max(0.0, until - self.first_step_at) // every
+        return min(self.progress_at(now), self.base + self.rate * times * every)
+
+    @property
+    def lost_progress(self) -> float:
+        """Mini-batches that it completed but no checkpoint contains."""
+        return 0.0 if self.ended_at is None else self.progress_at(self.ended_at) - self.saved
+
+    def build_report(self, now: float, wall: float) -> Progressed:
+        """Return the job's progress report at loop time ``now``; the first measures the change."""
+        metrics: dict[str, float] = {}
+        saving = self.previous_save_seconds
+        if self.first_report and saving is not None and self.started_at is not None:
+            metrics = {
+                "change_checkpoint": saving,
+                "change_away": max(0.0, self.started_at - self.previous_ended_at),
+                "change_start": self.job.start_seconds_for(self.spec.generation),
+                "change_first_step": 0.0,
+            }
+        self.first_report = False
+        progress = int(self.progress_at(now)) * MICRO
+        saves = self.job.save_seconds is not None or self.job.save_every is not None
+        return Progressed(*self.key, progress, metrics, wall, checkpoints=saves)
 
 
 class VirtualExecutor:
     """Runs simulated jobs; like a cluster, it outlives the services that use it.
 
-    ``clock`` is the wall clock of the reports. ``jobs`` may be added later. ``speeds`` are by
-    server, 1 if absent; the slowest server of a placement decides. ``generations`` has every
-    generation with an accepted start command, in order of acceptance.
+    ``speeds`` are by server, 1 if absent; the slowest server of a placement decides.
     """
 
     capabilities = ExecutorCapabilities(discovers_servers=True, progress_files=True)
@@ -133,16 +354,12 @@ class VirtualExecutor:
 
     def used(self) -> dict[tuple[str, str], int]:
         """Return the current usage, by server and resource."""
-        used: dict[tuple[str, str], int] = {}
-        for entry in self._live.values():
-            for share in entry.spec.placement:
-                for count, amounts in (
-                    (share.workers, entry.spec.worker),
-                    (share.ps, entry.spec.ps),
-                ):
+        used: Counter[tuple[str, str]] = Counter()
+        for spec in (entry.spec for entry in self._live.values()):
+            for share in spec.placement:
+                for count, amounts in ((share.workers, spec.worker), (share.ps, spec.ps)):
                     for resource, amount in amounts.items():
-                        key = share.server, resource
-                        used[key] = used.get(key, 0) + count * amount
+                        used[share.server, resource] += count * amount
         return used
 
     async def stop(
