@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shadowprice.cloning.feasible import ROUNDING_MARGIN, miss_terms
+from shadowprice.cloning.problem import ROUNDING_MARGIN, miss_terms
 from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning.bound import integer_bound
-from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import min_copies
+from shadowprice.kernels.cloning.curves import Columns, Program
 from shadowprice.kernels.cloning.integer import (
     Limits,
     Sums,
@@ -88,27 +88,18 @@ class _Core:
     """Search of the choices whose penalties are within a gap of the bound."""
 
     def __init__(
-        self,
-        arrays: Columns,
-        relaxed: bool,
-        budget: float,
-        machines: int,
-        max_copies: Integers,
-        convex: Flags,
-        prices: tuple[float, float],
-        base: Integers,
+        self, program: Program, convex: Flags, prices: tuple[float, float], base: Integers
     ) -> None:
-        self.arrays = arrays
+        arrays = program.columns
+        self.program = program
         self.convex = convex
-        self.relaxed = relaxed
-        self.max_copies = max_copies
         self.k, self.l = prices
         self.base = base
-        late = float(arrays.tasks @ miss_terms(arrays.decay, base, relaxed))
-        self.slack_late = budget * ROUNDING_MARGIN - late
-        self.slack_machines = int(machines - arrays.tasks @ base)
+        late = float(arrays.tasks @ miss_terms(arrays.decay, base, program.relaxed))
+        self.slack_late = program.budget * ROUNDING_MARGIN - late
+        self.slack_machines = int(program.machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
-        min_penalties(arrays, max_copies, relaxed, self.k, self.l, base, self.least)
+        min_penalties(program, self.k, self.l, base, self.least)
         # The bound is valid only if every task's choice is optimal at these prices.
         if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
@@ -125,7 +116,7 @@ class _Core:
 
     def _options(self, group: int, gap: float) -> list[_Options]:
         """Return the changes of a group's tasks, combined or one task after another."""
-        count = int(self.arrays.tasks[group])
+        count = int(self.program.columns.tasks[group])
         # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
             return [self._balanced_options(group, gap, count)]
@@ -139,10 +130,7 @@ class _Core:
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
-            count = balanced_options(
-                group, tasks, self.arrays, self.max_copies,
-                self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
-            )  # fmt: skip
+            count = self._list_options(group, tasks, gap, penalty, late, change)
             if count <= size:
                 break
             if size >= MAX_OPTIONS:
@@ -154,16 +142,21 @@ class _Core:
         none = np.zeros((0, 0), dtype=np.int64)
         return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
+    def _list_options(
+        self, group: int, tasks: int, gap: float, penalty: Floats, late: Floats, change: Integers
+    ) -> int:
+        base = int(self.base[group])
+        return balanced_options(
+            group, tasks, self.program, self.k, self.l, base, gap, penalty, late, change
+        )
+
     def _combine(self, group: int, gap: float, count: int) -> _Options | None:
         """Return every combination of a group's tasks, None if there are too many."""
         size = MAX_MOVES
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
-            options = balanced_options(
-                group, 1, self.arrays, self.max_copies, self.relaxed, self.k, self.l,
-                int(self.base[group]), gap, penalty, late, change,
-            )  # fmt: skip
+            options = self._list_options(group, 1, gap, penalty, late, change)
             if options <= size:
                 break
             size *= 8
@@ -174,19 +167,15 @@ class _Core:
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
-            total = multisets(
-                count, moves, penalty, late, change, gap, size,
-                chosen, *sums,
-            )  # fmt: skip
+            total = multisets(count, moves, penalty, late, change, gap, size, chosen, *sums)
             if total <= size:
                 break
             if size >= MAX_COMBINATIONS:
                 return None
             size *= 8
         order = np.argsort(sums[0][:total], kind="stable")
-        return _Options(
-            sums[0][order], sums[1][order], sums[2][order], chosen[order], change, count
-        )  # fmt: skip
+        by_penalty = Sums(sums[0][order], sums[1][order], sums[2][order])
+        return _Options(*by_penalty, chosen[order], change, count)
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
         """Find the best choice within the gap of the bound; None if there is none.
@@ -274,35 +263,24 @@ class _Core:
 
 
 def integer_optimum(
-    arrays: Columns,
-    *,
-    relaxed: bool,
-    budget: float,
-    machines: int,
-    max_copies: Integers,
-    convex: Flags,
-    prices: tuple[float, float],
-    ratios: Floats,
+    program: Program, convex: Flags, prices: tuple[float, float], ratios: Floats
 ) -> IntegerCopies:
     """Find the integer numbers of copies with the smallest expected machine time.
 
-    A feasible choice must exist. ``arrays`` are the merged groups; ``relaxed`` takes constraint (7)
-    instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``max_copies`` limits the
-    copies of a task by group, and ``convex`` marks groups whose g is convex in r (Lemma 1).
+    A feasible choice must exist. ``convex`` marks groups whose g is convex in r (Lemma 1).
     ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
     which the search starts. Beyond `MAX_STATES` states at once, or `MAX_LISTED_STATES` in total,
     the result is feasible with a certified gap.
     """
+    arrays = program.columns
     base = np.empty(len(arrays.tasks), dtype=np.int64)
     total = int(arrays.tasks.sum())
     near = prices[0]
     if near <= 0.0:
-        near = float(arrays.tasks @ (1.0 / arrays.decay)) / budget
+        near = float(arrays.tasks @ (1.0 / arrays.decay)) / program.budget
         near *= float(arrays.tasks @ (arrays.minimum + arrays.scale)) / total
-    k, l, bound = integer_bound(  # noqa: E741
-        arrays, max_copies, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
-    )  # fmt: skip
-    core = _Core(arrays, relaxed, budget, machines, max_copies, convex, (k, l), base)
+    k, l, bound = integer_bound(program, near, prices[1], ratios.copy(), base)
+    core = _Core(program, convex, (k, l), base)
     floor = 1e-13 * abs(bound)
     gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
     proved_above = 0.0
@@ -319,7 +297,7 @@ def integer_optimum(
             break
         proved_above = gap
         gap *= 3.0 if core.widest < SMALL_STATE_COUNT else 1.4
-    return _fallback(arrays, relaxed, budget, machines, bound + proved_above, core.widest)
+    return _fallback(program, bound + proved_above, core.widest)
 
 
 def _rows(
@@ -338,12 +316,13 @@ def _rows(
     return groups[order], copies[order], tasks[order]
 
 
-def _fallback(
-    arrays: Columns, relaxed: bool, budget: float, machines: int, bound: float, states: int
-) -> IntegerCopies:
+def _fallback(program: Program, bound: float, states: int) -> IntegerCopies:
     """Return the choice with the fewest machines, which is feasible but not optimal."""
+    arrays = program.columns
     copies = np.ones(len(arrays.tasks), dtype=np.int64)
-    _, used, last = min_copies(arrays.tasks, arrays.decay, machines, relaxed, budget, copies)
+    _, used, last = min_copies(
+        arrays.tasks, arrays.decay, int(program.machines), program.relaxed, program.budget, copies
+    )
     extra = int(used - arrays.tasks @ copies)
     moves = [(int(last), 1, extra)] if last >= 0 and extra else []
     groups, copies, tasks = _rows(arrays, copies, moves)

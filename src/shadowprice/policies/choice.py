@@ -75,10 +75,7 @@ class PolicyChoice:
 
     @classmethod
     def of_run(cls, info: Mapping[str, Any]) -> PolicyChoice:
-        """Build the choice that a run's ``run.json`` records.
-
-        Raises `InputError` if the policy's file has changed since the run, or is missing.
-        """
+        """Build the choice that a run's ``run.json`` records; its file must not have changed."""
         settings, origin = info["settings"], info.get("policy_origin") or {}
         if "file" not in origin:
             return cls(info["policy"].split()[0], settings)
@@ -124,10 +121,7 @@ class PolicyChoice:
         return options
 
     def parameters(self) -> Parameters:
-        """Return the validated parameters.
-
-        Raises `InputError` if the policy or a parameter is unknown, or a value is out of range.
-        """
+        """Return the validated parameters; raise `InputError` as `policy_parameters`."""
         return policy_parameters(self.info, self.settings)
 
     def build(self, context: PolicyContext) -> Policy:
@@ -136,10 +130,7 @@ class PolicyChoice:
 
 
 def check_choices(choices: Sequence[PolicyChoice], location: str, hint: str) -> None:
-    """Check that there are policies to compare and that their labels differ.
-
-    Raises `InputError` at ``location`` otherwise, with the hint if there are no policies.
-    """
+    """Raise `InputError` if there are no policies to compare, with the hint, or labels repeat."""
     if not choices:
         raise InputError(Fault(location, "names no policy", hint))
     labels = [choice.label for choice in choices]

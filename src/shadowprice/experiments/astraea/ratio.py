@@ -21,8 +21,12 @@ from shadowprice.experiments.astraea.workload import TINY
 from shadowprice.experiments.framework import ExperimentSettings, Tables
 from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.astraea.optimum import GangBatch, OptimumResult
-from shadowprice.policies.tenants.gang_jobs import gang_job, min_gang_slots
-from shadowprice.policies.tenants.tenancy import UnitClaim, read_tenant_shares
+from shadowprice.policies.tenants.tenancy import (
+    UnitClaim,
+    gang_job,
+    min_gang_slots,
+    read_tenant_shares,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

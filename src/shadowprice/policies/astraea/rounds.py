@@ -1,4 +1,4 @@
-"""Runs the calendar's rounds on one or several pools: Algorithms 1 and 2 as a policy."""
+"""Batches and rounds on one or several pools: Algorithms 1 and 2 as a policy."""
 
 from __future__ import annotations
 
@@ -36,28 +36,85 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.astraea.calendar import Round, RoundCalendar
-from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
-from shadowprice.policies.astraea.market import GangAward, RoundMarket
-from shadowprice.policies.astraea.parameters import RoundParameters, Theta
-from shadowprice.policies.astraea.pools import TenantPool, theta_record
-from shadowprice.policies.astraea.prices import lemma_1_rounds, max_theta
-from shadowprice.policies.astraea.reasons import explain_refusal
+from shadowprice.policies.astraea import RoundParameters, Theta
+from shadowprice.policies.astraea.market import (
+    GangAward,
+    RoundMarket,
+    TenantPool,
+    explain_refusal,
+    private_pools,
+    shared_pools,
+    theta_record,
+)
+from shadowprice.policies.astraea.prices import lemma3_sigma, lemma_1_rounds, max_theta, performance
 from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, find_extension
-from shadowprice.policies.tenants.gang_jobs import (
+from shadowprice.policies.tenants.tenancy import (
     MICRO,
     GangJob,
+    TenantShares,
+    UnitClaim,
     gang_job,
     infeasibility,
     min_gang_slots,
-)
-from shadowprice.policies.tenants.tenancy import (
-    TenantShares,
-    UnitClaim,
     read_tenant_shares,
     require_tenants,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a batch, in slots ``[start, end)``."""
+
+    batch: int  # number of the batch, from 1
+    number: int  # position among the rounds of its batch, from 0
+    start: int
+    end: int
+    collected: int  # its batch collects the unscheduled jobs that arrived before this slot
+
+
+class RoundCalendar:
+    """Endless iterator over all rounds, in order: the geometric intervals of Algorithm 1.
+
+    The paper counts slots from 1 and divides time at tau_0 = 1, tau_1 = 2, tau_2 = 4, ... (Section
+    4.2 prints ``tau_l = 2^(l-1)`` beside these values, but the values and the example are ``2^l``).
+    Batch ``l`` collects the arrivals r in [tau_{l-1}, tau_l) and is decided at time tau_l. It runs
+    in (lambda tau_l, lambda tau_{l+1}], as lambda rounds of tau_l slots (Algorithm 2, line 4). The
+    input line of Algorithm 3 prints another interval, which would overlap the next batch.
+
+    Slots here count from 0: arrival slot ``a`` is the paper's ``r = a + 1``, and the instant tau_l
+    is the start of slot tau_l. Batches and rounds are contiguous and don't overlap. Intervals
+    double while a round fits ``longest`` slots. Then rounds keep the last length, and a batch
+    collects the jobs that arrived before it starts.
+
+    A batch has ``rounds`` rounds, the paper's lambda. Raises `InputError` if lambda is below 1 or
+    ``longest`` below 2.
+    """
+
+    def __init__(self, rounds: int, longest: int) -> None:
+        if rounds < 1 or longest < 2:
+            raise InputError("Astraea needs lambda of at least 1 and a horizon of at least 2 slots")
+        self._rounds, self._longest = rounds, longest
+        self._batch, self._number, self._start = 1, 0, 2 * rounds
+        self._collected = self._collects()
+
+    def __iter__(self) -> RoundCalendar:
+        return self
+
+    def __next__(self) -> Round:
+        length = 1 << min(self._batch, self._longest.bit_length() - 1)
+        end = self._start + length
+        current = Round(self._batch, self._number, self._start, end, self._collected)
+        self._start, self._number = end, self._number + 1
+        if self._number == self._rounds:
+            self._batch, self._number = self._batch + 1, 0
+            self._collected = self._collects()
+        return current
+
+    def _collects(self) -> int:
+        """Return the slot before which jobs must arrive to join the batch that starts now."""
+        return (1 << self._batch) - 1 if 1 << self._batch <= self._longest else self._start
+
 
 _SMALL_RISE: Final = 0.1
 """Largest rise of ln(price + 1) by one gang that counts as small; sigma is then off by 5 %."""
@@ -287,13 +344,9 @@ class RoundPolicy:
         if self.parameters.rounds != "lemma":
             return self.parameters.rounds
         if not known or self.lemma is None:
-            raise InputError(
-                Fault(
-                    "lambda",
-                    "Lemma 1's value needs known jobs with positive utility",
-                    "give a number",
-                )
-            )
+            message = "Lemma 1's value needs known jobs with positive utility"
+            hint = "give a number"
+            raise InputError(Fault("lambda", message, hint))
         return self.lemma
 
     # ---------------------------------------------------------------- events
@@ -443,10 +496,7 @@ class RoundPolicy:
         return infeasibility(job, gang, *pool.units_for(claim), self.longest, own=not self.sharing)
 
     def _is_postponed(self, view: View, refusal: Refusal) -> bool:
-        """Return whether a job that never fits waits until the timespan ends, as in the paper.
-
-        Section 4.2 postpones j22, whose fixed number of workers exceeds the cluster's.
-        """
+        """Return whether a job that never fits waits until the timespan ends (j22 in 4.2)."""
         # Without an end of the timespan the job would wait forever.
         never_fits = refusal.reason is RefusalReason.NEVER_FITS
         return self._rigid and view.until is not None and never_fits
@@ -576,11 +626,7 @@ class RoundPolicy:
         return False
 
     def _demanded_length(self, gang: GangJob, limit: int) -> int:
-        """Return the length of a round for a job: the slots that it needs, at most the limit.
-
-        It doubles with each round that passes over the job. So a job that found no place beside
-        overrunning gangs can also start late in the round.
-        """
+        """Return the length of a round for a job; it doubles with each that passed it over."""
         slots = max(1, self._min_slots(gang))
         return min(slots << self._waiting[gang.name].passed_over, limit)
 
@@ -793,3 +839,19 @@ def _unscheduled(gangs: Iterable[GangJob], awards: Iterable[GangAward]) -> list[
 def _by_age(gang: GangJob) -> tuple[int, str]:
     """Return the sort key in which rounds serve jobs."""
     return gang.arrival, gang.name
+
+
+def build_astraea(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
+    """Build Astraea: own shares first, then loans paid for at posted prices."""
+    tenancy = read_tenant_shares(context.cluster)
+    return RoundPolicy(context, parameters, tenancy, shared_pools, sharing=True)
+
+
+def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
+    """Build BatchSche: every tenant alone on servers of its own, without loans.
+
+    Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed
+    Machine Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1).
+    """
+    tenancy = read_tenant_shares(context.cluster)
+    return RoundPolicy(context, parameters, tenancy, private_pools, sharing=False)

@@ -30,7 +30,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.time_limit import Clock
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.offline.parameters import OptimumParameters
+from shadowprice.policies.offline import OptimumParameters
 from shadowprice.policies.offline.problem import (
     OfflineSolution,
     Problem,
@@ -203,13 +203,9 @@ class Optimum:
 
     def _check_size(self, decisions: int) -> None:
         if decisions > self._parameters.max_decisions:
-            raise InputError(
-                Fault(
-                    "policy optimum",
-                    f"{decisions} pairs of a job and a slot are too many to solve exactly",
-                    "give fewer jobs or an earlier --until, or raise --set max_decisions",
-                )
-            )
+            message = f"{decisions} pairs of a job and a slot are too many to solve exactly"
+            hint = "give fewer jobs or an earlier --until, or raise --set max_decisions"
+            raise InputError(Fault("policy optimum", message, hint))
 
 
 def _remaining_work(view: View, name: str) -> int | None:

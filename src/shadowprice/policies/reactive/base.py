@@ -106,11 +106,7 @@ class ReactivePolicy(ABC, Generic[P]):
         yield from self._settle(view, event)
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Return for how many of the next slots nothing is decided; see `HoldingPolicy`.
-
-        Only called if the policy has the capability. By default a policy decides only after an
-        event.
-        """
+        """Return for how many of the next slots nothing is decided; see `HoldingPolicy`."""
         del view, progress
         return 0 if self._changed else slots
 
@@ -135,10 +131,7 @@ class ReactivePolicy(ABC, Generic[P]):
 
     @abstractmethod
     def _remove_job(self, name: str) -> None:
-        """Remove a job that finished or was cancelled, if the policy knows it.
-
-        After a resync it doesn't know jobs that had ended.
-        """
+        """Remove a job that ended, if the policy knows it: after a resync it may not."""
 
     def _finish(self, view: View, name: str) -> None:
         """Remove a job that finished, if the policy knows it."""
@@ -167,10 +160,7 @@ class ReactivePolicy(ABC, Generic[P]):
 
     @abstractmethod
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Add an open job at a resync; ``before`` is the policy's previous state.
-
-        That state may lack the job: the policy may be new.
-        """
+        """Add an open job at a resync; the policy's state ``before`` may lack it."""
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         """Finish an event; by default, record that the next slot must be decided."""
@@ -228,10 +218,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
                 yield Reject(job.name, NO_PLACEMENT)
 
     def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
-        """Return the rows of jobs that may move, and the capacity of servers beside the others.
-
-        If some may not, the next slot is decided too: they may be able to move by then.
-        """
+        """Return the rows that may move, and the capacity of servers beside the others."""
         table, capacity = self._table, self._cluster.capacity.copy()
         if not view.may_pin:
             return rows, capacity

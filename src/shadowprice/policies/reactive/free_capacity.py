@@ -52,10 +52,7 @@ class FreeCapacity:
         return not self.placed and not self._down
 
     def place(self, job: Job, workers: int) -> Placement | None:
-        """Place a job round robin, with the parameter servers that its workers need.
-
-        Returns the placement. If the job doesn't fit, nothing changes, and the result is None.
-        """
+        """Place a job round robin with its PS; None, and no change, if it doesn't fit."""
         filled = place(
             self.free, job.worker, self.ps_demand(job), workers, job.ps_needed(workers),
             self.hosts_workers, self.hosts_ps, self.cursors, self._out,

@@ -26,11 +26,7 @@ _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
 
 
 class JobRows(ABC):
-    """Open jobs in order of arrival, as rows; a subclass has their placements.
-
-    Rows are reused, so the table is as large as the maximum number of jobs open at once. Lost
-    servers may not host anything.
-    """
+    """Open jobs in order of arrival, as rows that are reused; a subclass has their placements."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -95,9 +95,8 @@ def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
 def knots(utility: Utility) -> tuple[Integers, Floats]:
     """Return durations and values between which linear interpolation gives the utility.
 
-    Intervals are halved until a line fits them: a step takes as many halvings as the duration has
-    binary digits, a line takes none. Utilities never rise, so an interval with equal ends is flat.
-    There are at most `MAX_KNOTS`, the first at 0, the last at `LAST_KNOT`.
+    Intervals are halved until a line fits them. Utilities never rise, so an interval with equal
+    ends is flat. There are at most `MAX_KNOTS`, the first at 0, the last at `LAST_KNOT`.
     """
 
     def values(durations: Integers) -> Floats:
