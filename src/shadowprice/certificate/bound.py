@@ -74,12 +74,6 @@ class Master:
         self._keys: list[tuple[int, float, bytes, bytes]] = []
         self._idle = np.zeros(0, dtype=np.int64)
         self.value = 0.0
-        self.weights: Floats = np.zeros(0)
-
-    @property
-    def columns(self) -> int:
-        """Number of columns in the program."""
-        return len(self._keys)
 
     def add(self, columns: Sequence[tuple[int, GroupColumn]]) -> int:
         """Add the new ones among columns, each with its group; return their number."""
@@ -132,14 +126,13 @@ class Master:
             raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
         solution = solver.getSolution()
         self.value = float(solver.getInfo().objective_function_value)
-        self.weights = np.array(solution.col_value)
         prices = np.maximum(0.0, np.array(solution.row_dual)[self._groups :])
-        self._drop(np.array(solution.col_dual))
+        self._drop(np.array(solution.col_value), np.array(solution.col_dual))
         return np.asarray(prices, dtype=np.float64)
 
-    def _drop(self, reduced: Floats) -> None:
+    def _drop(self, weights: Floats, reduced: Floats) -> None:
         """Drop columns that have been unused for long."""
-        self._idle = np.where((self.weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
+        self._idle = np.where((weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
         stale = np.flatnonzero(self._idle >= _IDLE)
         if len(stale) < max(1000, len(self._keys) // 3):
             return
@@ -148,7 +141,6 @@ class Master:
         self._known -= {self._keys[index] for index in dropped}
         self._keys = [key for index, key in enumerate(self._keys) if index not in dropped]
         self._idle = np.delete(self._idle, stale)
-        self.weights = np.delete(self.weights, stale)
 
 
 _SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next prices

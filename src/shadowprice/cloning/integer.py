@@ -10,18 +10,10 @@ import numpy as np
 from shadowprice.cloning.problem import ROUNDING_MARGIN, miss_terms
 from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
+from shadowprice.kernels.cloning import integer as kernel
 from shadowprice.kernels.cloning.bound import integer_bound
 from shadowprice.kernels.cloning.continuous import min_copies
 from shadowprice.kernels.cloning.curves import Columns, Program
-from shadowprice.kernels.cloning.integer import (
-    Limits,
-    Sums,
-    balanced_options,
-    extend,
-    list_undominated,
-    min_penalties,
-    multisets,
-)
 
 FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
 SMALL_STATE_COUNT = 200
@@ -99,7 +91,7 @@ class _Core:
         self.slack_late = program.budget * ROUNDING_MARGIN - late
         self.slack_machines = int(program.machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
-        min_penalties(program, self.k, self.l, base, self.least)
+        kernel.min_penalties(program, self.k, self.l, base, self.least)
         # The bound is valid only if every task's choice is optimal at these prices.
         if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
@@ -146,7 +138,7 @@ class _Core:
         self, group: int, tasks: int, gap: float, penalty: Floats, late: Floats, change: Integers
     ) -> int:
         base = int(self.base[group])
-        return balanced_options(
+        return kernel.balanced_options(
             group, tasks, self.program, self.k, self.l, base, gap, penalty, late, change
         )
 
@@ -167,14 +159,14 @@ class _Core:
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
-            total = multisets(count, moves, penalty, late, change, gap, size, chosen, *sums)
+            total = kernel.multisets(count, moves, penalty, late, change, gap, size, chosen, *sums)
             if total <= size:
                 break
             if size >= MAX_COMBINATIONS:
                 return None
             size *= 8
         order = np.argsort(sums[0][:total], kind="stable")
-        by_penalty = Sums(sums[0][order], sums[1][order], sums[2][order])
+        by_penalty = kernel.Sums(sums[0][order], sums[1][order], sums[2][order])
         return _Options(*by_penalty, chosen[order], change, count)
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
@@ -195,7 +187,7 @@ class _Core:
             late, machines = steps[i][1].late, steps[i][1].machines
             bounds[i] = bounds[i + 1] + (late.min(), late.max(), machines.min(), machines.max())
         by_machines = self.l > 0.0 or bounds[0, 3] > self.slack_machines
-        states = Sums(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
+        states = kernel.Sums(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
         layers: list[_Layer] = []
         for i, (group, option) in enumerate(steps):
             states, layer = self._step(states, group, option, gap, bounds[i + 1], by_machines)
@@ -221,23 +213,23 @@ class _Core:
 
     def _step(
         self,
-        states: Sums,
+        states: kernel.Sums,
         group: int,
         options: _Options,
         gap: float,
         bounds: Floats,
         by_machines: bool,
-    ) -> tuple[Sums, _Layer]:
-        limits = Limits(
+    ) -> tuple[kernel.Sums, _Layer]:
+        limits = kernel.Limits(
             gap, self.k, self.l, self.slack_late, self.slack_machines, bounds[0], bounds[1],
             int(bounds[2]), int(bounds[3]),
         )  # fmt: skip
-        choices = Sums(options.penalty, options.late, options.machines)
+        choices = kernel.Sums(options.penalty, options.late, options.machines)
         size = min(len(states.penalty) * len(options.penalty), 4096)
         while True:
-            new = Sums(np.empty(size), np.empty(size), np.empty(size, dtype=np.int64))
+            new = kernel.Sums(np.empty(size), np.empty(size), np.empty(size, dtype=np.int64))
             parent, picked = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-            total = extend(states, choices, limits, new, parent, picked)
+            total = kernel.extend(states, choices, limits, new, parent, picked)
             if total <= size:
                 break
             if size >= 16 * MAX_STATES:
@@ -248,7 +240,7 @@ class _Core:
         penalty, late, machines = new.penalty[:total], new.late[:total], new.machines[:total]
         order = np.lexsort((late, machines)) if by_machines else np.argsort(late, kind="stable")
         keep = np.empty(total, dtype=np.int64)
-        remaining = list_undominated(
+        remaining = kernel.list_undominated(
             order, penalty, late, machines, self.k, self.l, by_machines, keep
         )
         keep = keep[:remaining]
@@ -259,7 +251,7 @@ class _Core:
             keep = keep[np.argpartition(penalty[keep], limit)[:limit]]
         self.widest = max(self.widest, len(keep))
         layer = _Layer(group, options, parent[keep], picked[keep])
-        return Sums(penalty[keep], late[keep], machines[keep]), layer
+        return kernel.Sums(penalty[keep], late[keep], machines[keep]), layer
 
 
 def integer_optimum(

@@ -74,29 +74,22 @@ class CloningProblem:
             faults.append(Fault("tasks", "must not be empty", "add at least one group"))
         for position, group in enumerate(self.groups):
             if group.count < 1:
-                faults.append(
-                    Fault(f"tasks[{position}].count", f"{group.count} tasks", "write 1 or more")
-                )
+                location = f"tasks[{position}].count"
+                faults.append(Fault(location, f"{group.count} tasks", "write 1 or more"))
         if not 0.0 < self.miss_probability < 1.0:
-            faults.append(
-                Fault(
-                    "miss_probability",
-                    f"{self.miss_probability:g} is outside (0, 1)",
-                    "write for example 0.05: no number of copies never misses, and 1 asks nothing",
-                )
-            )
+            message = f"{self.miss_probability:g} is outside (0, 1)"
+            hint = "write for example 0.05: no number of copies never misses, and 1 asks nothing"
+            faults.append(Fault("miss_probability", message, hint))
         if not self.deadline > 0.0 or not math.isfinite(self.deadline):
             faults.append(Fault("deadline", "is not a positive time", "write for example 60s"))
         if self.machines < self.tasks:
-            faults.append(
-                Fault(
-                    "machines",
-                    f"{self.machines} machines for {self.tasks} tasks: the light regime starts "
-                    "every task at once",
-                    f"give at least {self.tasks} machines, or run the tasks in waves: "
-                    "shadowprice cloning waves",
-                )
+            message = (
+                f"{self.machines} machines for {self.tasks} tasks: the light regime starts "
+                "every task at once"
             )
+            command = "shadowprice cloning waves"
+            hint = f"give at least {self.tasks} machines, or run the tasks in waves: {command}"
+            faults.append(Fault("machines", message, hint))
         if faults:
             raise InputError(faults)
 

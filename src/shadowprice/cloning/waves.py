@@ -14,17 +14,8 @@ from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.empirical import Empirical
 from shadowprice.distributions.parametric import Distribution
+from shadowprice.kernels.cloning import waves as kernel
 from shadowprice.kernels.cloning.saving import MIN_LOG_SURVIVAL, DistributionTables, Tasks
-from shadowprice.kernels.cloning.waves import (
-    BY_SAVING,
-    EVERY_TASK,
-    LATE_TASKS,
-    NO_COPIES,
-    ArrivingJobs,
-    WaveOutcome,
-    run_waves,
-)
-from shadowprice.kernels.cloning.waves import Rule as KernelRule
 
 
 @dataclass(frozen=True)
@@ -166,10 +157,10 @@ class WaveRuleKind(Enum):
 
 
 _CODES = {
-    WaveRuleKind.NONE: NO_COPIES,
-    WaveRuleKind.FULL: EVERY_TASK,
-    WaveRuleKind.DETECT: LATE_TASKS,
-    WaveRuleKind.SAVING: BY_SAVING,
+    WaveRuleKind.NONE: kernel.NO_COPIES,
+    WaveRuleKind.FULL: kernel.EVERY_TASK,
+    WaveRuleKind.DETECT: kernel.LATE_TASKS,
+    WaveRuleKind.SAVING: kernel.BY_SAVING,
 }
 
 
@@ -270,22 +261,22 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
         np.zeros(number, dtype=np.int64),
         np.empty((number, max_copies)),
     )
-    outcome = WaveOutcome(
+    outcome = kernel.WaveOutcome(
         np.empty(count), np.empty(count), np.zeros(count), np.zeros(number, dtype=np.int64)
     )
     owner = np.repeat(np.arange(count), np.diff(jobs.first))
     durations = jobs.durations[:, :max_copies].copy()
     check_period = 0.25 * typical if rule.check_period is None else rule.check_period
-    wasted = run_waves(
+    wasted = kernel.run_waves(
         machines,
-        KernelRule(
+        kernel.Rule(
             _CODES[rule.rule],
             float(rule.late_factor),
             float(rule.late_share),
             float(rule.machine_price),
             float(check_period),
         ),
-        ArrivingJobs(jobs.arrival, order, jobs.first, owner, durations),
+        kernel.ArrivingJobs(jobs.arrival, order, jobs.first, owner, durations),
         tasks,
         distributions,
         GRID,

@@ -74,7 +74,7 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
         claim = tenancy.claim_of(job)
         assert isinstance(claim, UnitClaim)
         gang = gang_job(job, claim, int(tenancy.ps[0].max()))
-        slots, _ = min_gang_slots(gang, tenancy.workers[0], tenancy.ps[0])
+        slots = min_gang_slots(gang, tenancy.workers[0], tenancy.ps[0])
         possible = slots < UNLIMITED
         minimum_work.append(int((gang.counts[possible] * slots[possible]).min()))
         shortest.append(int(slots[possible].min()))

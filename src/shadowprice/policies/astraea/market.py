@@ -17,17 +17,9 @@ from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
-from shadowprice.kernels.market.gangs import (
-    best_gang,
-    divide,
-    fill_run_ends,
-    place_gang,
-    reserve_units,
-    running_sums,
-)
+from shadowprice.kernels.market import gangs
 from shadowprice.policies.astraea import Theta
 from shadowprice.policies.astraea.prices import max_theta, min_thetas, price_table
-from shadowprice.policies.astraea.rounds import Round
 from shadowprice.policies.tenants.cells import assign_cells
 from shadowprice.policies.tenants.tenancy import (
     MAX_UTILITY_MICROS,
@@ -94,7 +86,7 @@ class UnitPool:
             raise InputError("prices are too high to count; lower theta or scale utilities down")
         self.free = np.tile(self.capacity, (self.slots, 1))
         self.ends = np.empty((self.slots, max_units + 1, self.capacity.size), np.int32)
-        fill_run_ends(self.free, self.ends)
+        gangs.fill_run_ends(self.free, self.ends)
         self.taken = np.zeros(self.slots, np.int64)
         self.taken_by = np.zeros((self.shares.size, self.slots), np.int64)
 
@@ -113,7 +105,7 @@ class UnitPool:
     def reserve(self, tenant: int, start: int, end: int, amounts: Integers) -> None:
         """Reserve units on each server over slots ``[start, end)``."""
         for server in np.flatnonzero(amounts).tolist():
-            reserve_units(self.free, self.ends, server, start, end, int(amounts[server]))
+            gangs.reserve_units(self.free, self.ends, server, start, end, int(amounts[server]))
         self.taken[start:end] += amounts.sum()
         self.taken_by[tenant, start:end] += amounts.sum()
 
@@ -134,6 +126,17 @@ class GangAward:
     ps_income: Integers | None = None
     lenders: Flags | None = None
     """Tenants whose unused share the gang uses in each slot, even at price 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a batch, in slots ``[start, end)``."""
+
+    batch: int  # number of the batch, from 1
+    number: int  # position among the rounds of its batch, from 0
+    start: int
+    end: int
+    collected: int  # its batch collects the unscheduled jobs that arrived before this slot
 
 
 class RoundMarket:
@@ -172,8 +175,8 @@ class RoundMarket:
         values = job.values(self.slots)
         worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
         late = self.slots + 1
-        _, start, end, count, servers, colocated = best_gang(
-            values + bonus, running_sums(worker_prices), running_sums(ps_prices),
+        _, start, end, count, servers, colocated = gangs.best_gang(
+            values + bonus, gangs.running_sums(worker_prices), gangs.running_sums(ps_prices),
             workers.available_units(job.tenant, borrow=borrow),
             ps.available_units(job.tenant, borrow=borrow),
             job.counts, np.minimum(job.spread_slots, late), np.minimum(job.colocated_slots, late),
@@ -182,7 +185,7 @@ class RoundMarket:
         if start < 0:
             return None
         busy = self._sign * (workers.capacity * self.slots - workers.free.sum(axis=0))
-        workers_on, ps_on = place_gang(
+        workers_on, ps_on = gangs.place_gang(
             start, end, count, servers, colocated, job.reach[: ps.ends.shape[1]], busy,
             workers.ends, ps.ends,
         )  # fmt: skip
@@ -231,10 +234,10 @@ class RoundMarket:
                 continue
             self.reserve(job, gang)
             used = slice(gang.start, gang.end)
-            worker_income = divide(gang.worker_costs, worker_unused[job.worker_type][used])
+            worker_income = gangs.divide(gang.worker_costs, worker_unused[job.worker_type][used])
             lenders = worker_unused[job.worker_type][used] > 0
             if gang.ps:
-                ps_income = divide(gang.ps_costs, ps_unused[job.ps_type][used])
+                ps_income = gangs.divide(gang.ps_costs, ps_unused[job.ps_type][used])
                 lenders = lenders | (ps_unused[job.ps_type][used] > 0)
             else:
                 ps_income = np.zeros_like(worker_income)

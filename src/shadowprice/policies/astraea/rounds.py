@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from shadowprice.core import events
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import (
-    Charge,
-    Commit,
-    Decision,
-    Displace,
-    Drop,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    PlansFellShort,
-    PolicyEvent,
-    Queue,
-    Reject,
-    SlotBegan,
-)
+from shadowprice.core.events import Charge, Commit, Decision, Displace, Drop, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
@@ -39,6 +24,7 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.astraea import RoundParameters, Theta
 from shadowprice.policies.astraea.market import (
     GangAward,
+    Round,
     RoundMarket,
     TenantPool,
     explain_refusal,
@@ -60,17 +46,6 @@ from shadowprice.policies.tenants.tenancy import (
     read_tenant_shares,
     require_tenants,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round of a batch, in slots ``[start, end)``."""
-
-    batch: int  # number of the batch, from 1
-    number: int  # position among the rounds of its batch, from 0
-    start: int
-    end: int
-    collected: int  # its batch collects the unscheduled jobs that arrived before this slot
 
 
 class RoundCalendar:
@@ -172,22 +147,29 @@ class RoundPolicy:
         *,
         sharing: bool,
     ) -> None:
-        self.tenancy = tenancy
         self.parameters = parameters
         self._pools_of = pools_of
-        self.pools = tuple(pools_of(tenancy, parameters.theta))
         self.sharing = sharing
-        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
+        self._build_pools(tenancy)
         self._rigid = parameters.workers == "rigid"
         require_tenants(tenancy, context.known_jobs)
         has_known_jobs = bool(context.known_jobs)
         if parameters.theta.source == "known":
-            self._learn_known(context.known_jobs or ())
+            for job in context.known_jobs or ():
+                claim = tenancy.claim_of(job)
+                if isinstance(claim, UnitClaim):
+                    self._pool_of[claim.tenant].learn(job, claim, rigid=self._rigid)
         self._learns = parameters.theta.source == "online" or (
             parameters.theta.source == "known" and not has_known_jobs
         )
-        self.lemma = self._compute_lemma_1(context)
-        self.rounds = self._rounds_per_batch(known=has_known_jobs)
+        self.lemma = self._compute_lemma_1(context.known_jobs or ())
+        if parameters.rounds != "lemma":
+            self.rounds = parameters.rounds
+        elif self.lemma is not None:
+            self.rounds = self.lemma
+        else:
+            message = "Lemma 1's value needs known jobs with positive utility"
+            raise InputError(Fault("lambda", message, "give a number"))
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
         self._check_given_theta()
@@ -227,9 +209,7 @@ class RoundPolicy:
         """
         self._undisturbed &= view.cluster is self.tenancy.cluster
         before, tenants = self.pools, self.tenancy.tenants
-        self.tenancy = read_tenant_shares(view.cluster)
-        self.pools = tuple(self._pools_of(self.tenancy, self.parameters.theta))
-        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
+        self._build_pools(read_tenant_shares(view.cluster))
         pool_before = {tenants[tenant]: pool for pool in before for tenant in pool.tenants}
         for pool in self.pools:
             owner = self.tenancy.tenants[pool.tenants[0]]
@@ -250,6 +230,11 @@ class RoundPolicy:
             if not len(state.plan) and isinstance(claim, UnitClaim):
                 waited = waiting.get(name) or _Waiting(state.job, claim, displaced=True)
                 self._waiting[name] = replace(waited, job=state.job, claim=claim)
+
+    def _build_pools(self, tenancy: TenantShares) -> None:
+        self.tenancy = tenancy
+        self.pools = tuple(self._pools_of(tenancy, self.parameters.theta))
+        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
 
     # ---------------------------------------------------------------- parameters
 
@@ -322,16 +307,8 @@ class RoundPolicy:
                     hint = f"give at most {limit / theta.scale:.3g}"
                     raise InputError(Fault(f"theta.{name}", message, hint))
 
-    def _learn_known(self, jobs: Sequence[Job]) -> None:
-        """Learn theta from jobs that are known in advance."""
-        for job in jobs:
-            claim = self.tenancy.claim_of(job)
-            if isinstance(claim, UnitClaim):
-                self._pool_of[claim.tenant].learn(job, claim, rigid=self._rigid)
-
-    def _compute_lemma_1(self, context: PolicyContext) -> int | None:
+    def _compute_lemma_1(self, known: Sequence[Job]) -> int | None:
         """Return Lemma 1's lambda over the known jobs, each at its best; None without any."""
-        known = context.known_jobs or ()
         utilities = [float(job.utility.values(np.array([1]))[0]) for job in known]
         utilities = [utility for utility in utilities if utility > 0]
         if not utilities:
@@ -340,41 +317,34 @@ class RoundPolicy:
         # Without parameter servers, (8) prices only workers.
         return lemma_1_rounds(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
 
-    def _rounds_per_batch(self, *, known: bool) -> int:
-        if self.parameters.rounds != "lemma":
-            return self.parameters.rounds
-        if not known or self.lemma is None:
-            message = "Lemma 1's value needs known jobs with positive utility"
-            hint = "give a number"
-            raise InputError(Fault("lambda", message, hint))
-        return self.lemma
-
     # ---------------------------------------------------------------- events
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
-        self._changed |= not isinstance(event, SlotBegan)
-        self._undisturbed &= isinstance(event, SlotBegan | JobsArrived | JobsFinished)
+        self._changed |= not isinstance(event, events.SlotBegan)
+        self._undisturbed &= isinstance(
+            event, events.SlotBegan | events.JobsArrived | events.JobsFinished
+        )
         match event:
-            case SlotBegan(slot):
+            case events.SlotBegan(slot):
                 yield from self._begin_slot(view, slot)
-            case JobsArrived(_, jobs):
+            case events.JobsArrived(_, jobs):
                 for job in jobs:
                     yield self._answer_arrival(view, job)
-            case JobsDisplaced(_, names):
+            case events.JobsDisplaced(_, names):
                 for name in names:
                     self._return_to_batch(view, name)
-            case PlansFellShort(_, names):
+            case events.PlansFellShort(_, names):
                 # Pinned jobs can't move, so they are extended before others take the units.
                 for name in sorted(names, key=lambda name: not view.is_pinned(name)):
                     yield from self._extend(view, view.open_jobs[name])
-            case JobsFinished(_, names):
+            case events.JobsFinished(_, names):
                 self._completed += len(names)
                 for name in names:
                     self._forget(name)
-            case JobRevised(_, job, admission=True):
+            case events.JobRevised(_, job, admission=True):
                 self._check_revision(view, job)
-            case JobCancelled(_, name):
+            case events.JobCancelled(_, name):
                 self._take_back(name)
                 self._forget(name)
 
@@ -601,27 +571,19 @@ class RoundPolicy:
             first = min(gangs, key=_by_age)
             if first in unscheduled:
                 self._waiting[first.name].passed_over += 1
-        yield from self._abandon_worthless(turn, unscheduled)
-        for gang in unscheduled:
-            if gang.name not in self._waiting:
-                continue
-            timespan_over = view.until is not None and slot + self._min_slots(gang) > view.until
-            if not timespan_over and (end is not None or not awards):
-                continue  # reasons are reported once a round
-            refusal = self._reason(market, gang, turn)
-            if timespan_over:
-                yield self._abandon(gang.name, refusal)
-            else:
-                joins = f"waits for the next round, which begins by slot {turn.end}"
-                yield Queue(gang.name, f"{joins}: {refusal.message}")
+        joins = None  # reasons are reported once a round
+        if end is None and awards:
+            joins = f"waits for the next round, which begins by slot {turn.end}"
+        until = math.inf if view.until is None else view.until
+        too_late = {gang.name for gang in unscheduled if slot + self._min_slots(gang) > until}
+        yield from self._report_unscheduled(market, unscheduled, turn, joins, too_late)
 
     def _any_fits(self, view: View, pool: TenantPool, gangs: Sequence[GangJob]) -> bool:
         """Return whether some job fits the pool's servers that are up, if nothing runs there."""
         up = np.array([not view.is_lost(server) for server in pool.servers.tolist()], np.bool_)
         for gang in gangs:
             workers, ps = pool.units_for(self._waiting[gang.name].claim)
-            slots, _ = min_gang_slots(gang, workers * up, ps * up)
-            if (slots < UNLIMITED).any():
+            if (min_gang_slots(gang, workers * up, ps * up) < UNLIMITED).any():
                 return True
         return False
 
@@ -761,19 +723,32 @@ class RoundPolicy:
         self, view: View, turn: Round, market: RoundMarket, remaining: list[GangJob]
     ) -> Iterator[Decision]:
         """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
-        yield from self._abandon_worthless(turn, remaining)
         if turn.number < self.rounds - 1:
+            yield from self._abandon_worthless(turn, remaining)
             return
         later = next(self._rounds_from(turn.end))
-        timespan_over = view.until is not None and later.start >= view.until
-        for gang in remaining:
+        is_over = view.until is not None and later.start >= view.until
+        too_late = {gang.name for gang in remaining} if is_over else set()
+        joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
+        yield from self._report_unscheduled(market, remaining, turn, joins, too_late)
+
+    def _report_unscheduled(
+        self,
+        market: RoundMarket,
+        gangs: Sequence[GangJob],
+        turn: Round,
+        joins: str | None,
+        too_late: Collection[str],
+    ) -> Iterator[Decision]:
+        """Abandon jobs that no later round can schedule; queue others, if ``joins`` says so."""
+        yield from self._abandon_worthless(turn, gangs)
+        for gang in gangs:
             if gang.name not in self._waiting:
                 continue
-            refusal = self._reason(market, gang, turn)
-            if timespan_over:
-                yield self._abandon(gang.name, refusal)
-            else:
-                joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
+            if gang.name in too_late:
+                yield self._abandon(gang.name, self._reason(market, gang, turn))
+            elif joins is not None:
+                refusal = self._reason(market, gang, turn)
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
 
     def _reason(self, market: RoundMarket, gang: GangJob, turn: Round) -> Refusal:
@@ -782,7 +757,7 @@ class RoundPolicy:
         never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
-    def _abandon_worthless(self, turn: Round, remaining: list[GangJob]) -> Iterator[Decision]:
+    def _abandon_worthless(self, turn: Round, remaining: Sequence[GangJob]) -> Iterator[Decision]:
         """Abandon jobs whose utility is 0 even if they run at once, as fast as possible."""
         for gang in remaining:
             if gang.values(self._min_slots(gang))[-1] > 0:
@@ -799,8 +774,7 @@ class RoundPolicy:
     def _min_slots(self, gang: GangJob) -> int:
         """Return the slots that a waiting job needs at least, up to the longest round."""
         claim = self._waiting[gang.name].claim
-        slots, _ = min_gang_slots(gang, *self._pool_of[claim.tenant].units_for(claim))
-        min_slots = int(slots.min())
+        min_slots = int(min_gang_slots(gang, *self._pool_of[claim.tenant].units_for(claim)).min())
         if min_slots >= UNLIMITED:
             # The units for it don't exist; how long it waits for them isn't known.
             min_slots = int(gang.colocated_slots.min())

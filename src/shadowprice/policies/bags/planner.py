@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
-from typing import Protocol
 
 import numpy as np
 
@@ -24,34 +23,19 @@ from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserv
 from shadowprice.kernels.cloning.continuous import min_copies
 
 
-class UnitCosts(Protocol):
-    """The minimum cost of each number of units in each usable slot."""
-
-    limit: int
-    """Maximum number of units that are counted in a slot."""
-    fit_counts: Integers
-    """Number of units that fit in each slot."""
-    kind: Integers
-    """Equal for slots with equal costs."""
-
-    def cost(self, slots: Integers, units: Integers) -> Floats:
-        """Return the cost of units in slots, both broadcast; infinite if they don't fit."""
-        ...
-
-
 class ProportionalCosts:
     """Costs at one price per unit in all slots, of which each fits ``fit_counts`` units."""
 
     def __init__(self, price: float, fit_counts: Integers) -> None:
         self._price = price
-        self.limit = int(fit_counts.max(initial=0))
+        self.limit = int(fit_counts.max(initial=0))  # maximum units that are counted in a slot
         # No unit is worth an infinite price.
         is_payable = math.isfinite(self.limit * price)
         self.fit_counts = fit_counts if is_payable else np.zeros_like(fit_counts)
-        self.kind = self.fit_counts
+        self.kind = self.fit_counts  # equal for slots with equal costs
 
     def cost(self, slots: Integers, units: Integers) -> Floats:
-        """See `UnitCosts`."""
+        """Return the cost of units in slots, both broadcast; infinite if they don't fit."""
         return np.where(units <= self.fit_counts[slots], units * self._price, np.inf)
 
 
@@ -71,7 +55,7 @@ class TabulatedCosts:
         self.kind = np.array(kinds, np.int64)[self._state]
 
     def cost(self, slots: Integers, units: Integers) -> Floats:
-        """See `UnitCosts`."""
+        """Return the cost of units in slots, both broadcast; infinite if they don't fit."""
         return np.asarray(self._table[self._state[slots], units])
 
 
@@ -84,6 +68,9 @@ MAX_LISTED = 4000  # maximum number of combinations of copies that are enumerate
 
 _MAX_DECAY = 700.0
 _SLACK = 1.0 + 1e-12
+
+
+UnitCosts = ProportionalCosts | TabulatedCosts
 
 
 @dataclass(frozen=True, slots=True)

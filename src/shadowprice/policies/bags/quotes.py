@@ -94,7 +94,10 @@ class PricedBag(PricedJob):
         planner = self._planner
         need = None if planner is None else planner.min_units(self._slots - 1)
         if planner is None or need is None:
-            return self._refuse_infeasible(cut)
+            places = self._costs.limit if self._slots > 0 else 0
+            return refuse_infeasible_deadline(
+                self.job, self._remaining_tasks, view.slot, self._slots, places, cut
+            )
         # Later starts need more units.
         max_room = max(planner.room(start) for start in range(self._slots))
         bottleneck = self.find_bottleneck()
@@ -179,13 +182,6 @@ class PricedBag(PricedJob):
             payoff=utility - plan.cost,
             choice=places,
             copies=plan.copies,
-        )
-
-    def _refuse_infeasible(self, cut: str) -> Refusal:
-        """Return the refusal of a bag that all units of the pool couldn't save."""
-        places = self._costs.limit if self._slots > 0 else 0
-        return refuse_infeasible_deadline(
-            self.job, self._remaining_tasks, self.view.slot, self._slots, places, cut
         )
 
 

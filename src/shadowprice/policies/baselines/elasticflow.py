@@ -134,9 +134,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         self._refresh(view)
-        for job in jobs:
-            refusal = self._try_admitting(view, job)
-            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
+        yield from super()._arrive(view, jobs)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the deadline could be met together with the promised ones."""

@@ -25,7 +25,6 @@ from shadowprice.policies.oasis import OasisParameters
 from shadowprice.policies.pricing.admission import (
     DecisionInputs,
     PricedAdmission,
-    Shortfall,
     initial_constants,
 )
 from shadowprice.policies.pricing.alone import StandaloneValue
@@ -311,13 +310,10 @@ class OasisPolicy(PricedAdmission):
         """Inputs of decisions besides reservations: constants, and whether pools are halved."""
         return DecisionInputs([board.constants for board in self._planner.boards], self._halved)
 
-    def _shortfall(self, view: View, job: Job, offer: PricedOffer | None) -> Shortfall | None:
+    def _payoff_bound(self, job: Job, offer: PricedOffer | None) -> float | None:
         if self._posted is not None or job.bag is not None:
             return None
-        value = float(job.utility.values(np.array([view.slot - job.arrival]))[0])
-        if offer is None:
-            return Shortfall(value, -math.inf)
-        return None if offer.bound is None else Shortfall(value, offer.bound)
+        return -math.inf if offer is None else offer.bound
 
     @contextmanager
     def as_if_learnt(self, view: View, job: Job) -> Iterator[None]:
@@ -371,9 +367,7 @@ class OasisPolicy(PricedAdmission):
             learner.moved(PricePool.of(cluster, servers), StandaloneValue(cluster, *members))
             for learner, servers in zip(self._learners, members, strict=True)
         ]
-        constants = [board.constants for board in self._planner.boards]
-        if self._parameters.prices == "online":
-            constants = [self._parameters.scaled(learner.constants()) for learner in learners]
+        constants = self._constants_in_force(learners)
         self._learners = tuple(learners)
         self._planner = self._build_planner(cluster, learners, constants)
 

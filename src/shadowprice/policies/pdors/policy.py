@@ -21,17 +21,9 @@ from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.kernels.slots import placement
 from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices
 from shadowprice.kernels.slots.costs import slot_costs
-from shadowprice.kernels.slots.placement import (
-    EXACT,
-    GREEDY,
-    RANDOMISED,
-    SKIPPED,
-    Method,
-    Pairs,
-    place_external,
-)
 from shadowprice.kernels.slots.rounding import mix
 from shadowprice.kernels.slots.states import slot_states
 from shadowprice.policies.bags.quotes import PricedBag
@@ -53,7 +45,7 @@ _NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
 
 _CLEAR_EXCESS: Final = 1e-6  # of cost over utility, relative: rounding errors can't explain it
 
-METHODS = {"randomised": RANDOMISED, "exact": EXACT, "greedy": GREEDY}
+METHODS = {"randomised": placement.RANDOMISED, "exact": placement.EXACT, "greedy": placement.GREEDY}
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,9 +150,11 @@ class PdorsPlanner:
         )
         return SlotChoices(state_of, slots, streams, cost, machine, relaxed, rounds)
 
-    def _build_method(self, spread: bool) -> Method:
+    def _build_method(self, spread: bool) -> placement.Method:
         parameters = self._parameters
-        return Method(self._method, spread, parameters.factor, parameters.delta, parameters.tries)
+        return placement.Method(
+            self._method, spread, parameters.factor, parameters.delta, parameters.tries
+        )
 
     def colocated_ps_counts(self, job: Job) -> tuple[Integers, bool]:
         """Return the PS for each worker count on one machine, and whether to spread externally.
@@ -211,7 +205,7 @@ class PdorsPlanner:
         slot = slot_at(choices.slots, state)
         machines = len(slot.free)
         workers, ps = np.zeros((2, machines), dtype=np.int64)
-        place_external(
+        placement.place_external(
             slot, build_pairs(job), np.full(counts, np.inf), self._build_method(spread),
             choices.streams[state], choice, workers, ps,
         )  # fmt: skip
@@ -234,7 +228,7 @@ class PdorsPricedJob(PricedJob):
     @property
     def was_repaired(self) -> bool:
         """Whether a placement was repaired or searched, not rounded; always unless randomised."""
-        return "choices" in vars(self) and bool((self.choices.rounds < SKIPPED).any())
+        return "choices" in vars(self) and bool((self.choices.rounds < placement.SKIPPED).any())
 
     @cached_property
     def _market(self) -> tuple[Floats, Integers, Integers]:
@@ -349,10 +343,10 @@ class PdorsPricedJob(PricedJob):
         return uses
 
 
-def build_pairs(job: Job) -> Pairs:
+def build_pairs(job: Job) -> placement.Pairs:
     """Return a job's numbers of workers with their numbers of PS, as kernels take them."""
     # Copies, because a job's arrays are read-only and numba would compile the kernels again.
-    return Pairs(job.worker_counts.copy(), job.ps_counts.copy())
+    return placement.Pairs(job.worker_counts.copy(), job.ps_counts.copy())
 
 
 def _hash_name(name: str) -> int:
@@ -411,14 +405,11 @@ class Pdors(PricedAdmission):
         super().__init__(planner, [learner], parameters, context)
 
     def _follow(self, cluster: Cluster) -> None:
-        (learner,), (board,) = self._learners, self._planner.boards
-        learner = learner.moved(
+        learner = self._learners[0].moved(
             PricePool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)),
             _alone(cluster, self._options),
         )
-        constants = board.constants
-        if self._options.prices == "online":
-            constants = self._options.scaled(learner.constants())
+        (constants,) = self._constants_in_force([learner])
         self._learners = (learner,)
         board = PriceBoard(cluster, learner.pool, constants, cluster.horizon)
         self._planner = PdorsPlanner(board, cluster, self._options, self._seed)

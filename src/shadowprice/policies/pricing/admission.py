@@ -11,26 +11,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from shadowprice.core import events
 from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import (
-    Commit,
-    Decision,
-    Displace,
-    Drop,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    PlansFellShort,
-    PolicyEvent,
-    Queue,
-    Reject,
-    SlotBegan,
-    TimespanChanged,
-)
+from shadowprice.core.events import Commit, Decision, Displace, Drop, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
@@ -165,17 +150,19 @@ class PricedAdmission(ABC):
             forgets_refused=True,
         )
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; extend plans that fell short, replan displaced jobs."""
-        self._was_disturbed |= not isinstance(event, JobsArrived | SlotBegan | JobsFinished)
+        self._was_disturbed |= not isinstance(
+            event, events.JobsArrived | events.SlotBegan | events.JobsFinished
+        )
         for decision in self._decide(view, event):
             yield decision
             if isinstance(decision, Drop):
                 self._take_back(view, decision.job)
 
-    def _decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
+    def _decide(self, view: View, event: events.PolicyEvent) -> Iterator[Decision]:
         match event:
-            case JobsArrived(_, jobs):
+            case events.JobsArrived(_, jobs):
                 self.expect(jobs)
                 self._follow_slot(view)
                 for job in jobs:
@@ -184,13 +171,13 @@ class PricedAdmission(ABC):
                     if isinstance(decision, Commit):
                         self.learn(view, job)
                     yield decision
-            case JobsDisplaced(_, names, server):
+            case events.JobsDisplaced(_, names, server):
                 reason = SHORT if server is None else f"{view.cluster.names[server]} is unavailable"
                 for name in self._by_payoff(view, names):
                     yield self._replan_admitted(
                         view, view.open_jobs[name], reason, lost=server is not None
                     )
-            case TimespanChanged():
+            case events.TimespanChanged():
                 # Admitted jobs whose remaining work didn't fit before the former end.
                 waiting = [
                     name
@@ -199,7 +186,7 @@ class PricedAdmission(ABC):
                 ]
                 for name in self._by_payoff(view, waiting):
                     yield self._replan_admitted(view, view.open_jobs[name], TIMESPAN)
-            case PlansFellShort(_, names):
+            case events.PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
                 # Pinned jobs can't move, so they are extended before others take the capacity.
                 for name in sorted(names, key=lambda name: not view.is_pinned(name)):
@@ -207,13 +194,13 @@ class PricedAdmission(ABC):
                     # The extension of another plan may have changed this one, or dropped its job.
                     if state is not None and state.plan is plans[name]:
                         yield from self._extend(view, state)
-            case JobRevised(_, job, admission=True):
+            case events.JobRevised(_, job, admission=True):
                 with self.as_if_learnt(view, job):  # the prices that a new job would meet
                     yield from self._readmit(view, view.open_jobs[job.name])
                 self._relearn(view, job)
-            case JobRevised(_, job):
+            case events.JobRevised(_, job):
                 self._relearn(view, job)
-            case JobCancelled(_, name):
+            case events.JobCancelled(_, name):
                 self._take_back(view, name)
             case _:
                 return
@@ -283,16 +270,16 @@ class PricedAdmission(ABC):
         proof = None if self._explained else quote.prove_too_expensive()
         if proof is not None:
             refusal = replace(_NO_REASON, value=proof.utility, cost=proof.cost)
-            return Reject(job.name, refusal), _shortfall_below(
-                view, job, proof.bound
-            ) if measured else None
+            short = _shortfall_below(view, job, proof.bound) if measured else None
+            return Reject(job.name, refusal), short
         first = quote
         quote, offer = self._best_offer(view, job, quote)
         self._observe(first)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # A restart-aware search that finds no plan proves nothing.
             proved = offer is not None or not isinstance(quote, RestartAwareJob)
-            short = self._shortfall(view, job, offer) if measured and proved else None
+            bound = self._payoff_bound(job, offer) if measured and proved else None
+            short = None if bound is None else _shortfall_below(view, job, bound)
             if not self._explained:
                 refusal = _NO_REASON
                 if offer is not None:
@@ -311,10 +298,16 @@ class PricedAdmission(ABC):
         """The inputs of decisions besides reservations."""
         return DecisionInputs([board.constants for board in self._planner.boards])
 
-    def _shortfall(self, view: View, job: Job, offer: PricedOffer | None) -> Shortfall | None:
-        """Return how far a refusal was from an admission, None without a proven bound."""
-        del view, job, offer
+    def _payoff_bound(self, job: Job, offer: PricedOffer | None) -> float | None:
+        """Return a proven bound on the payoff of every schedule, None without any."""
+        del job, offer
         return None
+
+    def _constants_in_force(self, learners: Sequence[ConstantsLearner]) -> list[PriceConstants]:
+        """Return the constants for other servers, which learners have learnt if they learn."""
+        if self._parameters.prices == "online":
+            return [self._parameters.scaled(learner.constants()) for learner in learners]
+        return [board.constants for board in self._planner.boards]
 
     def resume(self, view: View) -> None:
         """Resync with the servers and the timespan; keep learnt constants and plans."""

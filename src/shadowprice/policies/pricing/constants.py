@@ -90,10 +90,8 @@ class PriceConstants:
 
     def differ(self, other: PriceConstants) -> bool:
         """Return whether other constants give other prices."""
-        if self is other:
-            return False
-        same = self.ln_lower == other.ln_lower
-        return not same or bool((self.ln_upper != other.ln_upper).any())
+        same_lower = self.ln_lower == other.ln_lower
+        return not same_lower or bool((self.ln_upper != other.ln_upper).any())
 
     def scaled(self, factor: float, absorbs: Absorbs = "U") -> PriceConstants:
         """Return constants with each ratio U/L multiplied by ``factor``.

@@ -95,12 +95,9 @@ def max_share_of_server(
                 counts = [math.inf if job.bag else job.max_workers for job in jobs]
                 total += _shares_on(capacity, demands, counts)
             if learner.carries != "workers":
-                with_ps = [job for job in jobs if job.ps is not None]
-                rows = [job.ps is not None for job in jobs]
-                demands = [job.ps for job in with_ps if job.ps is not None]
-                counts = [float(job.ps_counts.max()) for job in with_ps]
-                if demands:
-                    total[rows] += _shares_on(capacity, demands, counts)
+                demands = [0 * job.worker if job.ps is None else job.ps for job in jobs]
+                counts = [float(job.ps_counts.max()) for job in jobs]
+                total += _shares_on(capacity, demands, counts)
             largest = max(largest, float(total.max()))
     return min(largest, 1.0)
 

@@ -50,7 +50,7 @@ def fixed_gang(
     The size ``label`` is the number in the job's label ``gang``, or the maximum.
     """
     gang = gang_job(job, claim, int(ps.max(initial=0)) if claim.ps_type is not None else 0)
-    slots, _ = min_gang_slots(gang, workers, ps)
+    slots = min_gang_slots(gang, workers, ps)
     possible = gang.counts[slots < UNLIMITED]
     if not possible.size:
         return Refusal(

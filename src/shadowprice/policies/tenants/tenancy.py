@@ -295,14 +295,13 @@ def _slots(remaining: int, gains: Integers, moved: Integers, restarts: int) -> I
     return np.asarray(np.where(with_restart <= restarts, with_restart, plain), np.int64)
 
 
-def min_gang_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integers, Integers]:
-    """Return how fast each gang size runs on empty servers, and whether on one server.
+def min_gang_slots(job: GangJob, workers: Integers, ps: Integers) -> Integers:
+    """Return the slots that each gang size takes at least on empty servers.
 
-    The minimum of slots is ``UNLIMITED`` if this many workers can't be placed at all.
+    They are ``UNLIMITED`` if this many workers can't be placed at all.
     """
     counts = job.counts
     slots = np.full(counts.size, UNLIMITED, np.int64)
-    together = np.zeros(counts.size, np.int64)
     for servers in np.flatnonzero(job.reach >= 0).tolist():
         worker_units = workers[ps >= servers]
         if not worker_units.size:
@@ -311,10 +310,9 @@ def min_gang_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integ
         spread = (counts <= workers.sum()) & (counts - np.minimum(reach, counts) <= max_units)
         spread &= reach >= 1
         slots = np.where(spread, np.minimum(slots, job.spread_slots), slots)
-        faster = (counts <= max_units) & (job.colocated_slots < slots)
-        slots = np.where(faster, job.colocated_slots, slots)
-        together = np.where(faster, 1, together)
-    return slots, together
+        fits_one = counts <= max_units
+        slots = np.where(fits_one, np.minimum(slots, job.colocated_slots), slots)
+    return slots
 
 
 def infeasibility(
@@ -324,7 +322,7 @@ def infeasibility(
 
     ``gang`` is the job on its own clock. If ``own``, the units belong to its tenant alone.
     """
-    slots, _ = min_gang_slots(gang, workers, ps)
+    slots = min_gang_slots(gang, workers, ps)
     best = int(np.argmin(slots))
     minimum, count = int(slots[best]), int(gang.counts[best])
     where, have, none = "the empty cluster", "has", "no server of the empty cluster"
