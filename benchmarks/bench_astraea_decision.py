@@ -18,7 +18,7 @@ from tests.oracles.gangs import Instance, algorithm_3
 
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.prices import min_thetas, price_table
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
+from shadowprice.policies.tenants.tenancy import MICRO, GangJob, workers_servable
 
 TENANTS = 14
 

@@ -23,7 +23,7 @@ from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_sche
 from shadowprice.policies.astraea.prices import min_thetas, price_table
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
+from shadowprice.policies.tenants.tenancy import MICRO, GangJob, workers_servable
 from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
 from shadowprice.simulator.scenario import Scenario
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag, BagTaskGroup, DurationDistribution
-from shadowprice.policies.bags.planner import BagPlanner
-from shadowprice.policies.bags.unit_costs import TabulatedCosts
+from shadowprice.policies.bags.planner import BagPlanner, TabulatedCosts
 
 ROUNDS = 5
 SLOT = 60.0

@@ -29,9 +29,15 @@ from shadowprice.cloning.api import (
     simulate,
     solve,
 )
-from shadowprice.cloning.convexity import check_convexity
-from shadowprice.cloning.feasible import check_feasible
-from shadowprice.cloning.solver import _algorithm_1, _continuous, expected_cost
+from shadowprice.cloning.problem import check_feasible
+from shadowprice.cloning.solver import (
+    _algorithm_1,
+    _continuous,
+    build_program,
+    check_convexity,
+    expected_cost,
+)
+from shadowprice.kernels.cloning.curves import Program
 
 
 def different(tasks: int, machines: int, deadline: float, seed: int = 0) -> CloningProblem:
@@ -113,6 +119,10 @@ def literal(problem: CloningProblem, copies: np.ndarray, trials: int) -> float:
     return float((flow > problem.deadline).mean())
 
 
+def exact_program(problem: CloningProblem) -> Program:
+    return build_program(problem, DeadlineConstraint.EXACT, check_convexity(problem).max_copies)
+
+
 def main() -> None:
     table = Table("work", "time", "aim", "beside it", "time", title="CSD")
 
@@ -122,7 +132,7 @@ def main() -> None:
         )
 
     tiny = different(3, 30, 60.0)
-    _algorithm_1(tiny, False, check_convexity(tiny).max_copies, 10, 1e-6)  # compiles
+    _algorithm_1(exact_program(tiny), 10, 1e-6)  # compiles
     big = different(10_000, 50_000, 100.0)
     tight = different(10_000, 23_300, 100.0)
     pooled, scaled = grouped(10_000), scaled_log_normal(10_000)
@@ -133,11 +143,11 @@ def main() -> None:
         ("10,000 log-normal tasks of different scale", scaled),
     ):
         assert problem.arrays is not None
-        most = check_convexity(problem).max_copies
+        program = exact_program(problem)
         check_feasible(problem, DeadlineConstraint.EXACT)
-        exact = median(lambda p=problem, m=most: _continuous(p, False, m), 9)
+        exact = median(lambda p=program: _continuous(p), 9)
         begin = time.perf_counter()
-        _, _, iterations, off = _algorithm_1(problem, False, most, 2000, 1e-6)
+        _, _, iterations, off = _algorithm_1(program, 2000, 1e-6)
         paper = time.perf_counter() - begin
         twin = f"Algorithm 1, {iterations} iterations, then off by {off:.0e}"
         row(f"continuous: {name}", exact, "20 ms", twin, paper)

@@ -32,8 +32,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import Sigmoid
 from shadowprice.engine import Engine
-from shadowprice.policies.pdors.planner import PdorsPricedJob
-from shadowprice.policies.pdors.policy import Pdors
+from shadowprice.policies.pdors.policy import Pdors, PdorsPricedJob
 from shadowprice.policies.registry import make_policy
 
 MOST = 20

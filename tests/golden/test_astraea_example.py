@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shadowprice.policies.astraea.calendar import RoundCalendar
 from shadowprice.policies.astraea.market import GangAward, RoundMarket, UnitPool
 from shadowprice.policies.astraea.prices import price_table
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
+from shadowprice.policies.astraea.rounds import RoundCalendar
+from shadowprice.policies.tenants.tenancy import MICRO, GangJob, workers_servable
 
 EXAMPLE = json.loads(Path(__file__).with_name("astraea_example.json").read_text("utf-8"))
 CLUSTER = EXAMPLE["cluster"]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shadowprice.cloning.waves import WaveRule, WaveRuleKind
-from shadowprice.cloning.workload import WaveJobs
+from shadowprice.cloning.waves import WaveJobs, WaveRule, WaveRuleKind
 
 
 class PlainWaves:

@@ -5,10 +5,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.market.income import divide
+from shadowprice.kernels.market.gangs import divide
 from shadowprice.policies.astraea.market import GangAward, RoundMarket, UnitPool
 from shadowprice.policies.astraea.prices import min_thetas, price_table
-from shadowprice.policies.tenants.gang_jobs import GangJob, workers_servable
+from shadowprice.policies.tenants.tenancy import GangJob, workers_servable
 from tests.support.examples import example_count, sample
 
 PROPERTY = settings(max_examples=example_count(60), deadline=None, derandomize=True)

@@ -10,7 +10,7 @@ import pytest
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
 from shadowprice.policies.astraea.prices import price_table
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
+from shadowprice.policies.tenants.tenancy import MICRO, GangJob, workers_servable
 from tests.support.examples import sample
 
 

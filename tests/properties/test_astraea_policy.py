@@ -24,8 +24,8 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
-from shadowprice.policies.astraea.calendar import RoundCalendar
-from shadowprice.policies.astraea.pools import NEARLY_FREE
+from shadowprice.policies.astraea.market import NEARLY_FREE
+from shadowprice.policies.astraea.rounds import RoundCalendar
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import (
     DecisionRecorder,

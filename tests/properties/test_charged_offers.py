@@ -16,8 +16,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.oasis.quotes import OasisPricedJob
-from shadowprice.policies.pricing.charged import RestartAwareJob
+from shadowprice.policies.oasis.policy import OasisPricedJob
+from shadowprice.policies.pricing.offers import RestartAwareJob
 from tests.oracles.oasis import Side, schedule_cost
 from tests.support.oasis_cases import Market, random_case
 

@@ -17,9 +17,8 @@ from shadowprice.core.events import Commit, Decided, Decision, DriverEvent, Reje
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.pricing.admission import PricedAdmission
+from shadowprice.policies.pricing.admission import DecisionInputs, PricedAdmission, Shortfall
 from shadowprice.policies.pricing.constants import PriceConstants
-from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache
 from shadowprice.simulator.driver import Simulation

@@ -16,8 +16,8 @@ from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.specs import ClusterSpec
+from shadowprice.policies.astraea.market import assign_units
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.tenants.dealing import assign_units
 from shadowprice.policies.tenants.tenancy import read_tenant_shares
 from tests.support.astraea_cases import (
     DecisionRecorder,

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.policies.sharing.strides import GangRequest, SplitStrideScheduler, trade_tickets
+from shadowprice.policies.sharing.gandiva_fair import (
+    GangRequest,
+    SplitStrideScheduler,
+    trade_tickets,
+)
 from tests.support.examples import example_count
 
 PROPERTY = settings(max_examples=example_count(25), deadline=None, derandomize=True)

@@ -114,8 +114,7 @@ def _cloning() -> Iterator[tuple[str, Any]]:
         simulate,
         solve,
     )
-    from shadowprice.cloning.waves import WaveRule, WaveRuleKind, simulate_waves
-    from shadowprice.cloning.workload import poisson_jobs
+    from shadowprice.cloning.waves import WaveRule, WaveRuleKind, poisson_jobs, simulate_waves
 
     groups = [
         TaskGroup(3, Pareto.of_mean(2.0, 12.0)),

@@ -11,8 +11,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.oasis.planner import ScheduleSearch
-from shadowprice.policies.oasis.policy import server_pools
+from shadowprice.policies.oasis.policy import ScheduleSearch, server_pools
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 from tests.oracles.oasis import Side

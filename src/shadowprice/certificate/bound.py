@@ -5,7 +5,7 @@ the linear program over all schedules. Every trial proves a bound and the smalle
 result is valid whenever the search stops.
 
 Up to 3,000 jobs, column generation finds it: the exact search prices schedules, and a linear
-program over the schedules found so far (`certificate.master`) proposes prices. The proposals
+program over the schedules found so far (`Master`) proposes prices. The proposals
 oscillate, so the prices tried are between the proposal and the best so far (Wentges' smoothing).
 
 With more jobs that program is slow. The volume algorithm (Barahona and Anbil, *The volume
@@ -24,11 +24,124 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import highspy
 import numpy as np
+from numpy.typing import NDArray
 
-from shadowprice.certificate.master import GroupColumn, Master
-from shadowprice.certificate.relaxation import Column, PricedJobs, PricingOracle
+from shadowprice.certificate.relaxation import Column, PricedJobs, Relaxation
 from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.errors import ShadowpriceError
+
+_PRIMAL_SIMPLEX: Final = 4
+_IDLE: Final = 8  # rounds after which an unused column is dropped
+
+
+@dataclass(frozen=True, slots=True)
+class GroupColumn:
+    """Schedules of a group of jobs at some prices."""
+
+    utility: float  # total utility of the group
+    cells: NDArray[np.int32]  # indices of the flattened prices that the group uses, ascending
+    shares: Floats  # share of the pool's resource in each of these cells
+
+
+class Master:
+    """Restricted master program, which keeps its basis while columns are added.
+
+        max  sum utility x   s.t.  each group of jobs uses one of its columns,
+        shares of each pool's resource in each slot sum to <= 1
+
+    A group's column is the sum of its jobs' schedules at the same prices. Groups make the program
+    smaller; its prices stay valid, but it takes longer to converge.
+    ``cells`` is the number of flattened prices.
+    """
+
+    def __init__(self, groups: int, cells: int) -> None:
+        self._groups = groups
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
+        solver.setOptionValue("output_flag", False)
+        solver.setOptionValue("threads", 1)
+        solver.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
+        solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        rows = groups + cells
+        upper = np.ones(rows)
+        none = np.zeros(0, dtype=np.int32)
+        lower = np.full(rows, -highspy.kHighsInf)
+        starts = np.zeros(rows, dtype=np.int32)
+        solver.addRows(rows, lower, upper, 0, starts, none, np.zeros(0))
+        self._solver = solver
+        self._known: set[tuple[int, float, bytes, bytes]] = set()
+        self._keys: list[tuple[int, float, bytes, bytes]] = []
+        self._idle = np.zeros(0, dtype=np.int64)
+        self.value = 0.0
+
+    def add(self, columns: Sequence[tuple[int, GroupColumn]]) -> int:
+        """Add the new ones among columns, each with its group; return their number."""
+        costs, starts, indices, values = [], [], [], []
+        size = 0
+        for group, column in columns:
+            key = (group, column.utility, column.cells.tobytes(), column.shares.tobytes())
+            if key in self._known:
+                continue
+            self._known.add(key)
+            self._keys.append(key)
+            costs.append(column.utility)
+            starts.append(size)
+            indices.append(
+                np.concatenate(
+                    (np.array([group], dtype=np.int32), column.cells + np.int32(self._groups))
+                )
+            )
+            values.append(np.concatenate((np.ones(1), column.shares)))
+            size += len(column.cells) + 1
+        if not costs:
+            return 0
+        count = len(costs)
+        self._solver.addCols(
+            count,
+            np.array(costs),
+            np.zeros(count),
+            np.full(count, highspy.kHighsInf),
+            size,
+            np.array(starts, dtype=np.int32),
+            np.concatenate(indices).astype(np.int32),
+            np.concatenate(values),
+        )
+        self._idle = np.concatenate((self._idle, np.zeros(count, dtype=np.int64)))
+        return count
+
+    def solve(self, seconds: float) -> Floats | None:
+        """Solve the program; return the prices of all cells, or None if time ran out.
+
+        Raises `ShadowpriceError` if the solver fails.
+        """
+        solver = self._solver
+        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, seconds))
+        solver.run()
+        status = solver.getModelStatus()
+        states = highspy.HighsModelStatus
+        if status == states.kTimeLimit:
+            return None
+        if status not in {states.kOptimal, states.kModelEmpty}:
+            raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
+        solution = solver.getSolution()
+        self.value = float(solver.getInfo().objective_function_value)
+        prices = np.maximum(0.0, np.array(solution.row_dual)[self._groups :])
+        self._drop(np.array(solution.col_value), np.array(solution.col_dual))
+        return np.asarray(prices, dtype=np.float64)
+
+    def _drop(self, weights: Floats, reduced: Floats) -> None:
+        """Drop columns that have been unused for long."""
+        self._idle = np.where((weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
+        stale = np.flatnonzero(self._idle >= _IDLE)
+        if len(stale) < max(1000, len(self._keys) // 3):
+            return
+        self._solver.deleteCols(len(stale), stale.astype(np.int32))
+        dropped = set(stale.tolist())
+        self._known -= {self._keys[index] for index in dropped}
+        self._keys = [key for index, key in enumerate(self._keys) if index not in dropped]
+        self._idle = np.delete(self._idle, stale)
+
 
 _SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next prices
 _MAX_COLUMN_GENERATION_JOBS: Final = (
@@ -81,7 +194,7 @@ def never() -> bool:
 
 
 def upper_bound(
-    oracle: PricingOracle,
+    oracle: Relaxation,
     *,
     tolerance: float = 1e-3,
     deadline: float = np.inf,
@@ -91,12 +204,11 @@ def upper_bound(
 ) -> Bound:
     """Compute the smallest upper bound on the total utility of any schedule of a job set.
 
-    ``oracle`` returns proved payoffs at prices. The search stops at the relative distance
-    ``tolerance`` of the bound from the program's value, when ``now()`` reaches ``deadline`` (after
-    at least one trial), or when ``stop`` returns True between trials. ``report`` is called with
-    every better bound over all jobs.
+    The search stops at the relative distance ``tolerance`` from the program's value, when ``now()``
+    reaches ``deadline`` (after at least one trial), or when ``stop`` returns True. ``report`` is
+    called with every better bound over all jobs.
     """
-    emit = report or _emit_nothing
+    emit = report or emit_nothing
     members = np.arange(oracle.jobs)
     prices = np.zeros(oracle.shape)
     if oracle.jobs <= _MAX_COLUMN_GENERATION_JOBS:
@@ -121,9 +233,9 @@ def upper_bound(
     return _bound_at(prices, value, exact, rounds + 1)
 
 
-def _emit_nothing(bound: Bound) -> None:
+def emit_nothing(*report: object) -> None:
     """Ignore a report."""
-    del bound
+    del report
 
 
 def _bound_at(prices: Floats, value: float, priced: PricedJobs, rounds: int) -> Bound:
@@ -140,15 +252,14 @@ def _steps(jobs: int) -> list[int]:
 
 
 class VolumeSearch:
-    """Better and better prices of some jobs, by the volume algorithm.
+    """Better and better prices of the jobs ``members``, by the volume algorithm.
 
-    ``members`` are the jobs, and ``prices`` are the initial ones. ``scale`` is the available part
-    of the capacity, and ``step`` is the initial step, as a share of the distance to the target.
+    ``scale`` is their part of the capacity, ``step`` the initial share of the way to the target.
     """
 
     def __init__(
         self,
-        oracle: PricingOracle,
+        oracle: Relaxation,
         members: Integers,
         prices: Floats,
         scale: float,
@@ -212,7 +323,7 @@ class VolumeSearch:
 class _Columns:
     """Column generation over all jobs."""
 
-    def __init__(self, oracle: PricingOracle, prices: Floats) -> None:
+    def __init__(self, oracle: Relaxation, prices: Floats) -> None:
         self._oracle, self._prices = oracle, prices
         self._capacity = oracle.capacity
         size = max(1, -(-oracle.jobs // _MAX_GROUPS))

@@ -8,31 +8,117 @@ By weak duality of (14) and (19) (papers' README, reading 7), for any prices >= 
 is an upper bound on the total utility. A job's best payoff is problem (27), which the exact search
 over slots solves. Prices are per pool of servers, not per server. The bound is therefore that of
 the relaxation in which a pool is one large machine, under the limits that integral servers set
-(`policies.pricing.limits`). It allows every schedule that the servers allow.
+(`policies.pricing.posted`). It allows every schedule that the servers allow.
 
-The bound requires proved payoffs, not merely good ones. `PricingOracle.price` therefore returns a
-`ProvenPayoff`, which only an exact search may create. Bags of tasks have no oracle, because their
-numbers of copies aren't proved optimal; a job set with a bag is refused.
+The bound requires proved payoffs, not merely good ones. `Relaxation.price` therefore returns a
+`ProvenPayoff`, which only an exact search may create. Numbers of copies of bags of
+tasks aren't proved optimal, so a job set with a bag is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NewType, Protocol
+from typing import Final, NewType
 
 import numpy as np
 
-from shadowprice.certificate.job_table import JobTable
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
+from shadowprice.kernels.horizon.batch import JobRows, JobSchedules, price_jobs
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.policies.offline.problem import finish_bound
 from shadowprice.policies.placements import fit_counts
-from shadowprice.policies.pricing.limits import shares
-from shadowprice.policies.pricing.posted import pool_limits
+from shadowprice.policies.pricing.posted import pool_limits, shares
+
+
+class JobTable:
+    """Windows, choices and utilities of jobs, one row each; jobs of equal demands are a kind."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        firsts: Integers,
+        spans: Integers,
+        tails: Floats,
+        choices: Sequence[tuple[Integers, Integers]],
+    ) -> None:
+        self._firsts, self._spans, self._tails = firsts, spans, tails
+        self._required = np.array([job.required for job in jobs], np.int64)
+        rows: dict[bytes, int] = {}
+        self.representatives: list[int] = []
+        """One job of each kind."""
+        self._kinds = np.zeros(len(jobs), np.int64)
+        for index, job in enumerate(jobs):
+            key = job.worker.tobytes() + (b"" if job.ps is None else job.ps.tobytes())
+            if key not in rows:
+                rows[key] = len(rows)
+                self.representatives.append(index)
+            self._kinds[index] = rows[key]
+        self._choice_starts = _offsets([len(counts) for counts, _ in choices])
+        self._workers = _concatenate([counts for counts, _ in choices])
+        self._gains = _concatenate([gains for _, gains in choices])
+        self._servers = _concatenate(
+            [
+                0 * counts
+                if job.ps is None
+                else job.ps_counts[np.searchsorted(job.worker_counts, counts)]
+                for job, (counts, _) in zip(jobs, choices, strict=True)
+            ]
+        )
+        self._worth_starts = _offsets(spans.tolist())
+        self._worth = np.concatenate(
+            [
+                np.zeros(0),
+                *(
+                    job.utility.values(np.arange(span))
+                    for job, span in zip(jobs, spans.tolist(), strict=True)
+                ),
+            ]
+        )
+        self._largest = np.array(
+            [worth.max(initial=0.0) for worth in map(self.utilities, range(len(jobs)))]
+        )
+
+    def utilities(self, job: int) -> Floats:
+        """Return the utility of completing in each slot of a job's window."""
+        return self._worth[self._worth_starts[job] : self._worth_starts[job + 1]]
+
+    def largest_utilities(self, members: Integers) -> float:
+        """Return the sum of the largest utilities of some jobs."""
+        return float(self._largest[members].sum())
+
+    def price(
+        self, members: Integers, worker: Floats, server: Floats, gap: float
+    ) -> tuple[float, JobSchedules]:
+        """Price some of the jobs at prices of a worker and of a parameter server.
+
+        Prices have shape (kinds, slots). Schedules are within the relative ``gap`` of the best.
+        Returns the sum of the payoffs, and the schedules; payoffs are upper bounds in any case.
+        """
+        rows = JobRows(
+            self._firsts, self._spans, self._required, self._kinds, self._choice_starts,
+            self._workers, self._servers, self._gains, self._worth_starts, self._worth, self._tails,
+        )  # fmt: skip
+        result = JobSchedules(
+            np.zeros(len(self._kinds)),
+            np.zeros(len(self._kinds)),
+            np.zeros(worker.shape, np.int64),
+            np.zeros(worker.shape, np.int64),
+        )
+        worker, server = np.ascontiguousarray(worker), np.ascontiguousarray(server)
+        return price_jobs(members, rows, worker, server, gap, result), result
+
+
+def _offsets(lengths: Sequence[int]) -> Integers:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))))
+
+
+def _concatenate(parts: Sequence[Integers]) -> Integers:
+    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+
 
 ProvenPayoff = NewType("ProvenPayoff", float)
 """Upper bound on the payoff of any schedule of the job at the given prices."""
@@ -72,33 +158,6 @@ class PricedJobs:
     use: Floats  # shares that all schedules take, shape (slots, pools, limits)
 
 
-class PricingOracle(Protocol):
-    """Source of schedules at prices, with proved bounds on their payoffs."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of prices: slots, pools, limits."""
-        ...
-
-    @property
-    def jobs(self) -> int:
-        """Number of jobs."""
-        ...
-
-    @property
-    def capacity(self) -> Floats:
-        """1 for each price that counts, else 0; shape (slots, pools, limits)."""
-        ...
-
-    def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
-        """Return a bound on a job's payoff, and a schedule that reaches it if one exists."""
-        ...
-
-    def price_all(self, members: Integers, prices: Floats, gap: float = 0.0) -> PricedJobs:
-        """Price some jobs at once; schedules are within the relative ``gap`` of the best."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """Slots in which a job can earn."""
@@ -111,9 +170,8 @@ class Window:
 def windows_of(cluster: Cluster, jobs: Sequence[Job], end: int) -> list[Window]:
     """Return the slots to search for each job; nothing is gained from ``end`` on.
 
-    They reach as far as anything can be gained (`policies.offline.problem`), unless that is too
-    far. Then they reach a horizon, or some multiple of the job's time alone if that is longer.
-    Utilities don't increase, so every later completion earns at most ``tail``.
+    They reach as far as anything can be gained, unless that is too far. Then they reach a horizon,
+    or a multiple of the job's time alone, and every later completion earns at most ``tail``.
     """
     spans = [max(0, end - job.arrival) for job in jobs]
     if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:
@@ -139,21 +197,18 @@ def _window(job: Job, slots: int, *, over: bool) -> Window:
 class Relaxation:
     """A job set on a cluster whose pools are one large machine each.
 
-    Servers for workers and for parameter servers are two pools if no server hosts both, else one.
     Of a job with two rates the faster one counts. Raises `InputError` if a job is a bag of tasks.
     """
 
     def __init__(self, cluster: Cluster, jobs: Sequence[Job], until: int | None) -> None:
         bags = [job.name for job in jobs if job.bag is not None]
         if bags:
-            raise InputError(
-                Fault(
-                    f"job {bags[0]}",
-                    "the best schedule of a bag of tasks can't be proved "
-                    f"({len(bags)} of {len(jobs)} jobs are bags)",
-                    "leave bags out of the job file for `bound`",
-                )
+            message = (
+                "the best schedule of a bag of tasks can't be proved "
+                f"({len(bags)} of {len(jobs)} jobs are bags)"
             )
+            hint = "leave bags out of the job file for `bound`"
+            raise InputError(Fault(f"job {bags[0]}", message, hint))
         self.members = list(jobs)
         end = finish_bound(cluster, jobs) if jobs else 0
         end = end if until is None else min(end, until)
@@ -195,8 +250,7 @@ class Relaxation:
     def _drop_dominated(self) -> None:
         """Drop resources that no schedule can exhaust before another one of the same pool.
 
-        If every choice of every job takes at least as large a share of one resource as of another,
-        the second never binds. Dropping a limit never invalidates a bound.
+        Dropping a limit never invalidates a bound.
         """
         stacked = [use for _, _, use in self._choices if len(use)]
         if not stacked:
@@ -242,18 +296,11 @@ class Relaxation:
         return self._table.utilities(job)
 
     def choices(self, job: int) -> tuple[Integers, Integers, Floats]:
-        """Return a job's feasible worker counts, the progress of each, and its share of the pools.
-
-        Shapes: (choices,), (choices,) and (choices, pools, limits).
-        """
+        """Return a job's feasible worker counts, their progress, and shares of the pools."""
         return self._choices[job]
 
     def costs(self, job: int, prices: Floats) -> Floats:
-        """Return the cost of each choice of a job in some slots, shape (slots, choices).
-
-        ``prices`` are those of the slots, shape (slots, pools, limits). A choice is a number of
-        workers and one of parameter servers, so two products suffice for all of them.
-        """
+        """Return the cost of each choice of a job by slot of the ``prices``, (slots, choices)."""
         member, counts = self.members[job], self._choices[job][0]
         worker, ps = self.unit_costs(job, prices)
         cost = np.outer(worker, counts)
@@ -262,11 +309,7 @@ class Relaxation:
         return cost
 
     def unit_costs(self, job: int, prices: Floats) -> tuple[Floats, Floats]:
-        """Return the cost of one worker and of one parameter server of a job in some slots.
-
-        ``prices`` are those of the slots, shape (slots, pools, limits). Both results have shape
-        (slots,); the second is 0 for a job without parameter servers.
-        """
+        """Return the cost of a worker and of a PS of a job, by slot of the ``prices``."""
         member = self.members[job]
         worker = prices[:, 0] @ self._share(0, member.worker)
         if member.ps is None:
@@ -298,9 +341,8 @@ class Relaxation:
     def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
         """Return a bound on a job's payoff at prices, and the schedule that reaches it.
 
-        ``prices`` are utility per slot for all of a pool's resource, shape (slots, pools, limits).
-        The schedule is None if none earns anything, and has no slots if the bound is to complete
-        after the window at no cost.
+        The schedule is None if none earns anything, and empty if the bound is to complete later,
+        for free.
         """
         window = self.windows[job]
         counts, gains, use = self._choices[job]
@@ -322,20 +364,16 @@ class Relaxation:
         return ProvenPayoff(result.payoff + _ROUNDING * abs(earned)), column
 
     def price_all(self, members: Integers, prices: Floats, gap: float = 0.0) -> PricedJobs:
-        """Return bounds on the payoffs of some jobs, and what their schedules use together.
-
-        ``prices`` are those of `price`. Schedules are within the relative ``gap`` of the best; the
-        bounds hold for any gap.
-        """
+        """Return bounds on the payoffs of some jobs, and what schedules within ``gap`` use."""
         worker, ps = (
             np.maximum(np.einsum("tpl,kpl->kt", prices, share), 0.0) for share in self._kind_shares
         )
-        priced = self._table.price(members, worker, ps, gap)
+        payoffs, priced = self._table.price(members, worker, ps, gap)
         use = np.einsum("kt,kpl->tpl", priced.workers, self._kind_shares[0])
         use += np.einsum("kt,kpl->tpl", priced.servers, self._kind_shares[1])
         # The errors of the searches are relative to utilities, which add up to at most this.
-        total = priced.total + _ROUNDING * self._table.largest_utilities(members)
-        return PricedJobs(ProvenPayoff(total), priced.payoffs, priced.utilities, use)
+        total = payoffs + _ROUNDING * self._table.largest_utilities(members)
+        return PricedJobs(ProvenPayoff(total), priced.payoff, priced.earned, use)
 
     def _late_payoff(self, window: Window) -> tuple[ProvenPayoff, Column | None]:
         """Return the payoff of completing after the window at no cost."""

@@ -92,8 +92,7 @@ class _Member:
 class Rounding:
     """Schedules on real servers, which are placed and removed one by one.
 
-    ``proved`` has the bound's prices and payoffs. Schedules of other sources may use ``slots``
-    slots from the relaxation's first on.
+    ``slots`` are those that schedules of other sources may use.
     """
 
     def __init__(
@@ -297,10 +296,8 @@ def best_schedules(
 ) -> BestSchedules:
     """Search for schedules of a whole job set until the gap is closed or the time is spent.
 
-    The search ends at the relative distance ``gap`` from the bound ``proved``, or when ``stop``
-    returns True between jobs. ``spent`` returns the share of the time that has passed, 0 to 1, and
-    ``report`` is called with the total utility of every better set. ``starts`` yields initial
-    schedules by index of the job.
+    ``spent`` returns the share of the time that has passed, and ``report`` is called with the total
+    utility of every better set. ``starts`` yields initial schedules by index of the job.
     """
     enough = proved.value - max(gap, _EXACT) * abs(proved.value)
     state = Rounding(cluster, relaxation, proved)

@@ -14,13 +14,69 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shadowprice.cloning.problem import CloningProblem, TaskGroup
-from shadowprice.cloning.savings import CopySavings
 from shadowprice.cloning.solver import expected_cost, miss_probability, solve
+from shadowprice.cloning.waves import GRID, tabulate_distributions
 from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.empirical import Empirical
 from shadowprice.distributions.parametric import Distribution
 from shadowprice.distributions.tail import fit_pareto_tail
+from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
+
+
+class CopySavings:
+    """Savings of copies of running tasks while no task waits.
+
+    ``machine_price`` is the flowtime in seconds that a machine second costs, so that idle machines
+    don't copy for nearly nothing.
+    """
+
+    def __init__(
+        self,
+        distributions: Sequence[Distribution],
+        *,
+        max_copies: int = 3,
+        machine_price: float = 0.1,
+    ) -> None:
+        distinct = {id(distribution): distribution for distribution in distributions}
+        positions = {key: position for position, key in enumerate(distinct)}
+        self._distribution = np.array(
+            [positions[id(distribution)] for distribution in distributions], dtype=np.int64
+        )
+        unique = tuple(distinct.values())
+        self._distributions = tabulate_distributions(unique)
+        self._max_copies = max_copies
+        self._price = machine_price
+        # Seconds between checks while no task ends.
+        self.check_period = 0.25 * float(self._distributions.means[self._distribution].mean())
+
+    def best(
+        self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
+    ) -> int | None:
+        """Return the task whose next copy saves most beyond its cost; None if none does.
+
+        ``begun`` are the start times of the present copies of each ``running`` task.
+        """
+        count = len(running)
+        copies = np.array(
+            [min(len(starts_of_task), self._max_copies) for starts_of_task in begun], dtype=np.int64
+        )
+        starts = np.full((count, self._max_copies), now)
+        for row, starts_of_task in enumerate(begun):
+            newest = sorted(starts_of_task)[-self._max_copies :]
+            starts[row, : len(newest)] = newest
+        gains = Gains(np.zeros(count), np.zeros(count))
+        tasks = Tasks(
+            self._distribution[np.asarray(running, dtype=np.int64)],
+            np.ones(count),
+            np.zeros(count, dtype=np.bool_),
+            copies,
+            starts,
+        )
+        assess(0, count, True, float(now), tasks, self._distributions, GRID, gains)
+        gain = np.where(copies < self._max_copies, gains.saving - self._price * gains.extra, 0.0)
+        index = int(np.argmax(gain)) if count else 0
+        return running[index] if count and gain[index] > 0.0 else None
 
 
 @dataclass(frozen=True)
@@ -54,12 +110,8 @@ class CopyPlanner:
     predicts what they achieve."""
 
     def __post_init__(self) -> None:
-        values: tuple[object, ...]
-        values = (
-            tuple(self.distribution)
-            if isinstance(self.distribution, Sequence)
-            else (self.distribution,)
-        )
+        one = self.distribution
+        values: Sequence[object] = one if isinstance(one, Sequence) else (one,)
         for value in values:
             if not isinstance(value, Distribution):
                 hint = "write for example Pareto.of_mean(1.8, 30.0), of shadowprice.cloning.api"
@@ -83,9 +135,10 @@ class CopyPlanner:
         if not remaining:
             return CopyPlan((), deadline)
         if self.copies is not None:
-            return self._plan_stated(
-                self.copies, distributions, tasks, remaining, processes, deadline
+            stated = (
+                self.copies if isinstance(self.copies, Iterable) else operator.index(self.copies)
             )
+            return self._plan_stated(stated, distributions, tasks, remaining, processes, deadline)
         if deadline is None or processes < len(remaining):
             return CopyPlan(
                 (1,) * len(remaining), deadline, savings=_savings(distributions, processes)
@@ -103,11 +156,8 @@ class CopyPlanner:
 
     def _distributions(self, tasks: int, remaining: Sequence[int]) -> tuple[Distribution, ...]:
         """Return the distribution of every remaining task's duration."""
-        distributions = (
-            tuple(self.distribution)
-            if isinstance(self.distribution, Sequence)
-            else (self.distribution,) * tasks
-        )
+        one = self.distribution
+        distributions = tuple(one) if isinstance(one, Sequence) else (one,) * tasks
         if len(distributions) != tasks:
             hint = "give one distribution for all tasks, or one for each task"
             raise InputError(
@@ -131,9 +181,7 @@ class CopyPlanner:
         deadline: float | None,
     ) -> CopyPlan:
         """Return the plan of stated copies, with predictions if all copies can start at once."""
-        numbers = (
-            tuple(stated) if isinstance(stated, Iterable) else (operator.index(stated),) * tasks
-        )
+        numbers = tuple(stated) if isinstance(stated, Iterable) else (stated,) * tasks
         if len(numbers) != tasks or min(numbers) < 1:
             hint = "write a number from 1 on, or one for each task"
             raise InputError(Fault("copies", f"{stated} copies for {tasks} tasks", hint))

@@ -7,21 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shadowprice.cloning.feasible import ROUNDING_MARGIN, miss_terms
+from shadowprice.cloning.problem import ROUNDING_MARGIN, miss_terms
 from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
+from shadowprice.kernels.cloning import integer as kernel
 from shadowprice.kernels.cloning.bound import integer_bound
-from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import min_copies
-from shadowprice.kernels.cloning.integer import (
-    Limits,
-    Sums,
-    balanced_options,
-    extend,
-    list_undominated,
-    min_penalties,
-    multisets,
-)
+from shadowprice.kernels.cloning.curves import Columns, Program
 
 FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
 SMALL_STATE_COUNT = 200
@@ -88,27 +80,18 @@ class _Core:
     """Search of the choices whose penalties are within a gap of the bound."""
 
     def __init__(
-        self,
-        arrays: Columns,
-        relaxed: bool,
-        budget: float,
-        machines: int,
-        max_copies: Integers,
-        convex: Flags,
-        prices: tuple[float, float],
-        base: Integers,
+        self, program: Program, convex: Flags, prices: tuple[float, float], base: Integers
     ) -> None:
-        self.arrays = arrays
+        arrays = program.columns
+        self.program = program
         self.convex = convex
-        self.relaxed = relaxed
-        self.max_copies = max_copies
         self.k, self.l = prices
         self.base = base
-        late = float(arrays.tasks @ miss_terms(arrays.decay, base, relaxed))
-        self.slack_late = budget * ROUNDING_MARGIN - late
-        self.slack_machines = int(machines - arrays.tasks @ base)
+        late = float(arrays.tasks @ miss_terms(arrays.decay, base, program.relaxed))
+        self.slack_late = program.budget * ROUNDING_MARGIN - late
+        self.slack_machines = int(program.machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
-        min_penalties(arrays, max_copies, relaxed, self.k, self.l, base, self.least)
+        kernel.min_penalties(program, self.k, self.l, base, self.least)
         # The bound is valid only if every task's choice is optimal at these prices.
         if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
@@ -125,7 +108,7 @@ class _Core:
 
     def _options(self, group: int, gap: float) -> list[_Options]:
         """Return the changes of a group's tasks, combined or one task after another."""
-        count = int(self.arrays.tasks[group])
+        count = int(self.program.columns.tasks[group])
         # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
             return [self._balanced_options(group, gap, count)]
@@ -139,10 +122,7 @@ class _Core:
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
-            count = balanced_options(
-                group, tasks, self.arrays, self.max_copies,
-                self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
-            )  # fmt: skip
+            count = self._list_options(group, tasks, gap, penalty, late, change)
             if count <= size:
                 break
             if size >= MAX_OPTIONS:
@@ -154,16 +134,21 @@ class _Core:
         none = np.zeros((0, 0), dtype=np.int64)
         return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
+    def _list_options(
+        self, group: int, tasks: int, gap: float, penalty: Floats, late: Floats, change: Integers
+    ) -> int:
+        base = int(self.base[group])
+        return kernel.balanced_options(
+            group, tasks, self.program, self.k, self.l, base, gap, penalty, late, change
+        )
+
     def _combine(self, group: int, gap: float, count: int) -> _Options | None:
         """Return every combination of a group's tasks, None if there are too many."""
         size = MAX_MOVES
         while True:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
-            options = balanced_options(
-                group, 1, self.arrays, self.max_copies, self.relaxed, self.k, self.l,
-                int(self.base[group]), gap, penalty, late, change,
-            )  # fmt: skip
+            options = self._list_options(group, 1, gap, penalty, late, change)
             if options <= size:
                 break
             size *= 8
@@ -174,19 +159,15 @@ class _Core:
         while True:
             chosen = np.zeros((size, moves), dtype=np.int64)
             sums = np.empty(size), np.empty(size), np.empty(size, dtype=np.int64)
-            total = multisets(
-                count, moves, penalty, late, change, gap, size,
-                chosen, *sums,
-            )  # fmt: skip
+            total = kernel.multisets(count, moves, penalty, late, change, gap, size, chosen, *sums)
             if total <= size:
                 break
             if size >= MAX_COMBINATIONS:
                 return None
             size *= 8
         order = np.argsort(sums[0][:total], kind="stable")
-        return _Options(
-            sums[0][order], sums[1][order], sums[2][order], chosen[order], change, count
-        )  # fmt: skip
+        by_penalty = kernel.Sums(sums[0][order], sums[1][order], sums[2][order])
+        return _Options(*by_penalty, chosen[order], change, count)
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
         """Find the best choice within the gap of the bound; None if there is none.
@@ -206,7 +187,7 @@ class _Core:
             late, machines = steps[i][1].late, steps[i][1].machines
             bounds[i] = bounds[i + 1] + (late.min(), late.max(), machines.min(), machines.max())
         by_machines = self.l > 0.0 or bounds[0, 3] > self.slack_machines
-        states = Sums(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
+        states = kernel.Sums(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
         layers: list[_Layer] = []
         for i, (group, option) in enumerate(steps):
             states, layer = self._step(states, group, option, gap, bounds[i + 1], by_machines)
@@ -232,23 +213,23 @@ class _Core:
 
     def _step(
         self,
-        states: Sums,
+        states: kernel.Sums,
         group: int,
         options: _Options,
         gap: float,
         bounds: Floats,
         by_machines: bool,
-    ) -> tuple[Sums, _Layer]:
-        limits = Limits(
+    ) -> tuple[kernel.Sums, _Layer]:
+        limits = kernel.Limits(
             gap, self.k, self.l, self.slack_late, self.slack_machines, bounds[0], bounds[1],
             int(bounds[2]), int(bounds[3]),
         )  # fmt: skip
-        choices = Sums(options.penalty, options.late, options.machines)
+        choices = kernel.Sums(options.penalty, options.late, options.machines)
         size = min(len(states.penalty) * len(options.penalty), 4096)
         while True:
-            new = Sums(np.empty(size), np.empty(size), np.empty(size, dtype=np.int64))
+            new = kernel.Sums(np.empty(size), np.empty(size), np.empty(size, dtype=np.int64))
             parent, picked = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-            total = extend(states, choices, limits, new, parent, picked)
+            total = kernel.extend(states, choices, limits, new, parent, picked)
             if total <= size:
                 break
             if size >= 16 * MAX_STATES:
@@ -259,7 +240,7 @@ class _Core:
         penalty, late, machines = new.penalty[:total], new.late[:total], new.machines[:total]
         order = np.lexsort((late, machines)) if by_machines else np.argsort(late, kind="stable")
         keep = np.empty(total, dtype=np.int64)
-        remaining = list_undominated(
+        remaining = kernel.list_undominated(
             order, penalty, late, machines, self.k, self.l, by_machines, keep
         )
         keep = keep[:remaining]
@@ -270,39 +251,28 @@ class _Core:
             keep = keep[np.argpartition(penalty[keep], limit)[:limit]]
         self.widest = max(self.widest, len(keep))
         layer = _Layer(group, options, parent[keep], picked[keep])
-        return Sums(penalty[keep], late[keep], machines[keep]), layer
+        return kernel.Sums(penalty[keep], late[keep], machines[keep]), layer
 
 
 def integer_optimum(
-    arrays: Columns,
-    *,
-    relaxed: bool,
-    budget: float,
-    machines: int,
-    max_copies: Integers,
-    convex: Flags,
-    prices: tuple[float, float],
-    ratios: Floats,
+    program: Program, convex: Flags, prices: tuple[float, float], ratios: Floats
 ) -> IntegerCopies:
     """Find the integer numbers of copies with the smallest expected machine time.
 
-    A feasible choice must exist. ``arrays`` are the merged groups; ``relaxed`` takes constraint (7)
-    instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``max_copies`` limits the
-    copies of a task by group, and ``convex`` marks groups whose g is convex in r (Lemma 1).
+    A feasible choice must exist. ``convex`` marks groups whose g is convex in r (Lemma 1).
     ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
     which the search starts. Beyond `MAX_STATES` states at once, or `MAX_LISTED_STATES` in total,
     the result is feasible with a certified gap.
     """
+    arrays = program.columns
     base = np.empty(len(arrays.tasks), dtype=np.int64)
     total = int(arrays.tasks.sum())
     near = prices[0]
     if near <= 0.0:
-        near = float(arrays.tasks @ (1.0 / arrays.decay)) / budget
+        near = float(arrays.tasks @ (1.0 / arrays.decay)) / program.budget
         near *= float(arrays.tasks @ (arrays.minimum + arrays.scale)) / total
-    k, l, bound = integer_bound(  # noqa: E741
-        arrays, max_copies, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
-    )  # fmt: skip
-    core = _Core(arrays, relaxed, budget, machines, max_copies, convex, (k, l), base)
+    k, l, bound = integer_bound(program, near, prices[1], ratios.copy(), base)
+    core = _Core(program, convex, (k, l), base)
     floor = 1e-13 * abs(bound)
     gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
     proved_above = 0.0
@@ -319,7 +289,7 @@ def integer_optimum(
             break
         proved_above = gap
         gap *= 3.0 if core.widest < SMALL_STATE_COUNT else 1.4
-    return _fallback(arrays, relaxed, budget, machines, bound + proved_above, core.widest)
+    return _fallback(program, bound + proved_above, core.widest)
 
 
 def _rows(
@@ -338,12 +308,13 @@ def _rows(
     return groups[order], copies[order], tasks[order]
 
 
-def _fallback(
-    arrays: Columns, relaxed: bool, budget: float, machines: int, bound: float, states: int
-) -> IntegerCopies:
+def _fallback(program: Program, bound: float, states: int) -> IntegerCopies:
     """Return the choice with the fewest machines, which is feasible but not optimal."""
+    arrays = program.columns
     copies = np.ones(len(arrays.tasks), dtype=np.int64)
-    _, used, last = min_copies(arrays.tasks, arrays.decay, machines, relaxed, budget, copies)
+    _, used, last = min_copies(
+        arrays.tasks, arrays.decay, int(program.machines), program.relaxed, program.budget, copies
+    )
     extra = int(used - arrays.tasks @ copies)
     moves = [(int(last), 1, extra)] if last >= 0 and extra else []
     groups, copies, tasks = _rows(arrays, copies, moves)

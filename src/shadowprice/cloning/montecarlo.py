@@ -3,19 +3,105 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from scipy.special import betaincinv
+from scipy.special import betaincinv, ndtri
 
-from shadowprice.cloning.draws import DurationSampler
-from shadowprice.cloning.problem import CloningProblem
+from shadowprice.cloning.problem import CloningProblem, TaskGroup
 from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core import bounds
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.distributions.parametric import (
+    Distribution,
+    HyperExponential,
+    LogNormal,
+    Pareto,
+    Weibull,
+)
 from shadowprice.kernels.cloning.draws import min_over_copies
+
+_ALMOST_ONE = 1.0 - 2.0**-53
+
+
+class DurationSampler:
+    """Maps uniform numbers to durations of the tasks of given groups, one column per task."""
+
+    def __init__(self, groups: Sequence[TaskGroup]) -> None:
+        self._distributions = [group.duration for group in groups]
+        self._counts = np.array([group.count for group in groups], dtype=np.int64)
+        self._owner = np.repeat(np.arange(len(groups), dtype=np.int64), self._counts)
+        forms = np.array([type(each) for each in self._distributions], dtype=object)[self._owner]
+        self._columns: dict[type[Distribution], Integers] = {
+            form: np.flatnonzero(forms == form) for form in dict.fromkeys(forms)
+        }
+        # No closed inverse of S^r: the copies of these tasks are drawn one by one.
+        self.by_copy = forms == HyperExponential
+
+    def phases(self, drawn: Integers) -> Iterator[tuple[int, int, HyperExponential]]:
+        """Yield (first draw, end, distribution) of hyper-exponential groups, for draws by task."""
+        ends = np.concatenate([[0], np.cumsum(drawn)])[
+            np.concatenate([[0], np.cumsum(self._counts)])
+        ]
+        for position, distribution in enumerate(self._distributions):
+            if isinstance(distribution, HyperExponential):
+                yield int(ends[position]), int(ends[position + 1]), distribution
+
+    def times(self, uniforms: Floats, exponents: Integers | None = None) -> Floats:
+        """Return times in seconds for uniform numbers, both of shape (trials, tasks).
+
+        The numbers are values of the distribution function 1 - S, in [0, 1); a hyper-exponential's
+        column already holds times. With ``exponents`` r, shape (tasks,), the survival function is
+        S^r, that of the minimum of r draws.
+        """
+        times = uniforms
+        for form, columns in self._columns.items():
+            if form is HyperExponential:
+                continue
+            all_columns = len(columns) == uniforms.shape[1]
+            part = uniforms if all_columns else uniforms[:, columns]
+            logs = np.log1p(-part)
+            if exponents is not None:
+                logs /= exponents[columns]
+            inverse = self._invert(form, columns, logs)
+            if all_columns:
+                return inverse
+            times[:, columns] = inverse
+        return times
+
+    def _invert(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
+        """Return S^-1 at ln S = ``logs``, one distribution per column."""
+        distributions = [self._distributions[position] for position in self._owner[columns]]
+
+        def column(name: str) -> Floats:
+            return np.array([getattr(distribution, name) for distribution in distributions])
+
+        if form is Pareto:
+            logs *= -1.0 / column("shape")
+            np.exp(logs, out=logs)
+            logs *= column("minimum")
+            return logs
+        if form is Weibull:
+            np.negative(logs, out=logs)
+            np.power(logs, 1.0 / column("shape"), out=logs)
+            logs *= column("time_scale")
+            logs += column("minimum")
+            return logs
+        if form is LogNormal:
+            normal = ndtri(np.minimum(np.exp(logs), _ALMOST_ONE))
+            times = column("median") * np.exp(-column("sigma") * normal)
+            return np.asarray(times + column("minimum"))
+        survival = np.exp(logs)
+        for position in np.unique(self._owner[columns]):
+            of_distribution = self._owner[columns] == position
+            survival[:, of_distribution] = self._distributions[position].inverse_survival(
+                survival[:, of_distribution]
+            )
+        return survival
+
 
 _NUMBERS_PER_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
 

@@ -1,4 +1,4 @@
-"""The problem CSD: groups of tasks, and the arrays that its kernels take."""
+"""The problem CSD: groups of tasks, the arrays of its kernels, and its feasibility."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from functools import cached_property
 
 import numpy as np
 
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.parametric import Distribution
-from shadowprice.kernels.cloning.columns import Columns
+from shadowprice.kernels.cloning.continuous import min_copies
+from shadowprice.kernels.cloning.curves import Columns
 from shadowprice.kernels.cloning.kinds import TABLE, WEIBULL
 
 MAX_DECAY = 700.0
@@ -56,7 +58,7 @@ class CloningProblem:
     Raises `InputError` if a number is out of range, or there are fewer machines than tasks.
     """
 
-    groups: tuple[TaskGroup, ...]
+    groups: Sequence[TaskGroup]
     """Groups of tasks."""
     machines: int
     """Number M of machines, each with room for one task."""
@@ -65,47 +67,31 @@ class CloningProblem:
     miss_probability: float
     """Epsilon in (0, 1)."""
 
-    def __init__(
-        self, groups: Sequence[TaskGroup], machines: int, deadline: float, miss_probability: float
-    ) -> None:
-        object.__setattr__(self, "groups", tuple(groups))
-        object.__setattr__(self, "machines", int(machines))
-        object.__setattr__(self, "deadline", float(deadline))
-        object.__setattr__(self, "miss_probability", float(miss_probability))
-        faults = self._faults()
-        if faults:
-            raise InputError(faults)
-
-    def _faults(self) -> list[Fault]:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(self.groups))
         faults = []
         if not self.groups:
             faults.append(Fault("tasks", "must not be empty", "add at least one group"))
         for position, group in enumerate(self.groups):
             if group.count < 1:
-                faults.append(
-                    Fault(f"tasks[{position}].count", f"{group.count} tasks", "write 1 or more")
-                )
+                location = f"tasks[{position}].count"
+                faults.append(Fault(location, f"{group.count} tasks", "write 1 or more"))
         if not 0.0 < self.miss_probability < 1.0:
-            faults.append(
-                Fault(
-                    "miss_probability",
-                    f"{self.miss_probability:g} is outside (0, 1)",
-                    "write for example 0.05: no number of copies never misses, and 1 asks nothing",
-                )
-            )
+            message = f"{self.miss_probability:g} is outside (0, 1)"
+            hint = "write for example 0.05: no number of copies never misses, and 1 asks nothing"
+            faults.append(Fault("miss_probability", message, hint))
         if not self.deadline > 0.0 or not math.isfinite(self.deadline):
             faults.append(Fault("deadline", "is not a positive time", "write for example 60s"))
         if self.machines < self.tasks:
-            faults.append(
-                Fault(
-                    "machines",
-                    f"{self.machines} machines for {self.tasks} tasks: the light regime starts "
-                    "every task at once",
-                    f"give at least {self.tasks} machines, or run the tasks in waves: "
-                    "shadowprice cloning waves",
-                )
+            message = (
+                f"{self.machines} machines for {self.tasks} tasks: the light regime starts "
+                "every task at once"
             )
-        return faults
+            command = "shadowprice cloning waves"
+            hint = f"give at least {self.tasks} machines, or run the tasks in waves: {command}"
+            faults.append(Fault("machines", message, hint))
+        if faults:
+            raise InputError(faults)
 
     @cached_property
     def tasks(self) -> int:
@@ -186,3 +172,99 @@ class CloningProblem:
     def member(self) -> Integers:
         """Merged group that each group belongs to, shape (groups,)."""
         return self._merged[1]
+
+
+ROUNDING_MARGIN = 1.0 + 1e-12
+"""Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
+
+MAX_MACHINES = 10_000_000  # largest number of machines that the search for the smallest one tries
+
+
+def miss_terms(decay: Floats, copies: Floats | Integers, relaxed: bool) -> Floats:
+    """Return phi of each task, whose sum the budget limits: (6), or (7) if ``relaxed``."""
+    h = np.exp(-decay * copies)
+    return np.asarray(h if relaxed else -np.log1p(-h))
+
+
+def fewest_machines(
+    problem: CloningProblem,
+    constraint: DeadlineConstraint,
+    machines: int,
+    decays: Floats | None = None,
+) -> tuple[float, int]:
+    """Add copies that reduce the miss probability most; return sum phi and the machines.
+
+    ``decays`` are -ln S at another deadline, of the problem's own groups. If the sum is within the
+    budget, the machines are the fewest that hold the deadline.
+    """
+    if decays is None:
+        counts, decays = problem.arrays.tasks, problem.arrays.decay
+    else:
+        counts = np.array([group.count for group in problem.groups], dtype=np.int64)
+    copies = np.ones(len(counts), dtype=np.int64)
+    relaxed = constraint is DeadlineConstraint.RELAXED
+    total, used, _ = min_copies(counts, decays, machines, relaxed, problem.budget, copies)
+    return float(total), int(used)
+
+
+def min_feasible_deadline(
+    problem: CloningProblem, constraint: DeadlineConstraint = DeadlineConstraint.EXACT
+) -> float:
+    """Return the earliest deadline, in seconds, that integer copies on the machines can hold."""
+
+    def holds(deadline: float) -> bool:
+        decays = problem.decays(deadline)
+        if float(decays.min()) <= 0.0:
+            return False
+        total, _ = fewest_machines(problem, constraint, problem.machines, decays)
+        return total <= problem.budget * ROUNDING_MARGIN
+
+    low = max(group.duration.shortest for group in problem.groups)
+    high = max(low, *(group.duration.mean for group in problem.groups))
+    while not holds(high):
+        low, high = high, 2.0 * high
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> None:
+    """Refuse a problem that no integer copies solve, naming limits that would do."""
+    shortest = max(group.duration.shortest for group in problem.groups)
+    deadline = format_seconds(problem.deadline)
+    reason = ""
+    if problem.deadline <= shortest:
+        duration = format_seconds(shortest)
+        reason = (
+            f"{deadline} is not longer than the shortest possible duration of a task, {duration}"
+        )
+    elif float(problem.arrays.decay.min()) <= 0.0:
+        reason = f"a task ends within {deadline} less often than once in 10^15 times"
+    if reason:
+        message = f"{reason}: no number of copies helps"
+        raise InputError(Fault("deadline", message, _deadline_advice(problem, constraint)))
+    total, _ = fewest_machines(problem, constraint, problem.machines)
+    if total <= problem.budget * ROUNDING_MARGIN:
+        return
+    smallest = -math.expm1(-total) if constraint is DeadlineConstraint.EXACT or total < 1 else 1.0
+    advice = [_deadline_advice(problem, constraint)]
+    reached, used = fewest_machines(problem, constraint, MAX_MACHINES)
+    if reached <= problem.budget * ROUNDING_MARGIN:
+        advice.append(f"machines: {used} (the fewest)")
+    rounded = math.ceil(smallest * 1e6) / 1e6
+    if rounded < 1.0:
+        advice.append(f"miss_probability: {rounded:.6g} (the smallest is {smallest:.6g})")
+    message = (
+        f"{problem.machines} machines cannot finish {problem.tasks} tasks in {deadline} with a "
+        f"miss probability of {problem.miss_probability:g}; the best whole copies miss with "
+        f"{smallest:.6g}"
+    )
+    hint = "any one of these would do: " + "; ".join(advice)
+    raise InputError(Fault("deadline", message, hint))
+
+
+def _deadline_advice(problem: CloningProblem, constraint: DeadlineConstraint) -> str:
+    smallest = min_feasible_deadline(problem, constraint)
+    rounded = math.ceil(smallest * 1e4) / 1e4
+    return f"deadline: {rounded:.10g}s (the smallest is {smallest:.8g}s)"

@@ -3,21 +3,161 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
-from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
-from shadowprice.cloning.feasible import ROUNDING_MARGIN, check_feasible, miss_terms
 from shadowprice.cloning.integer import IntegerCopies, integer_optimum
-from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
-from shadowprice.core.arrays import Floats, Integers
+from shadowprice.cloning.problem import (
+    ROUNDING_MARGIN,
+    CloningProblem,
+    DeadlineConstraint,
+    check_feasible,
+    miss_terms,
+)
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.continuous import optimum, sweep
-from shadowprice.kernels.cloning.curves import curves
-from shadowprice.kernels.cloning.dual import subgradient
+from shadowprice.kernels.cloning.continuous import optimum, subgradient, sweep
+from shadowprice.kernels.cloning.curves import Columns, Program, curves
+from shadowprice.kernels.cloning.kinds import KNOT_STEP
+
+
+class ConvexityCondition(Enum):
+    """Condition under which the problem is convex."""
+
+    LEMMA_1 = "lemma-1"
+    """g'' >= 0: by the form of the distribution, or at every number of copies in the range."""
+    WIDER = "wider"  # g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r
+    CERTIFIED = "certified"
+    """Neither holds everywhere, but no number of copies beyond the convex range is better."""
+
+
+@dataclass(frozen=True)
+class Convexity:
+    """Result of the check."""
+
+    condition: ConvexityCondition
+    max_copies: Integers
+    """Largest number of copies of a task of each merged group for which the condition holds."""
+    convex: Flags  # merged groups whose g is convex in r (Lemma 1's conclusion)
+    doubtful: Integers  # merged groups for which the condition fails beyond ``max_copies``
+
+    def certify(
+        self,
+        problem: CloningProblem,
+        program: Program,
+        prices: tuple[float, float],
+        ratios: Floats,
+        violation: float,
+    ) -> None:
+        """Prove that doubtful groups gain nothing beyond the convex range, or refuse.
+
+        By weak duality, the KKT point is optimal if it minimises each task's Lagrangian over all
+        numbers of copies, not only over the range in which convexity implies that.
+        """
+        if not len(self.doubtful):
+            return
+        if violation > 1e-6:
+            self._refuse(problem, int(self.doubtful[0]))
+        insides = _lagrangian(program, prices, self.doubtful, ratios[self.doubtful])
+        for group, inside in zip(self.doubtful.tolist(), insides.tolist(), strict=True):
+            beyond = self._nonconvex_minimum(program, prices, group)
+            if np.any(beyond < inside - 1e-9 * abs(inside)):
+                self._refuse(problem, group)
+
+    def certify_integer(
+        self, program: Program, prices: tuple[float, float], ratios: Floats, whole: IntegerCopies
+    ) -> IntegerCopies:
+        """Prove that integer copies beyond the convex range cost more, or mark them as unproved."""
+        if not len(self.doubtful):
+            return whole
+        arrays = program.columns
+        inside = _lagrangian(program, prices, np.arange(len(arrays.tasks)), ratios)
+        k, l = prices
+        bound = float(arrays.tasks @ inside) - k * program.budget - l * program.machines
+        cost = costs(arrays, whole.groups, whole.copies.astype(np.float64))
+        excess = float(whole.tasks @ cost) - bound
+        for group in self.doubtful.tolist():
+            beyond = self._nonconvex_minimum(program, prices, group)
+            if np.any(beyond - inside[group] < excess):
+                return replace(whole, bound=min(bound, whole.bound), proved=False)
+        return whole
+
+    def _nonconvex_minimum(
+        self, program: Program, prices: tuple[float, float], group: int
+    ) -> Floats:
+        """Return the Lagrangian of a doubtful group at copies beyond its convex range."""
+        max_copies = float(self.max_copies[group])
+        last = program.machines - float(program.columns.tasks.sum()) + 1.0
+        near = np.arange(max_copies, min(max_copies + 1000.0, last)) + 1.0
+        far = np.arange(np.log(max_copies), np.log(last) + KNOT_STEP, KNOT_STEP)
+        copies = np.concatenate([near, np.minimum(np.exp(far), last)])
+        groups = np.full(len(copies), group, dtype=np.int64)
+        return _lagrangian(program, prices, groups, copies)
+
+    def _refuse(self, problem: CloningProblem, group: int) -> None:
+        """Refuse the problem because of a merged group."""
+        position = int(np.flatnonzero(problem.member == group)[0])
+        distribution = problem.groups[position].duration
+        raise InputError(
+            Fault(
+                f"tasks[{position}].duration",
+                f"this {distribution.label} distribution breaks Lemma 1's condition beyond "
+                f"{self.max_copies[group]} copies "
+                "(its cost curve is not convex there), and more copies may be better: a solution "
+                "may not be the optimum",
+                "allow a longer deadline or fewer machines, or describe the tasks by a "
+                "distribution whose hazard falls (pareto, weibull with shape <= 1, "
+                "hyper-exponential)",
+            )
+        )
+
+
+def check_convexity(problem: CloningProblem) -> Convexity:
+    """Check Lemma 1's conclusion, or the wider condition, on the range of numbers of copies.
+
+    Pareto, Weibull of shape <= 1 and hyper-exponential distributions satisfy Lemma 1 by their form.
+    The others are checked at every knot of their tables up to M - N + 1 copies.
+    """
+    last = problem.max_copies_per_task
+    max_copies = np.full(len(problem.arrays.tasks), last, dtype=np.int64)
+    convex = np.ones(len(problem.arrays.tasks), dtype=np.bool_)
+    for member, group in zip(problem.member, problem.groups, strict=True):
+        convex[member] = group.duration.convex_by_form
+    checked = np.flatnonzero(~convex)
+    if not len(checked) or last == 1:
+        return Convexity(
+            ConvexityCondition.LEMMA_1, max_copies, convex, np.zeros(0, dtype=np.int64)
+        )
+    knots = np.arange(0.0, np.log(last) + KNOT_STEP, KNOT_STEP)
+    ratios = np.minimum(np.exp(knots), float(last))
+    decay = problem.arrays.decay[checked]
+    convex[:] = True
+    reach = np.full(len(checked), np.inf)
+    out = np.empty((len(checked), 3))
+    for ratio in ratios:
+        curves(problem.arrays, checked, np.full(len(checked), ratio), out)
+        slope, bow = out[:, 1], out[:, 2]
+        noise = 1e-9 * np.abs(slope) / ratio
+        convex[checked] &= bow >= -noise
+        broken = bow < np.minimum(0.0, -decay * slope) - noise
+        reach[broken & np.isinf(reach)] = ratio
+    doubtful = np.isfinite(reach)
+    if not np.any(doubtful):
+        condition = ConvexityCondition.LEMMA_1 if convex.all() else ConvexityCondition.WIDER
+        return Convexity(condition, max_copies, convex, np.zeros(0, dtype=np.int64))
+    below = np.exp(np.log(reach[doubtful]) - KNOT_STEP).astype(np.int64)
+    max_copies[checked[doubtful]] = np.maximum(below, 1)
+    return Convexity(ConvexityCondition.CERTIFIED, max_copies, convex, checked[doubtful])
+
+
+def _lagrangian(
+    program: Program, prices: tuple[float, float], groups: Integers, ratios: Floats
+) -> Floats:
+    phi = miss_terms(program.columns.decay[groups], ratios, program.relaxed)
+    cost = costs(program.columns, groups, ratios)
+    return np.asarray(cost + prices[0] * phi + prices[1] * ratios)
 
 
 class SolveMethod(Enum):
@@ -105,41 +245,68 @@ def solve(
         constraint = DeadlineConstraint.RELAXED
     check_feasible(problem, constraint)
     convexity = check_convexity(problem)
-    arrays = problem.arrays
-    relaxed = constraint is DeadlineConstraint.RELAXED
+    program = build_program(problem, constraint, convexity.max_copies)
+    arrays = program.columns
     prices = (0.0, 0.0)
     violation = 0.0
     if method is SolveMethod.EXACT:
-        ratios, prices, passes, violation = _continuous(problem, relaxed, convexity.max_copies)
-        convexity.certify(problem, relaxed, prices, ratios, violation)
-        whole = integer_optimum(
-            arrays,
-            relaxed=relaxed,
-            budget=problem.budget,
-            machines=problem.machines,
-            max_copies=convexity.max_copies,
-            convex=convexity.convex,
-            prices=prices,
-            ratios=ratios,
-        )
-        whole = convexity.certify_integer(problem, relaxed, prices, ratios, whole)
+        ratios, prices, passes, violation = _continuous(program)
+        convexity.certify(problem, program, prices, ratios, violation)
+        whole = integer_optimum(program, convexity.convex, prices, ratios)
+        whole = convexity.certify_integer(program, prices, ratios, whole)
     elif method is SolveMethod.CLOSED_FORM:
         ratios, passes = _theorem_1(arrays, problem.budget), 1
-        copies = _round_up(problem, ratios, relaxed, 1e-9)
-        _check_machines(problem, copies)
+        copies = _round_up(program, ratios, 1e-9)
+        used = int(arrays.tasks @ copies)
+        if used > problem.machines:
+            message = (
+                f"the rounded copies of Theorem 1 need {used} machines, there are "
+                f"{problem.machines}"
+            )
+            hint = f"use --method subgradient or exact, or write machines: {used}"
+            raise InputError(Fault("machines", message, hint))
         whole = _equal_copies(arrays, copies)
     else:
-        ratios, prices, passes, violation = _algorithm_1(
-            problem, relaxed, convexity.max_copies, iterations, tolerance
-        )
-        copies = _round_up(problem, ratios, relaxed, 10.0 * tolerance)
-        if arrays.tasks @ copies <= problem.machines and _holds_deadline(problem, copies, relaxed):
+        ratios, prices, passes, violation = _algorithm_1(program, iterations, tolerance)
+        copies = _round_up(program, ratios, 10.0 * tolerance)
+        if arrays.tasks @ copies <= problem.machines and _holds_deadline(program, copies):
             whole = _equal_copies(arrays, copies)
         else:
-            whole = _round_to_machines(problem, ratios, relaxed, prices[0])
-    return _report(
-        problem, method, constraint, ratios, whole, prices, passes, violation, convexity.condition
+            whole = _round_to_machines(program, ratios, prices[0])
+    member = problem.member
+    owner = np.repeat(member, [group.count for group in problem.groups])
+    # Tasks of a merged group take its numbers of copies in order, the largest first.
+    of_task = np.empty(problem.tasks, dtype=np.int64)
+    of_task[np.argsort(owner, kind="stable")] = np.repeat(whole.copies, whole.tasks)
+    cost = float(whole.tasks @ costs(arrays, whole.groups, whole.copies.astype(np.float64)))
+    h = np.exp(-arrays.decay[whole.groups] * whole.copies)
+    late = miss_terms(arrays.decay, ratios, False)
+    return CloningSolution(
+        problem=problem,
+        method=method,
+        constraint=constraint,
+        copies=of_task,
+        continuous=ratios[owner],
+        miss_probability=float(-np.expm1(whole.tasks @ np.log1p(-h))),
+        expected_cost=cost,
+        continuous_miss=float(-np.expm1(-(arrays.tasks @ late))),
+        continuous_cost=float(arrays.tasks @ costs(arrays, np.arange(len(ratios)), ratios)),
+        lower_bound=min(whole.bound, cost) if method is SolveMethod.EXACT else 0.0,
+        proved=whole.proved,
+        deadline_price=prices[0],
+        machine_price=prices[1],
+        iterations=passes,
+        violation=violation,
+        condition=convexity.condition,
     )
+
+
+def build_program(
+    problem: CloningProblem, constraint: DeadlineConstraint, max_copies: Integers
+) -> Program:
+    """Return the problem as kernels take it, with the maximum copies of each merged group."""
+    relaxed = constraint is DeadlineConstraint.RELAXED
+    return Program(problem.arrays, max_copies, relaxed, problem.budget, float(problem.machines))
 
 
 def _theorem_1(arrays: Columns, budget: float) -> Floats:
@@ -152,57 +319,43 @@ def _theorem_1(arrays: Columns, budget: float) -> Floats:
     return np.asarray(np.maximum(np.log(arrays.decay * inverse / budget) / arrays.decay, 1.0))
 
 
-def _continuous(
-    problem: CloningProblem, relaxed: bool, max_copies: Integers
-) -> tuple[Floats, tuple[float, float], int, float]:
-    arrays = problem.arrays
-    ratios = np.ones(len(arrays.tasks))
-    k, l, passes = optimum(  # noqa: E741
-        arrays, max_copies, relaxed, problem.budget, float(problem.machines), ratios
+def _continuous(program: Program) -> tuple[Floats, tuple[float, float], int, float]:
+    ratios = np.ones(len(program.columns.tasks))
+    k, l, passes = optimum(program, ratios)
+    # The largest relative violation of a constraint, or its slack at a positive price.
+    arrays = program.columns
+    late = float(arrays.tasks @ miss_terms(arrays.decay, ratios, program.relaxed))
+    excess = late / program.budget - 1.0, float(arrays.tasks @ ratios) / program.machines - 1.0
+    violation = max(
+        abs(share) if price > 0.0 else max(share, 0.0)
+        for share, price in zip(excess, (k, l), strict=True)
     )
-    return ratios, (k, l), passes, _violation(problem, relaxed, ratios, k, l)
-
-
-def _violation(
-    problem: CloningProblem,
-    relaxed: bool,
-    ratios: Floats,
-    k: float,
-    l: float,  # noqa: E741
-) -> float:
-    """Return the largest relative violation of a constraint, or its slack at a positive price."""
-    arrays = problem.arrays
-    late = float(arrays.tasks @ miss_terms(arrays.decay, ratios, relaxed)) / problem.budget - 1.0
-    over = float(arrays.tasks @ ratios) / problem.machines - 1.0
-    first = abs(late) if k > 0.0 else max(late, 0.0)
-    second = abs(over) if l > 0.0 else max(over, 0.0)
-    return max(first, second)
+    return ratios, (k, l), passes, violation
 
 
 def _algorithm_1(
-    problem: CloningProblem, relaxed: bool, max_copies: Integers, iterations: int, tolerance: float
+    program: Program, iterations: int, tolerance: float
 ) -> tuple[Floats, tuple[float, float], int, float]:
     """Run Algorithm 1 from Theorem 1's multiplier; multipliers are scaled by its curvature."""
-    arrays = problem.arrays
-    ratios = _theorem_1(arrays, problem.budget)
+    arrays, budget, machines = program.columns, program.budget, program.machines
+    ratios = _theorem_1(arrays, budget)
+    tasks = int(arrays.tasks.sum())
     inverse = float((arrays.tasks / arrays.decay).sum())
-    mean = float(arrays.tasks @ (arrays.minimum + arrays.scale)) / problem.tasks
+    mean = float(arrays.tasks @ (arrays.minimum + arrays.scale)) / tasks
     # sum phi falls like 1 / k: a fixed step is small below the optimum, and overshoots far above.
     out = np.empty((len(arrays.tasks), 3))
-    every = np.arange(len(arrays.tasks), dtype=np.int64)
-    curves(arrays, every, ratios, out)
-    slope = max(float(arrays.tasks @ out[:, 1]) / problem.tasks, 1e-3 * mean)
-    k = 0.5 * slope * inverse / problem.budget
-    l = 1e-3 * mean  # noqa: E741
-    sums = np.zeros(6)
-    sweep(arrays, max_copies, relaxed, k, l, ratios, sums)
+    curves(arrays, np.arange(len(arrays.tasks)), ratios, out)
+    slope = max(float(arrays.tasks @ out[:, 1]) / tasks, 1e-3 * mean)
+    k = 0.5 * slope * inverse / budget
+    l = 1e-3 * mean
+    sums = np.zeros(5)
+    sweep(program, k, l, ratios, sums)
     # The curvature is 2 x 2: steps below 1 / (2 x diagonal) can't diverge.
-    k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / problem.budget
-    l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / problem.machines
-    k, l, used, violation = subgradient(  # noqa: E741
-        arrays, max_copies, relaxed, problem.budget, float(problem.machines), k, l,
-        k_scale, l_scale, 1000.0, tolerance, iterations, ratios, np.zeros((0, 3)),
-    )  # fmt: skip
+    k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / budget
+    l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / machines
+    k, l, used, violation = subgradient(
+        program, k, l, k_scale, l_scale, 1000.0, tolerance, iterations, ratios
+    )
     return ratios, (k, l), used, violation
 
 
@@ -212,84 +365,68 @@ def _equal_copies(arrays: Columns, copies: Integers) -> IntegerCopies:
     return IntegerCopies(groups, copies, arrays.tasks.copy(), 0.0, False, 0)
 
 
-def _holds_deadline(problem: CloningProblem, copies: Integers, relaxed: bool) -> bool:
+def _holds_deadline(program: Program, copies: Integers) -> bool:
     """Return whether equal copies of the tasks of each merged group hold the deadline."""
-    late = problem.arrays.tasks @ miss_terms(problem.arrays.decay, copies, relaxed)
-    return bool(late <= problem.budget * ROUNDING_MARGIN)
+    late = program.columns.tasks @ miss_terms(program.columns.decay, copies, program.relaxed)
+    return bool(late <= program.budget * ROUNDING_MARGIN)
 
 
-def _round_up(problem: CloningProblem, ratios: Floats, relaxed: bool, noise: float) -> Integers:
+def _round_up(program: Program, ratios: Floats, noise: float) -> Integers:
     """Round copies up; rounding noise adds a copy only if the deadline needs it."""
     for factor in (1.0 - noise, 1.0 + noise):
         copies = np.maximum(np.ceil(ratios * factor), 1.0).astype(np.int64)
-        if _holds_deadline(problem, copies, relaxed):
+        if _holds_deadline(program, copies):
             break
     return copies
 
 
-def _check_machines(problem: CloningProblem, copies: Integers) -> None:
-    used = int(problem.arrays.tasks @ copies)
-    if used > problem.machines:
-        raise InputError(
-            Fault(
-                "machines",
-                f"the rounded copies of Theorem 1 need {used} machines, there are "
-                f"{problem.machines}",
-                f"use --method subgradient or exact, or write machines: {used}",
-            )
-        )
-
-
-def _round_to_machines(
-    problem: CloningProblem, ratios: Floats, relaxed: bool, k: float
-) -> IntegerCopies:
+def _round_to_machines(program: Program, ratios: Floats, k: float) -> IntegerCopies:
     """Round to whole copies that meet the deadline and fit the machines. Such copies must exist.
 
     Rounded-down copies come first. A task's next copy changes its cost + ``k`` phi. Tasks with the
     least change get it, until the deadline holds and no further copy lowers the sum. If the
     machines don't suffice for that, copies are moved.
     """
-    arrays = problem.arrays
+    arrays, relaxed, machines = program.columns, program.relaxed, program.machines
     every = np.arange(len(ratios), dtype=np.int64)
+    tasks = int(arrays.tasks.sum())
     # Steps that ended before they converged can exceed the machines.
-    excess = (problem.machines - problem.tasks) / max(
-        float(arrays.tasks @ ratios) - problem.tasks, 1e-9
-    )
+    excess = (machines - tasks) / max(float(arrays.tasks @ ratios) - tasks, 1e-9)
     low = np.floor(1.0 + (ratios - 1.0) * min(excess, 1.0))
     change = costs(arrays, every, low + 1.0) - costs(arrays, every, low)
     drop = miss_terms(arrays.decay, low, relaxed) - miss_terms(arrays.decay, low + 1.0, relaxed)
     merit = change - k * drop
     owner = np.repeat(every, arrays.tasks)
     copies = low.astype(np.int64)[owner]
-    free = int(problem.machines - copies.sum())
+    free = int(machines - copies.sum())
     order = np.argsort(merit[owner], kind="stable")[:free]
     needed = (
         float(arrays.tasks @ miss_terms(arrays.decay, low, relaxed))
-        - problem.budget * ROUNDING_MARGIN
+        - program.budget * ROUNDING_MARGIN
     )
     count = int((merit[owner[order]] < 0.0).sum())
     if needed > 0.0:
         count = max(count, int(np.searchsorted(np.cumsum(drop[owner[order]]), needed)) + 1)
     copies[order[:count]] += 1
-    _move_copies(problem, owner, copies, relaxed)
-    rows, tasks = np.unique(np.stack([owner, -copies]), axis=1, return_counts=True)
-    return IntegerCopies(rows[0], -rows[1], tasks.astype(np.int64), 0.0, False, 0)
+    _move_copies(program, owner, copies)
+    rows, counts = np.unique(np.stack([owner, -copies]), axis=1, return_counts=True)
+    return IntegerCopies(rows[0], -rows[1], counts.astype(np.int64), 0.0, False, 0)
 
 
-def _move_copies(problem: CloningProblem, owner: Integers, copies: Integers, relaxed: bool) -> None:
+def _move_copies(program: Program, owner: Integers, copies: Integers) -> None:
     """Lower phi until the deadline holds, by adding or moving one copy at a time.
 
     phi is convex, so if no move lowers it, it is the least that the machines allow.
     """
-    decay = problem.arrays.decay[owner]
+    decay = program.columns.decay[owner]
 
     def phi(numbers: Integers) -> Floats:
-        return miss_terms(decay, numbers, relaxed)
+        return miss_terms(decay, numbers, program.relaxed)
 
-    while float(phi(copies).sum()) > problem.budget * ROUNDING_MARGIN:
+    while float(phi(copies).sum()) > program.budget * ROUNDING_MARGIN:
         drop = phi(copies) - phi(copies + 1)
         to = int(np.argmax(drop))
-        if copies.sum() >= problem.machines:
+        if copies.sum() >= program.machines:
             loss = np.full(len(copies), np.inf)
             several = copies > 1
             loss[several] = (phi(np.maximum(copies - 1, 1)) - phi(copies))[several]
@@ -324,50 +461,6 @@ def miss_probability(problem: CloningProblem, copies: Floats | Integers) -> floa
     member = np.repeat(problem.member, [group.count for group in problem.groups])
     h = np.exp(-problem.arrays.decay[member] * copies)
     return float(-np.expm1(np.log1p(-h).sum()))
-
-
-def _report(
-    problem: CloningProblem,
-    method: SolveMethod,
-    constraint: DeadlineConstraint,
-    ratios: Floats,
-    whole: IntegerCopies,
-    prices: tuple[float, float],
-    passes: int,
-    violation: float,
-    condition: ConvexityCondition,
-) -> CloningSolution:
-    arrays = problem.arrays
-    member, counts = problem.member, np.array([g.count for g in problem.groups])
-    owner = np.repeat(member, counts)
-    # Tasks of a merged group take its numbers of copies in order, the largest first.
-    copies = np.empty(problem.tasks, dtype=np.int64)
-    by_group = np.argsort(owner, kind="stable")
-    copies[by_group] = np.repeat(whole.copies, whole.tasks)
-    groups = np.arange(len(arrays.tasks), dtype=np.int64)
-    continuous_cost = float(arrays.tasks @ costs(arrays, groups, ratios))
-    cost = float(whole.tasks @ costs(arrays, whole.groups, whole.copies.astype(np.float64)))
-    late = miss_terms(arrays.decay, ratios, False)
-    h = np.exp(-arrays.decay[whole.groups] * whole.copies)
-    bound = whole.bound if method is SolveMethod.EXACT else 0.0
-    return CloningSolution(
-        problem=problem,
-        method=method,
-        constraint=constraint,
-        copies=copies,
-        continuous=ratios[owner],
-        miss_probability=float(-np.expm1(whole.tasks @ np.log1p(-h))),
-        expected_cost=cost,
-        continuous_miss=float(-np.expm1(-(arrays.tasks @ late))),
-        continuous_cost=continuous_cost,
-        lower_bound=min(bound, cost) if method is SolveMethod.EXACT else 0.0,
-        proved=whole.proved,
-        deadline_price=prices[0],
-        machine_price=prices[1],
-        iterations=passes,
-        violation=violation,
-        condition=condition,
-    )
 
 
 __all__ = ["CloningSolution", "SolveMethod", "expected_cost", "miss_probability", "solve"]

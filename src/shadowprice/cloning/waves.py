@@ -8,21 +8,132 @@ from enum import Enum
 
 import numpy as np
 
-from shadowprice.cloning.workload import WaveJobs
+from shadowprice.cloning.problem import TaskGroup
+from shadowprice.core import bounds
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.distributions.empirical import Empirical
 from shadowprice.distributions.parametric import Distribution
+from shadowprice.kernels.cloning import waves as kernel
 from shadowprice.kernels.cloning.saving import MIN_LOG_SURVIVAL, DistributionTables, Tasks
-from shadowprice.kernels.cloning.waves import (
-    BY_SAVING,
-    EVERY_TASK,
-    LATE_TASKS,
-    NO_COPIES,
-    ArrivingJobs,
-    WaveOutcome,
-    run_waves,
-)
-from shadowprice.kernels.cloning.waves import Rule as KernelRule
+
+
+@dataclass(frozen=True)
+class WaveJobs:
+    """Jobs in order of arrival."""
+
+    arrival: Floats  # of each job in seconds
+    priority: Floats  # priority of each job: higher goes first, equal ones in order of arrival
+    first: Integers  # task of each job
+    distributions: tuple[Distribution, ...]  # distributions that rules know
+    distribution: Integers  # index of each task's distribution
+    scale: Floats  # factor on each task's durations, for a task with more input
+    durations: Floats
+    """Actual seconds of each task's copies, shape (tasks, copies).
+
+    They don't depend on the rule, so that rules are compared on the same draws.
+    """
+
+    @property
+    def jobs(self) -> int:
+        """Number of jobs."""
+        return len(self.arrival)
+
+
+def poisson_jobs(
+    groups: Sequence[TaskGroup],
+    *,
+    machines: int,
+    load: float,
+    jobs: int,
+    seed: int = 0,
+    spread: float = 1.0,
+    max_copies: int = 4,
+) -> WaveJobs:
+    """Draw jobs with the same tasks and Poisson arrivals, all of one priority.
+
+    ``load`` is the arrival rate times a job's expected work with one copy per task, divided by the
+    machines. A job's durations are multiplied by a factor drawn log-uniformly from [1/spread,
+    spread], which the rules know. Durations are drawn for ``max_copies`` copies of each task.
+    """
+    _check_positive(machines=machines, load=load, jobs=jobs, max_copies=max_copies)
+    if not spread >= 1.0:
+        raise InputError(Fault("spread", f"{spread:g} is below 1", "write 1 for equal jobs"))
+    rng = np.random.default_rng(seed)
+    counts = np.array([group.count for group in groups])
+    total = int(counts.sum())
+    bounds.WAVE_TASKS.check(
+        jobs * total * max_copies, "jobs", "simulate fewer jobs, tasks or copies"
+    )
+    distributions = tuple(group.duration for group in groups)
+    distribution_of_task = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
+    factor = np.exp(rng.uniform(-np.log(spread), np.log(spread), jobs)) if spread > 1 else None
+    scale = np.repeat(np.ones(jobs) if factor is None else factor, total)
+    mean_factor = 1.0 if factor is None else float(np.sinh(np.log(spread)) / np.log(spread))
+    work = float(counts @ [distribution.mean for distribution in distributions]) * mean_factor
+    arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
+    index = np.tile(distribution_of_task, jobs)
+    survival = 1.0 - rng.random((jobs * total, max_copies))
+    durations = np.empty_like(survival)
+    for number, distribution in enumerate(distributions):
+        rows = index == number
+        durations[rows] = distribution.inverse_survival(survival[rows])
+    return WaveJobs(
+        arrival=arrival - arrival[0],
+        priority=np.zeros(jobs),
+        first=np.arange(0, jobs * total + 1, total, dtype=np.int64),
+        distributions=distributions,
+        distribution=index,
+        scale=scale,
+        durations=durations * scale[:, None],
+    )
+
+
+def jobs_from_records(
+    recorded: Floats,
+    known: Floats,
+    *,
+    machines: int,
+    load: float,
+    jobs: int,
+    seed: int = 0,
+    max_copies: int = 4,
+) -> WaveJobs:
+    """Make jobs of recorded times: a job is an iteration, a task is one worker's part of it.
+
+    ``recorded`` has shape (iterations, workers); jobs take rows in order, and start over at the
+    end. The rules know the distribution of ``known``, which was measured earlier. Other parameters
+    are those of `poisson_jobs`. Copies after the first are drawn from all recorded times.
+    """
+    _check_positive(machines=machines, load=load, jobs=jobs, max_copies=max_copies)
+    rng = np.random.default_rng(seed)
+    workers = recorded.shape[1]
+    distribution = Empirical(np.asarray(known, dtype=np.float64).ravel(), None)
+    work = workers * float(recorded.mean())
+    arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
+    tasks = jobs * workers
+    durations = rng.choice(recorded.ravel(), size=(tasks, max_copies))
+    durations[:, 0] = recorded[np.arange(jobs) % len(recorded)].ravel()
+    return WaveJobs(
+        arrival=arrival - arrival[0],
+        priority=np.zeros(jobs),
+        first=np.arange(0, tasks + 1, workers, dtype=np.int64),
+        distributions=(distribution,),
+        distribution=np.zeros(tasks, dtype=np.int64),
+        scale=np.ones(tasks),
+        durations=durations,
+    )
+
+
+def _check_positive(**values: float) -> None:
+    faults = [
+        Fault(name, f"{value:g} is not positive")
+        for name, value in values.items()
+        if not value > 0  # NaN too
+    ]
+    if faults:
+        raise InputError(faults)
+
 
 KNOTS = 512
 GRID = np.concatenate([[0.0], np.geomspace(0.01, 60.0, 39)])
@@ -46,10 +157,10 @@ class WaveRuleKind(Enum):
 
 
 _CODES = {
-    WaveRuleKind.NONE: NO_COPIES,
-    WaveRuleKind.FULL: EVERY_TASK,
-    WaveRuleKind.DETECT: LATE_TASKS,
-    WaveRuleKind.SAVING: BY_SAVING,
+    WaveRuleKind.NONE: kernel.NO_COPIES,
+    WaveRuleKind.FULL: kernel.EVERY_TASK,
+    WaveRuleKind.DETECT: kernel.LATE_TASKS,
+    WaveRuleKind.SAVING: kernel.BY_SAVING,
 }
 
 
@@ -131,14 +242,12 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
         raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))
     max_copies = 1 if rule.rule is WaveRuleKind.NONE else rule.copies
     if jobs.durations.shape[1] < max_copies:
-        raise InputError(
-            Fault(
-                "copies",
-                f"durations of {jobs.durations.shape[1]} copies a task were drawn, the rule may "
-                f"start {max_copies}",
-                f"draw the jobs with max_copies={max_copies}",
-            )
+        message = (
+            f"durations of {jobs.durations.shape[1]} copies a task were drawn, the rule may "
+            f"start {max_copies}"
         )
+        hint = f"draw the jobs with max_copies={max_copies}"
+        raise InputError(Fault("copies", message, hint))
     distributions = tabulate_distributions(jobs.distributions)
     typical = float((distributions.means[jobs.distribution] * jobs.scale).mean())
     count = jobs.jobs
@@ -152,22 +261,22 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
         np.zeros(number, dtype=np.int64),
         np.empty((number, max_copies)),
     )
-    outcome = WaveOutcome(
+    outcome = kernel.WaveOutcome(
         np.empty(count), np.empty(count), np.zeros(count), np.zeros(number, dtype=np.int64)
     )
     owner = np.repeat(np.arange(count), np.diff(jobs.first))
     durations = jobs.durations[:, :max_copies].copy()
     check_period = 0.25 * typical if rule.check_period is None else rule.check_period
-    wasted = run_waves(
+    wasted = kernel.run_waves(
         machines,
-        KernelRule(
+        kernel.Rule(
             _CODES[rule.rule],
             float(rule.late_factor),
             float(rule.late_share),
             float(rule.machine_price),
             float(check_period),
         ),
-        ArrivingJobs(jobs.arrival, order, jobs.first, owner, durations),
+        kernel.ArrivingJobs(jobs.arrival, order, jobs.first, owner, durations),
         tasks,
         distributions,
         GRID,

@@ -15,15 +15,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.core.wording import parse_error_text, quote_for_display
 from shadowprice.extensions import FileExtension, is_file_reference
-from shadowprice.policies.registry import (
-    Parameters,
-    PolicyInfo,
-    extension_info,
-    make_policy,
-    nest_dotted_keys,
-    policy_info,
-    policy_parameters,
-)
+from shadowprice.policies import registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +46,9 @@ class PolicyChoice:
         the policy.
         """
         if not is_file_reference(text):
-            return cls(policy_info(text).name, settings or {})
+            return cls(registry.policy_info(text).name, settings or {})
         file = FileExtension.read(text, location)
-        return cls(extension_info(file).name, settings or {}, file=file)
+        return cls(registry.extension_info(file).name, settings or {}, file=file)
 
     @classmethod
     def parse(cls, text: str) -> PolicyChoice:
@@ -75,10 +67,7 @@ class PolicyChoice:
 
     @classmethod
     def of_run(cls, info: Mapping[str, Any]) -> PolicyChoice:
-        """Build the choice that a run's ``run.json`` records.
-
-        Raises `InputError` if the policy's file has changed since the run, or is missing.
-        """
+        """Build the choice that a run's ``run.json`` records; its file must not have changed."""
         settings, origin = info["settings"], info.get("policy_origin") or {}
         if "file" not in origin:
             return cls(info["policy"].split()[0], settings)
@@ -86,12 +75,16 @@ class PolicyChoice:
         file = FileExtension.read(reference, "policy")
         if file.sha256 != origin["sha256"]:
             raise InputError(Fault(file.path, "has changed since the run", "run it again"))
-        return cls(extension_info(file).name, settings, file=file)
+        return cls(registry.extension_info(file).name, settings, file=file)
 
     @property
-    def info(self) -> PolicyInfo:
+    def info(self) -> registry.PolicyInfo:
         """Declaration of the policy; raises `InputError` if the name is unknown."""
-        return policy_info(self.name) if self.file is None else extension_info(self.file)
+        return (
+            registry.policy_info(self.name)
+            if self.file is None
+            else registry.extension_info(self.file)
+        )
 
     @property
     def label(self) -> str:
@@ -123,23 +116,17 @@ class PolicyChoice:
             options += ["--set", f"{key}={text}"]
         return options
 
-    def parameters(self) -> Parameters:
-        """Return the validated parameters.
-
-        Raises `InputError` if the policy or a parameter is unknown, or a value is out of range.
-        """
-        return policy_parameters(self.info, self.settings)
+    def parameters(self) -> registry.Parameters:
+        """Return the validated parameters; raise `InputError` as `policy_parameters`."""
+        return registry.policy_parameters(self.info, self.settings)
 
     def build(self, context: PolicyContext) -> Policy:
         """Build the policy; raises `InputError` as `make_policy`."""
-        return make_policy(self.info, context, self.settings)
+        return registry.make_policy(self.info, context, self.settings)
 
 
 def check_choices(choices: Sequence[PolicyChoice], location: str, hint: str) -> None:
-    """Check that there are policies to compare and that their labels differ.
-
-    Raises `InputError` at ``location`` otherwise, with the hint if there are no policies.
-    """
+    """Raise `InputError` if there are no policies to compare, with the hint, or labels repeat."""
     if not choices:
         raise InputError(Fault(location, "names no policy", hint))
     labels = [choice.label for choice in choices]
@@ -153,19 +140,15 @@ def check_choices(choices: Sequence[PolicyChoice], location: str, hint: str) -> 
 
 def parse_setting(text: str, location: str = "--set") -> dict[str, Any]:
     """Parse one ``KEY=VALUE`` pair into nested mappings; raise `InputError` if it has no value."""
-    return nest_dotted_keys([_pair(text, location)])
-
-
-def _pair(text: str, location: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip() or not value.strip():
+    key, equals, text_value = text.partition("=")
+    value: Any = text_value.strip()
+    if not equals or not key.strip() or not value:
         raise InputError(
             Fault(location, f"{quote_for_display(text)} is not a parameter", "write KEY=VALUE")
         )
-    value = value.strip()
     if value[0] in "[{":
         try:
-            return key.strip(), tomllib.loads(f"value = {value}")["value"]
+            value = tomllib.loads(f"value = {value}")["value"]
         except RecursionError as error:
             raise InputError(
                 Fault(f"{location} {quote_for_display(key)}", "is nested too deeply")
@@ -173,7 +156,7 @@ def _pair(text: str, location: str) -> tuple[str, Any]:
         except ValueError as error:
             message = f"{quote_for_display(value)} is not TOML: {parse_error_text(error)}"
             raise InputError(Fault(f"{location} {quote_for_display(key)}", message)) from error
-    return key.strip(), value
+    return registry.nest_dotted_keys([(key.strip(), value)])
 
 
 def deep_merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:

@@ -16,6 +16,8 @@ from shadowprice.core.time_limit import Clock, Deadline
 
 INFINITY: Final = float(highspy.kHighsInf)
 
+Terms = list[tuple[int, int]]  # a sum: columns, each with its integral coefficient
+
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
@@ -77,8 +79,7 @@ class LinearProgram:
     ) -> int:
         """Add ``lower <= values . columns <= upper`` and return the row number.
 
-        Values of a column that occurs more than once are summed, because HiGHS rejects such a row,
-        or doesn't detect it and never terminates.
+        Values of a repeated column are summed: HiGHS rejects such a row, or never terminates.
         """
         merged = _merge(columns, values)
         self._columns.extend(merged)
@@ -153,8 +154,7 @@ def _merge(columns: Iterable[int], values: Iterable[float]) -> dict[int, float]:
 class IncrementalProgram:
     """A program that is changed and solved again, each time from the last basis or solution.
 
-    Later changes to the given program have no effect. A run ends with the best solution so far at
-    the deadline.
+    Later changes to the given program have no effect. A run ends with its best at the deadline.
     """
 
     def __init__(

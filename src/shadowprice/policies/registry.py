@@ -31,15 +31,10 @@ from shadowprice.extensions import (
     parse_summary,
 )
 
-
-class ParameterModel(LimitedModel):
-    """Base of parameters: frozen and bounded, and unknown names are errors."""
-
-
 Preset = Literal["none", "paper"]
 
 
-class Parameters(ParameterModel):
+class Parameters(LimitedModel):
     """Base of every policy's parameters: the defaults serve users, a preset gives the paper's."""
 
     paper_settings: ClassVar[Mapping[str, object]] = {}
@@ -95,17 +90,12 @@ class PolicyInfo:
 def builtin_policies() -> Mapping[str, PolicyInfo]:
     """Return the policies of this package by name."""
     by_name: dict[str, PolicyInfo] = {}
-    for name in _packages("shadowprice.policies"):
-        module = importlib.import_module(name)
+    root = importlib.import_module("shadowprice.policies")
+    for entry in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+        module = importlib.import_module(entry.name) if entry.ispkg else None
         for info in getattr(module, "POLICIES", ()):
             by_name[info.name] = info
     return by_name
-
-
-def _packages(root: str) -> Iterable[str]:
-    for entry in pkgutil.walk_packages(importlib.import_module(root).__path__, f"{root}."):
-        if entry.ispkg:
-            yield entry.name
 
 
 def installed_policies() -> Mapping[str, InstalledExtension]:
@@ -218,10 +208,7 @@ def _kind(value: object) -> str:
 
 
 def policy_parameters(policy: str | PolicyInfo, settings: Mapping[str, Any]) -> Parameters:
-    """Return the validated parameters of a policy.
-
-    Raises `InputError` if the policy or a parameter is unknown, or a value is out of range.
-    """
+    """Return a policy's validated parameters; raise `InputError` if a name or value is wrong."""
     info = policy_info(policy) if isinstance(policy, str) else policy
     location = f"policy {info.name}"
     bounds.SETTINGS.check(_count_values(settings), location)
@@ -273,10 +260,7 @@ def _builder(info: PolicyInfo) -> Build:
 
 
 def nest_dotted_keys(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Convert dotted names, as ``--set`` gives them, into nested mappings.
-
-    Raises `InputError` if a name is used both as a value and as a group.
-    """
+    """Convert the dotted names of ``--set`` into nested mappings; `InputError` on a clash."""
     result: dict[str, Any] = {}
     for name, value in settings:
         *groups, last = name.split(".")

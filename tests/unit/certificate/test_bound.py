@@ -28,8 +28,7 @@ from shadowprice.core.utility import Constant, utility_value
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
-from shadowprice.policies.pricing.limits import build_limits
-from shadowprice.policies.pricing.posted import PostedPrices, read_posted_prices
+from shadowprice.policies.pricing.posted import PostedPrices, build_limits, read_posted_prices
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.certificate.completion_time import completion_bound, shortest_remaining_first
+from shadowprice.certificate.certify import completion_bound, shortest_remaining_first
 from shadowprice.certificate.relaxation import Relaxation
 from shadowprice.cli.commands.compare import _certificate
 from shadowprice.core.cluster import Cluster

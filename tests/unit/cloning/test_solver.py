@@ -23,9 +23,16 @@ from shadowprice.cloning.api import (
     Weibull,
     solve,
 )
-from shadowprice.cloning.convexity import ConvexityCondition, check_convexity
-from shadowprice.cloning.feasible import fewest_machines, min_feasible_deadline
-from shadowprice.cloning.solver import _algorithm_1, costs, expected_cost, miss_probability
+from shadowprice.cloning.problem import fewest_machines, min_feasible_deadline
+from shadowprice.cloning.solver import (
+    ConvexityCondition,
+    _algorithm_1,
+    build_program,
+    check_convexity,
+    costs,
+    expected_cost,
+    miss_probability,
+)
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.continuous import best_response
 from shadowprice.kernels.cloning.curves import curve
@@ -292,10 +299,8 @@ def test_subgradient_converges_to_the_optimum(
     problem: CloningProblem, constraint: DeadlineConstraint
 ) -> None:
     exact = solve(problem, constraint=constraint)
-    most = check_convexity(problem).max_copies
-    ratios, _, iterations, violation = _algorithm_1(
-        problem, constraint is DeadlineConstraint.RELAXED, most, 100_000, 1e-7
-    )
+    program = build_program(problem, constraint, check_convexity(problem).max_copies)
+    ratios, _, iterations, violation = _algorithm_1(program, 100_000, 1e-7)
     ratios = ratios[problem.member]
     assert 1 < iterations < 100_000
     assert violation <= 1e-7

@@ -10,14 +10,16 @@ from scipy.integrate import quad
 from shadowprice.cloning.api import Distribution, LogNormal, Pareto, TaskGroup, Weibull
 from shadowprice.cloning.waves import (
     GRID,
+    WaveJobs,
     WaveResult,
     WaveRule,
     WaveRuleKind,
     break_even_age,
+    jobs_from_records,
+    poisson_jobs,
     simulate_waves,
     tabulate_distributions,
 )
-from shadowprice.cloning.workload import WaveJobs, jobs_from_records, poisson_jobs
 from shadowprice.core.errors import InputError
 from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 from tests.oracles.waves import PlainWaves

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.reactive.satisfactory import (
+    PlannedJobs,
     allocate_by_return,
     progressive_filling,
 )
@@ -67,11 +68,12 @@ def test_a_step_that_keeps_a_deadline_precedes_the_largest_savings(width: int) -
     free = np.array([[1], [9], [9], [9]])
     plan = np.array([[0, -1, -1, -1], [0, 0, 0, 0]], dtype=np.int16)
     now = np.full(2, -1)
-    allocate_by_return(
-        free, np.array([1, 0]), np.array([[[1], [2]]] * 2), np.array([[1, 2], [1, 3]]),
-        np.full(2, 2), np.array([[1, 2], [width, width + 1]]), np.array([2, 4]), np.array([0, 3]),
-        np.array([0, 3]), plan, now,
+    jobs = PlannedJobs(
+        np.array([[[1], [2]]] * 2), np.array([[1, 2], [1, 3]]), np.full(2, 2),
+        np.array([[1, 2], [width, width + 1]]), np.array([2, 4]),
     )  # fmt: skip
+    last = np.array([0, 3])
+    allocate_by_return(free, np.array([1, 0]), jobs, last, last.copy(), plan, now)
     assert now.tolist() == [1, 0]
 
 
@@ -86,10 +88,9 @@ def test_steps_are_in_the_order_of_savings_per_gpu_at_any_size(size: int) -> Non
         # Nothing limits the first step of each job, and one unit remains for a second step.
         demand = np.array([[[0], [1]]] * 3)
         none, now = np.full(3, -1), np.full(3, -1)
-        allocate_by_return(
-            np.ones((1, 1), dtype=np.int64), np.arange(3), demand, gains, np.full(3, 2), width,
-            work, none, none, np.full((3, 1), -1, dtype=np.int16), now,
-        )  # fmt: skip
+        jobs = PlannedJobs(demand, gains, np.full(3, 2), width, work)
+        free, plan = np.ones((1, 1), dtype=np.int64), np.full((3, 1), -1, dtype=np.int16)
+        allocate_by_return(free, np.arange(3), jobs, none, none, plan, now)
         returns = []
         for job_work, job_gains, (few, many) in zip(
             work.tolist(), gains.tolist(), width.tolist(), strict=True

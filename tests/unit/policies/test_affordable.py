@@ -19,9 +19,13 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, utility_value
 from shadowprice.experiments.oasis import ratio, setting
-from shadowprice.policies.pricing.affordable import limit_lower
 from shadowprice.policies.pricing.alone import StandaloneValue
-from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants, PricePool
+from shadowprice.policies.pricing.constants import (
+    ConstantsLearner,
+    PriceConstants,
+    PricePool,
+    limit_lower,
+)
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation

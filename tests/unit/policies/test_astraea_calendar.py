@@ -11,9 +11,13 @@ from shadowprice.core.events import ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status, as_guaranteed_policy
 from shadowprice.core.utility import Constant, Linear, utility_value
-from shadowprice.policies.astraea.calendar import Round, RoundCalendar
-from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
-from shadowprice.policies.astraea.prices import lemma_1_rounds, price_table
+from shadowprice.policies.astraea.prices import (
+    lemma3_sigma,
+    lemma_1_rounds,
+    performance,
+    price_table,
+)
+from shadowprice.policies.astraea.rounds import Round, RoundCalendar
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.job_history_text import guarantee_text
 from shadowprice.simulator.driver import Simulation

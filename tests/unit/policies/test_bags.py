@@ -21,8 +21,13 @@ from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.policies.bags import planner
-from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, CopyPlan
-from shadowprice.policies.bags.unit_costs import ProportionalCosts, TabulatedCosts
+from shadowprice.policies.bags.planner import (
+    RESERVE_SHARE,
+    BagPlanner,
+    CopyPlan,
+    ProportionalCosts,
+    TabulatedCosts,
+)
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.bags import places as places_by_definition

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shadowprice.kernels.reactive.risk_reward import Candidates, admission, appraise
 from shadowprice.kernels.reactive.worth import TOLD, Worths
-from shadowprice.policies.baselines.crowd import OpenJobAppraisal
+from shadowprice.policies.baselines.rrh import OpenJobAppraisal
 from tests.support.examples import example_count
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
-from shadowprice.policies.baselines.fixed import fixed_workers
+from shadowprice.policies.baselines import FifoParameters
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
@@ -99,18 +99,17 @@ def test_head_of_line_blocks_without_backfill() -> None:
 def test_random_worker_counts_are_uniform_within_the_limits() -> None:
     cluster = make_cluster(1, 1)
     shapes = [make_job(cluster, f"j{index}", chunks=60) for index in range(3000)]
-    draw = fixed_workers("drawn", 7)
-    numbers = np.bincount([draw(shape) for shape in shapes], minlength=31)
+    drawn = FifoParameters(workers="drawn")
+    counts = [drawn.worker_count(shape, 7) for shape in shapes]
+    numbers = np.bincount(counts, minlength=31)
     assert numbers[0] == 0
     assert len(numbers) == 31
     assert 60 < numbers[1:].min() <= numbers.max() < 145
-    assert [draw(shape) for shape in shapes] != [
-        fixed_workers("drawn", 8)(shape) for shape in shapes
-    ]
+    assert counts != [drawn.worker_count(shape, 8) for shape in shapes]
     narrow = make_job(cluster, "narrow", chunks=3, worker_range=(2, 3))
-    assert {fixed_workers("drawn", seed)(narrow) for seed in range(20)} == {2, 3}
-    assert fixed_workers(9, 0)(narrow) == 3
-    assert fixed_workers(1, 0)(narrow) == 2
+    assert {drawn.worker_count(narrow, seed) for seed in range(20)} == {2, 3}
+    assert FifoParameters(workers=9).worker_count(narrow, 0) == 3
+    assert FifoParameters(workers=1).worker_count(narrow, 0) == 2
 
 
 def test_invalid_parameters_are_refused() -> None:

@@ -11,8 +11,7 @@ from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import Constant
 from shadowprice.policies.baselines.drf import DrfPolicy
 from shadowprice.policies.baselines.elasticflow import ElasticFlow
-from shadowprice.policies.baselines.las import LasPolicy
-from shadowprice.policies.baselines.srtf import SrtfPolicy
+from shadowprice.policies.baselines.ranked import LasPolicy, SrtfPolicy
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.dorm.policy import Dorm
 from shadowprice.policies.reactive.base import ReactivePolicy

@@ -31,10 +31,9 @@ from shadowprice.core.utility import Constant, Linear, Sigmoid, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram
-from shadowprice.policies.offline.cuts import pools
-from shadowprice.policies.offline.packing import EqualItems, SlotServers, build_items, pack
+from shadowprice.policies.offline.incumbent import EqualItems, SlotServers, build_items, pack
+from shadowprice.policies.offline.model import add_totals, pools
 from shadowprice.policies.offline.problem import full_problem
-from shadowprice.policies.offline.rows import add_totals
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation

@@ -30,9 +30,8 @@ from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
-from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.planner import PdorsPricedJob
-from shadowprice.policies.pdors.policy import Pdors
+from shadowprice.policies.pdors import PdorsParameters
+from shadowprice.policies.pdors.policy import Pdors, PdorsPricedJob
 from shadowprice.policies.pricing.constants import ConstantsLearner, PricePool
 from shadowprice.policies.pricing.offers import TooExpensiveProof
 from shadowprice.policies.registry import make_policy

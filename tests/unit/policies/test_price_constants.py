@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,13 +19,14 @@ from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.constants import (
     Carries,
     ConstantsLearner,
+    ContributionCache,
     Lower,
     LowerConstant,
     PricePool,
     given_constants,
+    use_cache,
     worker_slots,
 )
-from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
 from tests.oracles.oasis import constants_as_printed
 from tests.support.examples import example_count, sample
 from tests.support.workloads import GBPS, GIB, make_cluster, make_job
@@ -281,7 +283,7 @@ def test_predicted_change_of_constants_equals_the_actual_one(
         )
         other = replace(single_job, utility=Constant(float(rng.uniform(1, 1e4))))
         for shown in (single_job, other, single_job):
-            before, twin = learner.constants(), learner.copy()
+            before, twin = learner.constants(), copy(learner)
             shown_constants = learner.constants_with(shown)
             assert not learner.constants().differ(before)
             assert twin.learn([shown]) == shown_constants.differ(before)
@@ -328,7 +330,7 @@ def test_after_an_idle_horizon_prices_are_those_of_a_new_service() -> None:
     cluster = make_cluster(1, 1)
     pool = PricePool.of(cluster, cluster.hosts_workers)
     learner = ConstantsLearner(pool, "workers", 12, None, LowerConstant("clearing"), known=False)
-    fresh = learner.copy()
+    fresh = copy(learner)
     for index in range(40):
         learner.learn(
             [make_job(cluster, f"job-{index}", arrival=index // 8, utility=Constant(1e5))]
@@ -359,15 +361,12 @@ def test_summary_of_other_jobs_gives_the_constants_of_all(
             one = replace(jobs[index], utility=Constant(factor * 20.0))
             one = due_at_once(one, factor * 20.0) if exact else one
             changed = [*jobs[:index], one, *jobs[index + 1 :]]
-            plain, quick = (
-                ConstantsLearner(
-                    pool, carries, 12, None, LowerConstant(floor, StandaloneValue(on, *members))
-                )
-                for _ in range(2)
-            )
+            lower = LowerConstant(floor, StandaloneValue(on, *members))
+            plain = ConstantsLearner(pool, carries, 12, None, lower)
             plain.learn(changed)
             with use_cache(others):
-                quick.learn_all(changed)
+                quick = ConstantsLearner(pool, carries, 12, None, lower)
+            quick.learn_all(changed)
             expected, actual = plain.constants(), quick.constants()
             assert expected.ln_lower == actual.ln_lower
             assert list(expected.ln_upper) == list(actual.ln_upper)

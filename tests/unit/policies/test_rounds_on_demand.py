@@ -25,8 +25,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
-from shadowprice.policies.astraea.market import RoundMarket
-from shadowprice.policies.astraea.pools import TenantPool
+from shadowprice.policies.astraea.market import RoundMarket, TenantPool
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import shared_cluster, shared_job
 

@@ -171,8 +171,7 @@ def waves(
     that has run 1.5 medians of its job. saving: copy a task if the saved flowtime exceeds the delay
     that the copy causes to waiting tasks.
     """
-    from shadowprice.cloning.waves import WaveRule, simulate_waves
-    from shadowprice.cloning.workload import poisson_jobs
+    from shadowprice.cloning.waves import WaveRule, poisson_jobs, simulate_waves
     from shadowprice.inputs.cloning import read_cloning
 
     rules = _rules(rule)

@@ -21,8 +21,12 @@ from shadowprice.experiments.astraea.workload import TINY
 from shadowprice.experiments.framework import ExperimentSettings, Tables
 from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.astraea.optimum import GangBatch, OptimumResult
-from shadowprice.policies.tenants.gang_jobs import gang_job, min_gang_slots
-from shadowprice.policies.tenants.tenancy import UnitClaim, read_tenant_shares
+from shadowprice.policies.tenants.tenancy import (
+    UnitClaim,
+    gang_job,
+    min_gang_slots,
+    read_tenant_shares,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +74,7 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
         claim = tenancy.claim_of(job)
         assert isinstance(claim, UnitClaim)
         gang = gang_job(job, claim, int(tenancy.ps[0].max()))
-        slots, _ = min_gang_slots(gang, tenancy.workers[0], tenancy.ps[0])
+        slots = min_gang_slots(gang, tenancy.workers[0], tenancy.ps[0])
         possible = slots < UNLIMITED
         minimum_work.append(int((gang.counts[possible] * slots[possible]).min()))
         shortest.append(int(slots[possible].min()))

@@ -9,8 +9,14 @@ import numpy as np
 import polars as pl
 
 from shadowprice.cloning.api import Distribution, LogNormal, Pareto, TaskGroup
-from shadowprice.cloning.waves import WaveRule, WaveRuleKind, simulate_waves
-from shadowprice.cloning.workload import WaveJobs, jobs_from_records, poisson_jobs
+from shadowprice.cloning.waves import (
+    WaveJobs,
+    WaveRule,
+    WaveRuleKind,
+    jobs_from_records,
+    poisson_jobs,
+    simulate_waves,
+)
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.experiments.style import PALETTE
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder

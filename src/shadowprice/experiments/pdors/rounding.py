@@ -21,9 +21,8 @@ from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place
 from shadowprice.kernels.slots.polygons import Slot
 from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
 from shadowprice.policies.milp import LinearProgram
-from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.planner import PdorsPlanner, SlotChoices, build_pairs
-from shadowprice.policies.pdors.policy import Pdors
+from shadowprice.policies.pdors import PdorsParameters
+from shadowprice.policies.pdors.policy import Pdors, PdorsPlanner, SlotChoices, build_pairs
 from shadowprice.simulator.driver import Simulation
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ def copy_costs(log_survival: Floats, price: Floats, max_copies: int) -> Floats:
 
 
 @kernel
-def _next_vertex(cost: Floats, late: Floats, position: int, l: float) -> tuple[int, float]:  # noqa: E741
+def _next_vertex(cost: Floats, late: Floats, position: int, l: float) -> tuple[int, float]:
     """Return the next vertex of the lower hull of (phi, c + l r), and the price of that step."""
     best, slope = -1, np.inf
     for r in range(position + 1, len(cost)):
@@ -57,7 +57,7 @@ def _minimize(
     cost: Floats,
     late: Floats,
     budget: float,
-    l: float,  # noqa: E741
+    l: float,
     copies: Integers,
     change: Integers,
 ) -> tuple[bool, float]:
@@ -140,14 +140,10 @@ def cheapest_copies(
     of its tasks. If that needs too many copies, their price is raised.
 
     Returns whether the copies meet both constraints, and a lower bound of the expected cost of
-    copies that meet (6).
-
-    ``count`` (groups,): tasks of each group; ``decay`` (groups,): their a = -ln S at the deadline.
-    ``cost`` (groups, copies): as `copy_costs` returns. ``budget``: C = -ln(1 - epsilon).
-    ``max_total``: maximum number of copies in total, (1b).
-    ``copies`` (groups,): copies of each task; written. ``change`` (4,): written: a group (-1 for
-    none), the number of its tasks with another number of copies, that number, and the copies of
-    one more of its tasks.
+    copies that meet (6). ``count`` (groups,) are the tasks, ``cost`` is of `copy_costs`, ``decay``
+    is a = -ln S at the deadline, ``budget`` is C and ``max_total`` the limit of all copies, (1b).
+    ``copies`` (groups,) and ``change`` (4,) are written: a group (-1 for none), the number of its
+    tasks with another number of copies, that number, and the copies of one more of its tasks.
     """
     groups, max_copies = cost.shape
     late = np.empty((groups, max_copies))

@@ -10,31 +10,25 @@ from __future__ import annotations
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers, copy_into
-from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.continuous import response_of
-from shadowprice.kernels.cloning.curves import curve_of, miss
+from shadowprice.kernels.cloning.curves import Program, curve_of, miss
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
 
 
 @kernel
 def integer_responses(
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
-    k: float,
-    l: float,  # noqa: E741
-    ratios: Floats,
-    copies: Integers,
+    program: Program, k: float, l: float, ratios: Floats, copies: Integers
 ) -> tuple[float, float, int]:
     """Minimise g + k phi + l r over integer r in every group.
 
     Return the sums of the minimum, of phi and of r.
     """
+    columns, max_copies, relaxed = program.columns, program.max_copies, program.relaxed
     count, decay = columns.tasks, columns.decay
     value, late, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
-        r = response_of(columns, j, max_copies, relaxed, k, l, ratios[j])
+        r = response_of(program, j, k, l, ratios[j])
         ratios[j] = r
         below = int(r)
         best = np.inf
@@ -54,14 +48,7 @@ def integer_responses(
 
 @kernel
 def break_step(
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
-    budget: float,
-    k_near: float,
-    l: float,  # noqa: E741
-    ratios: Floats,
-    copies: Integers,
+    program: Program, k_near: float, l: float, ratios: Floats, copies: Integers
 ) -> tuple[float, float, float]:
     """Maximise the bound over k at a fixed l; return k, the bound without -l M, and sum r.
 
@@ -70,10 +57,11 @@ def break_step(
     copy + l) / (fall of phi), are taken until sum phi is within the budget. ``copies`` receives the
     choice just before the break step. Sum r is that of the relaxation.
     """
+    columns, relaxed, budget = program.columns, program.relaxed, program.budget
     count, decay = columns.tasks, columns.decay
     groups = count.shape[0]
     upper = np.empty(groups, dtype=np.int64)
-    _, late, used = integer_responses(columns, max_copies, relaxed, 0.0, l, ratios, copies)
+    _, late, used = integer_responses(program, 0.0, l, ratios, copies)
     if late <= budget:
         value = 0.0
         for j in range(groups):
@@ -84,7 +72,7 @@ def break_step(
     low = k_near
     while True:
         low /= width
-        _, late, used = integer_responses(columns, max_copies, relaxed, low, l, ratios, copies)
+        _, late, used = integer_responses(program, low, l, ratios, copies)
         if late > budget:
             break
         # Squared each time: prices may differ by orders of magnitude from the estimate.
@@ -93,7 +81,7 @@ def break_step(
     high = k_near
     while True:
         high *= width
-        _, cost_above, _ = integer_responses(columns, max_copies, relaxed, high, l, ratios, upper)
+        _, cost_above, _ = integer_responses(program, high, l, ratios, upper)
         if cost_above <= budget or high > 1e290:
             break
         width *= width
@@ -137,23 +125,16 @@ def break_step(
 
 @kernel
 def integer_bound(
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
-    budget: float,
-    machines: int,
-    k_near: float,
-    l_near: float,
-    ratios: Floats,
-    copies: Integers,
+    program: Program, k_near: float, l_near: float, ratios: Floats, copies: Integers
 ) -> tuple[float, float, float]:
     """Maximise the bound D(k, l) of this module's docstring over both prices; return k, l and D.
 
     The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l, so
     l is bisected. ``copies`` receives the minimisers just before the break step.
     """
+    machines = program.machines
     trial = np.empty_like(copies)
-    k, value, used = break_step(columns, max_copies, relaxed, budget, k_near, 0.0, ratios, copies)
+    k, value, used = break_step(program, k_near, 0.0, ratios, copies)
     if used <= machines * (1.0 + 1e-12):
         return k, 0.0, value
     best_k, best_l, best = k, 0.0, value
@@ -161,13 +142,11 @@ def integer_bound(
         l_near = max(abs(value) / machines, 1e-300)
     low, high = 0.0, np.inf
     above, below = used - machines, 0.0
-    l = l_near  # noqa: E741
+    l = l_near
     factor = 1.02
     side = 0
     for _ in range(200):
-        k, value, used = break_step(
-            columns, max_copies, relaxed, budget, k if k > 0.0 else k_near, l, ratios, trial
-        )
+        k, value, used = break_step(program, k if k > 0.0 else k_near, l, ratios, trial)
         value -= l * machines
         if value > best:
             best_k, best_l, best = k, l, value
@@ -187,15 +166,15 @@ def integer_bound(
             side = -1
             high, below = l, excess
         if high == np.inf:
-            l *= factor  # noqa: E741
+            l *= factor
             factor = min(factor * factor, 1e6)
         elif low == 0.0:
-            l /= factor  # noqa: E741
+            l /= factor
             factor = min(factor * factor, 1e6)
         else:
             if high - low <= 1e-11 * high:
                 break
-            l = low + (high - low) * above / (above - below)  # noqa: E741
+            l = low + (high - low) * above / (above - below)
             if not low < l < high:
-                l = 0.5 * (low + high)  # noqa: E741
+                l = 0.5 * (low + high)
     return best_k, best_l, best

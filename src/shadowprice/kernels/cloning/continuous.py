@@ -12,8 +12,7 @@ import math
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.curves import curve, curve_of, miss
+from shadowprice.kernels.cloning.curves import Program, curve, curve_of, miss
 from shadowprice.kernels.jit import constant, inlined, kernel
 
 _SHIFT_LIMIT = 3.0  # maximum step of a multiplier's logarithm, because Newton may overshoot
@@ -32,7 +31,7 @@ def _excess(
     decay: float,
     relaxed: bool,
     k: float,
-    l: float,  # noqa: E741
+    l: float,
     ratio: float,
 ) -> float:
     """Return the left side of (17): g'(r) + l + k phi'(r)."""
@@ -52,7 +51,7 @@ def best_response(
     max_copies: float,
     relaxed: bool,
     k: float,
-    l: float,  # noqa: E741
+    l: float,
     start: float,
 ) -> float:
     """Return the r in [1, most] that minimises g(r) + l r + k phi(r), (16).
@@ -117,47 +116,32 @@ def best_response(
 
 
 @inlined
-def response_of(
-    columns: Columns,
-    group: int,
-    max_copies: Integers,
-    relaxed: bool,
-    k: float,
-    l: float,  # noqa: E741
-    start: float,
-) -> float:
+def response_of(program: Program, group: int, k: float, l: float, start: float) -> float:
     """Return `best_response` for a task of a group."""
+    columns = program.columns
     return best_response(
         columns.kind[group], columns.shape[group], columns.minimum[group], columns.scale[group],
-        columns.tables[columns.table[group]], columns.decay[group], float(max_copies[group]),
-        relaxed, k, l, start,
+        columns.tables[columns.table[group]], columns.decay[group],
+        float(program.max_copies[group]), program.relaxed, k, l, start,
     )  # fmt: skip
 
 
 @kernel
-def sweep(
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
-    k: float,
-    l: float,  # noqa: E741
-    ratios: Floats,
-    sums: Floats,
-) -> None:
+def sweep(program: Program, k: float, l: float, ratios: Floats, sums: Floats) -> None:
     """Compute the best response to (k, l) of every group, and the sums for the outer search.
 
-    ``ratios`` has the previous responses on entry, as a warm start, and the new ones on exit.
-    ``sums`` receives: sum phi, sum r, -d sum phi / dk, -d sum phi / dl (equal to -d sum r / dk), -d
-    sum r / dl, and sum g.
+    ``ratios`` has the previous responses on entry. ``sums`` receives: sum phi, sum r, -d sum phi /
+    dk, -d sum phi / dl (equal to -d sum r / dk), and -d sum r / dl.
     """
+    columns = program.columns
     count, decay = columns.tasks, columns.decay
     sums[:] = 0.0
     for j in range(count.shape[0]):
-        r = response_of(columns, j, max_copies, relaxed, k, l, ratios[j])
+        r = response_of(program, j, k, l, ratios[j])
         ratios[j] = r
-        cost, _, curvature = curve_of(columns, j, r)
+        _, _, curvature = curve_of(columns, j, r)
         h = math.exp(-decay[j] * r)
-        if relaxed:
+        if program.relaxed:
             phi, phi_decrease = h, decay[j] * h
             phi_curvature = decay[j] * phi_decrease
         else:
@@ -166,8 +150,7 @@ def sweep(
             phi_curvature = decay[j] * phi_decrease / (1.0 - h)
         sums[0] += count[j] * phi
         sums[1] += count[j] * r
-        sums[5] += count[j] * cost
-        if 1.0 < r < max_copies[j]:
+        if 1.0 < r < program.max_copies[j]:
             total_curvature = curvature + k * phi_curvature
             if total_curvature > 0.0:
                 sums[2] += count[j] * phi_decrease * phi_decrease / total_curvature
@@ -177,23 +160,16 @@ def sweep(
 
 @kernel
 def _deadline_price(
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
-    budget: float,
-    k_start: float,
-    l: float,  # noqa: E741
-    ratios: Floats,
-    sums: Floats,
+    program: Program, k_start: float, l: float, ratios: Floats, sums: Floats
 ) -> tuple[float, int]:
     """Find k with sum phi = budget at a fixed l; Newton in (ln k, ln sum phi), bracketed."""
     low, high = -np.inf, np.inf
     x = math.log(k_start)
-    goal = math.log(budget)
+    goal = math.log(program.budget)
     sweeps = 0
     for _ in range(_MAX_ITERATIONS):
         k = math.exp(x)
-        sweep(columns, max_copies, relaxed, k, l, ratios, sums)
+        sweep(program, k, l, ratios, sums)
         sweeps += 1
         excess = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
         if abs(excess) <= 1e-12:
@@ -220,25 +196,17 @@ def _deadline_price(
 
 
 @kernel
-def optimum(
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
-    budget: float,
-    machines: float,
-    ratios: Floats,
-) -> tuple[float, float, int]:
+def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
     """Solve the KKT system (8)-(11) for the continuous numbers of copies.
 
     Returns the multipliers k of the deadline and l of (1b), and the number of passes over the
-    groups. ``ratios`` (groups,) are the copies: written, without a warm start. ``max_copies``
-    (groups,) are their maxima. ``relaxed`` selects constraint (7) instead of (6). ``budget`` is C =
-    -ln(1 - epsilon), and ``machines`` is M of (1b).
+    groups. ``ratios`` (groups,) are the copies: written, without a warm start.
     """
+    columns, budget, machines = program.columns, program.budget, program.machines
     count, decay = columns.tasks, columns.decay
-    sums = np.zeros(6)
+    sums = np.zeros(5)
     total = float(count.sum())
-    sweep(columns, max_copies, relaxed, 0.0, 0.0, ratios, sums)
+    sweep(program, 0.0, 0.0, ratios, sums)
     sweeps = 1
     needs_price = sums[0] > budget
     if not needs_price and sums[1] <= machines:
@@ -248,34 +216,32 @@ def optimum(
     share = 0.0
     for j in range(count.shape[0]):
         ratios[j] = min(
-            max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(max_copies[j])
+            max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(program.max_copies[j])
         )
         _, slope, _ = curve_of(columns, j, ratios[j])
         share += count[j] * max(slope, 1e-9 * abs(slope)) / total
     share = max(share, 1e-300)
     k = 0.0
     if needs_price:
-        k, inner_sweeps = _deadline_price(
-            columns, max_copies, relaxed, budget, share * inverse / budget, 0.0, ratios, sums
-        )
+        k, inner_sweeps = _deadline_price(program, share * inverse / budget, 0.0, ratios, sums)
         sweeps += inner_sweeps
         if sums[1] <= machines * (1.0 + 1e-12):
             return k, 0.0, sweeps
     # (1b) binds. For each l, k(l) keeps the deadline; sum r falls as l grows.
     low, high = -np.inf, np.inf
-    l = 0.0  # noqa: E741
+    l = 0.0
     for j in range(count.shape[0]):
         _, slope, _ = curve_of(columns, j, max(machines / total, 1.0))
-        l += count[j] * abs(slope) / total  # noqa: E741
+        l += count[j] * abs(slope) / total
     y = math.log(max(l, 1e-300))
     rate = 0.0
     last = 0.0
     for _ in range(_MAX_ITERATIONS):
-        l = math.exp(y)  # noqa: E741
+        l = math.exp(y)
         priced = needs_price
         if not needs_price:
             # At small l the deadline may hold without a price.
-            sweep(columns, max_copies, relaxed, 0.0, l, ratios, sums)
+            sweep(program, 0.0, l, ratios, sums)
             sweeps += 1
             priced = sums[0] > budget
         if priced:
@@ -284,9 +250,7 @@ def optimum(
                 rate = 0.0
             # Move ln k along the tangent of the curve sum phi = budget.
             shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
-            k, inner_sweeps = _deadline_price(
-                columns, max_copies, relaxed, budget, k * math.exp(shift), l, ratios, sums
-            )
+            k, inner_sweeps = _deadline_price(program, k * math.exp(shift), l, ratios, sums)
             sweeps += inner_sweeps
         else:
             k = 0.0
@@ -321,13 +285,10 @@ def min_copies(
 ) -> tuple[float, int, int]:
     """Add copies where sum phi decreases most, until it is within budget or all machines are used.
 
-    sum phi is separable and convex, so the greedy order is exact: no other n copies are better.
-    It falls by many orders of magnitude. So it is summed again whenever it has halved: subtractions
-    alone would leave only the rounding errors of the first sum.
-    ``copies`` (all 1 on entry) receives the copies of every task of a group.
-
-    Returns sum phi, the number of machines, and the group whose tasks may differ by one (the first
-    ``used - sum count * copies`` of them have one more copy), or -1.
+    sum phi is separable and convex, so the greedy order is exact. It falls by many orders of
+    magnitude, so it is summed again whenever it has halved. ``copies`` (all 1 on entry) receives
+    the copies of every task of a group. Returns sum phi, the number of machines, and the group of
+    which the first ``used - sum count * copies`` tasks have one more copy, or -1.
     """
     groups = count.shape[0]
     gain = np.empty(groups)
@@ -393,3 +354,50 @@ def _sift(heap: Integers, key: Floats, root: int) -> None:
         heap[root] = heap[child]
         root = child
     heap[root] = item
+
+
+@kernel
+def subgradient(
+    program: Program,
+    k: float,
+    l: float,
+    k_scale: float,
+    l_scale: float,
+    step_decay: float,
+    tolerance: float,
+    iterations: int,
+    ratios: Floats,
+) -> tuple[float, float, int, float]:
+    """Run Algorithm 1 in scaled multipliers.
+
+    k is the price of the deadline's constraint, sum phi <= C, and l the price of the machines'
+    constraint, sum r <= M; both limits are above 0.
+
+    Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale`` (sum r - M)
+    with gamma_t = 1 / (1 + t / ``step_decay``): the sum of steps diverges and that of their squares
+    converges (Theorem 2). Scaling a step by s equals Algorithm 1 with the constraint multiplied by
+    sqrt(s).
+
+    Returns k, l, the number of iterations, and the larger share by which a constraint is violated,
+    or loose at a positive price. It stops when both constraints hold, or bind, within the share
+    ``tolerance`` of C and of M. ``ratios`` (groups,) are the initial copies of a task, and the last
+    responses on return.
+    """
+    budget, machines = program.budget, program.machines
+    sums = np.zeros(5)
+    violation = np.inf
+    for t in range(iterations):
+        sweep(program, k, l, ratios, sums)
+        excess_misses = sums[0] - budget
+        excess_machines = sums[1] - machines
+        miss_gap = abs(excess_misses) if k > 0.0 else max(excess_misses, 0.0)
+        machine_gap = abs(excess_machines) if l > 0.0 else max(excess_machines, 0.0)
+        violation = max(miss_gap / budget, machine_gap / machines)
+        if violation <= tolerance:
+            return k, l, t + 1, violation
+        gamma = 1.0 / (1.0 + t / step_decay)
+        # If phi grows a thousandfold between two prices, a raw step is far too long. Shortening
+        # it is a smaller step size, for which Theorem 2 still holds.
+        k = max(k + gamma * k_scale * min(excess_misses, budget), 0.0)
+        l = max(l + gamma * l_scale * excess_machines, 0.0)
+    return k, l, iterations, violation

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.cloning.columns import Columns
 from shadowprice.kernels.cloning.kinds import KNOT_STEP, PARETO, WEIBULL
 from shadowprice.kernels.jit import inlined, kernel
+
+
+class Columns(NamedTuple):
+    """Groups of equal tasks, as parallel arrays of shape (groups,); the equations are CSD's."""
+
+    tasks: Integers  # number of tasks in each group
+    decay: Floats  # a = -ln S(T_d)
+    minimum: Floats  # of the cost curve, in seconds
+    scale: Floats  # of the cost curve, in seconds
+    kind: Integers  # form of the curve: `PARETO`, `WEIBULL` or `TABLE`
+    shape: Floats  # parameter of the form, if it has one
+    table: Integers  # row of `tables`
+    tables: Floats  # tabulated curves K, dK/dx, d2K/dx2 in x = ln r, shape (tables, knots, 3)
+
+
+class Program(NamedTuple):
+    """CSD's program over groups of tasks, with the limits of their copies."""
+
+    columns: Columns
+    max_copies: Integers  # maximum copies of a task, by group
+    relaxed: bool  # whether (7) limits phi = h instead of (6) phi = -ln(1 - h)
+    budget: float  # C = -ln(1 - epsilon), the limit of sum phi
+    machines: float  # M of (1b), the limit of sum r
 
 
 @inlined
@@ -63,12 +86,7 @@ def curve_of(columns: Columns, group: int, ratio: float) -> tuple[float, float, 
 
 
 @kernel
-def curves(
-    columns: Columns,
-    groups: Integers,
-    ratios: Floats,
-    out: Floats,
-) -> None:
+def curves(columns: Columns, groups: Integers, ratios: Floats, out: Floats) -> None:
     """Write g, g' and g'' of tasks of given groups at given numbers of copies.
 
     ``out`` (n, 3): written.

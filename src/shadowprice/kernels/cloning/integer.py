@@ -15,22 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.curves import curve_of, miss
+from shadowprice.kernels.cloning.curves import Program, curve_of, miss
 from shadowprice.kernels.jit import kernel
 
 
 @kernel
 def min_penalties(
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
-    k: float,
-    l: float,  # noqa: E741
-    copies: Integers,
-    min_penalty: Floats,
+    program: Program, k: float, l: float, copies: Integers, min_penalty: Floats
 ) -> None:
     """Find each group's smallest penalty of a move; rounding may make it slightly negative."""
+    columns, relaxed = program.columns, program.relaxed
     decay = columns.decay
     for j in range(decay.shape[0]):
         min_penalty[j] = np.inf
@@ -38,7 +32,7 @@ def min_penalties(
         cost, _, _ = curve_of(columns, j, float(base))
         base_value = cost + k * miss(decay[j], float(base), relaxed) + l * base
         for c in (base - 1, base + 1):
-            if 1 <= c <= max_copies[j]:
+            if 1 <= c <= program.max_copies[j]:
                 changed_cost, _, _ = curve_of(columns, j, float(c))
                 penalty = changed_cost + k * miss(decay[j], float(c), relaxed) + l * c - base_value
                 min_penalty[j] = min(min_penalty[j], penalty)
@@ -48,11 +42,9 @@ def min_penalties(
 def balanced_options(
     group: int,
     count: int,
-    columns: Columns,
-    max_copies: Integers,
-    relaxed: bool,
+    program: Program,
     k: float,
-    l: float,  # noqa: E741
+    l: float,
     base: int,
     gap: float,
     penalty: Floats,
@@ -65,6 +57,7 @@ def balanced_options(
     evenly. The first change is of 0 copies. If the arrays are too short, the result exceeds their
     length by 1.
     """
+    columns, relaxed = program.columns, program.relaxed
     decay = columns.decay
     cost, _, _ = curve_of(columns, group, float(base))
     phi = miss(decay[group], float(base), relaxed)
@@ -78,7 +71,7 @@ def balanced_options(
         step = 0
         c = base + direction
         open_ended = True
-        while open_ended and 1 <= c <= max_copies[group]:
+        while open_ended and 1 <= c <= program.max_copies[group]:
             changed_cost, _, _ = curve_of(columns, group, float(c))
             changed_phi = miss(decay[group], float(c), relaxed)
             next_penalty = max(changed_cost + k * changed_phi + l * c - base_value, 0.0)
@@ -169,7 +162,7 @@ class Limits(NamedTuple):
 
     gap: float  # maximum of the penalties and the value of unused slack together
     k: float  # price of slack in sum phi
-    l: float  # price of slack in sum r  # noqa: E741
+    l: float  # price of slack in sum r
     slack_late: float  # slack of sum phi
     slack_machines: int  # slack of sum r
     min_late: float  # minimum change of sum phi of the remaining groups
@@ -224,7 +217,7 @@ def list_undominated(
     late: Floats,
     machines: Integers,
     k: float,
-    l: float,  # noqa: E741
+    l: float,
     by_machines: bool,
     keep: Integers,
 ) -> int:

@@ -43,11 +43,7 @@ class Gains(NamedTuple):
 
 @kernel
 def log_survival(table: Floats, begin: float, step: float, time: float) -> float:
-    """Return ln S of a unit-scale distribution at a time, interpolated in ln t.
-
-    Before the first knot S is 1. After the last, ln S is extrapolated linearly (a Pareto tail is
-    linear).
-    """
+    """Return ln S of a unit-scale distribution at a time, linear in ln t up to any time."""
     if time <= 0.0:
         return 0.0
     x = (math.log(time) - begin) / step

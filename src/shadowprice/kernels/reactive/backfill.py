@@ -40,10 +40,7 @@ class QueueArrays(NamedTuple):
 
 @kernel
 def fits_separately(free: Integers, queued: QueueArrays, j: int) -> bool:
-    """Return whether the workers fit alone, and the parameter servers fit alone.
-
-    This is necessary for placing both together, and much cheaper to test.
-    """
+    """Return whether the workers fit alone, and the PS fit alone: a cheap necessary test."""
     servers, resources = free.shape
     for kind in range(2):
         remaining = queued.workers[j] if kind == 0 else queued.servers[j]
@@ -122,8 +119,7 @@ def reduce_to_minimum(
 ) -> None:
     """Reduce free capacity to its minimum over the changes from ``change`` on, before ``end``.
 
-    ``lowest`` and ``later`` (servers, resources) are both the free capacity before these changes;
-    ``later`` is scratch space.
+    ``lowest`` and ``later``, scratch space, are both the free capacity before these changes.
     """
     while change < count and slots[change] < end:
         following = change
@@ -152,17 +148,14 @@ def backfill(
     """Start the jobs that fit now for their duration, in order; reserve for others.
 
     Free capacity changes only when a running job or a reservation ends, or a reservation starts. So
-    the capacity that is free throughout a job's run is the minimum over these changes during the
-    run. No table of slots is needed. After the last start of a reservation, free capacity only
-    grows.
+    the capacity that is free throughout a job's run is the minimum over these changes, and no table
+    of slots is needed. After the last start of a reservation, it only grows.
 
     The capacity of started jobs is subtracted from ``free`` (servers, resources), and they move the
     round-robin ``cursors`` (2,). ``reservations`` is the maximum number of waiting jobs with a
-    reservation: 1 for EASY, all for conservative. ``starts`` (jobs,) receives start slots, now or
-    reserved, and -1 for neither; only as many jobs as it has entries are considered.
-
-    The result (places, 4) has the placement of the jobs that start now, in their order: job,
-    server, workers, parameter servers.
+    reservation. ``starts`` (jobs,) receives start slots, now or reserved, and -1 for neither; only
+    as many jobs as it has entries are considered. The result (places, 4) has the placement of the
+    jobs that start now, in their order: job, server, workers, parameter servers.
     """
     jobs = len(starts)
     servers, resources = free.shape
@@ -201,28 +194,16 @@ def backfill(
                 if last_start > first:
                     copy_capacity(later_free, free_then)
                     reduce_to_minimum(
-                        trial_free,
-                        later_free,
-                        slots,
-                        change_servers,
-                        amounts,
-                        change,
-                        count,
+                        trial_free, later_free, slots, change_servers, amounts, change, count,
                         min(end, last_start + 1),
-                    )
+                    )  # fmt: skip
                 trial_cursors[0] = cursors[0]
                 trial_cursors[1] = cursors[1]
                 placement_size = place(
-                    trial_free,
-                    queued.worker[j],
-                    queued.ps[j],
-                    queued.workers[j],
-                    queued.servers[j],
-                    queued.hosts_workers,
-                    queued.hosts_ps,
-                    trial_cursors,
+                    trial_free, queued.worker[j], queued.ps[j], queued.workers[j],
+                    queued.servers[j], queued.hosts_workers, queued.hosts_ps, trial_cursors,
                     placement,
-                )
+                )  # fmt: skip
             if placement_size > 0:
                 break
             if reserved >= reservations or change == count:

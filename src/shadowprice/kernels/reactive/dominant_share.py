@@ -59,10 +59,9 @@ def fill(
 ) -> Floats:
     """Fill progressively, see the module; return the granted dominant shares (jobs,).
 
-    Grants are subtracted from ``free`` (servers, resources). ``total`` (resources,) is the
-    cluster's capacity; 0 excludes a resource from all shares. ``rows`` (jobs,) are in order of
-    arrival, which breaks ties. The round-robin ``cursors`` (2,) move. ``change`` (jobs,) receives
-    `SAME`, `LESS`, `MORE` or `MOVED`.
+    Grants are subtracted from ``free`` (servers, resources). ``total`` is the cluster's capacity; 0
+    excludes a resource from all shares. ``rows`` (jobs,) are in order of arrival, which breaks
+    ties. The ``cursors`` (2,) move. ``change`` (jobs,) receives `SAME`, `LESS`, `MORE` or `MOVED`.
     """
     jobs = len(rows)
     share = np.zeros(jobs)

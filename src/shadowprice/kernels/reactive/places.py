@@ -147,8 +147,7 @@ def grant(
     """Allocate more workers and parameter servers to a job; all of them or none.
 
     Grants are subtracted from ``free`` (servers, resources), and from ``spare``, the free capacity
-    without a current user. The row's new placement grows. ``cursors`` (2,) are the round-robin
-    cursors of workers and of parameter servers; they move.
+    without a current user. The row's new placement grows, and the ``cursors`` (2,) move.
     """
     servers = free.shape[0]
     worker, ps = places.worker[row], places.ps[row]
@@ -194,3 +193,38 @@ def grant(
         if more_ps == 0 or (order == 0 and allocated_count < more_workers):
             break  # the workers don't even fit alone
     return False
+
+
+@kernel
+def run_in_order(
+    free: Integers,
+    rows: Integers,
+    places: PlacementTable,
+    workers: Integers,
+    servers_needed: Integers,
+    cursors: Integers,
+    change: Integers,
+) -> None:
+    """Run jobs in order, each with its fixed worker count, while they fit.
+
+    A job gets its current servers first, then free capacity without a current user, round robin,
+    then that of jobs further down, which are paused unless they fit elsewhere. ``rows`` (jobs,) are
+    in order of service. Placements are subtracted from ``free``. ``workers`` and ``servers_needed``
+    are the fixed counts by row. ``change`` receives `SAME`, `LESS`, `MORE` or `MOVED`.
+    """
+    spare = free.copy()
+    minimum = min_worker_demand(places, rows)
+    for j in range(len(rows)):
+        if places.is_placed[rows[j]]:
+            subtract_current(spare, places, rows[j], 1)
+    room = True
+    for j in range(len(rows)):
+        row = rows[j]
+        change[j] = SAME
+        if not room and not places.is_placed[row]:
+            continue
+        clear_new(places, row)
+        if room and not grant(free, spare, places, row, workers[row], servers_needed[row], cursors):
+            subtract_current(spare, places, row, -1)
+            room = fits_on_any_server(free, places, minimum)
+        change[j] = compare_placement(places, row)

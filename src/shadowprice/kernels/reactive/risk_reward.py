@@ -48,15 +48,9 @@ class Appraisal(NamedTuple):
 @kernel
 def new_appraisal(size: int) -> Appraisal:
     """Allocate an appraisal."""
-    return Appraisal(
-        np.zeros(size),
-        np.zeros(size),
-        np.zeros(size),
-        np.zeros(size),
-        np.zeros(size),
-        np.zeros(size, dtype=np.int64),
-        np.zeros(size, dtype=np.int64),
-    )
+    values = np.zeros((5, size))
+    order = np.zeros((2, size), dtype=np.int64)
+    return Appraisal(values[0], values[1], values[2], values[3], values[4], order[0], order[1])
 
 
 @kernel
@@ -148,10 +142,9 @@ def admission(
 ) -> tuple[float, float]:
     """Return the delay cost of admitting a job, and its expected slots until completion.
 
-    Jobs are served in order of reward. If all fit side by side, none waits. Otherwise the job
-    completes after all jobs up to it, at the rate of the entire cluster, and not before its own
-    duration. It delays the jobs behind it by its own work. ``position`` is its position among
-    ``rows``. The arrays of ``values`` may be longer.
+    If all jobs fit side by side, none waits. Otherwise the job at ``position`` completes after all
+    jobs of a larger reward, at the rate of the entire cluster, and not before its own duration. It
+    delays the jobs behind it by its own work. The arrays of ``values`` may be longer.
     """
     row = rows[position]
     reward = values.reward

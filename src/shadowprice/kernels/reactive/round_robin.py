@@ -24,10 +24,9 @@ def deal(
 ) -> int:
     """Distribute ``count`` equal items to the servers on which they fit, round robin; all or none.
 
-    Items are subtracted from ``free`` (servers, resources). ``hosts`` (servers,) marks the servers
-    that may host them. ``given`` (servers,), zeros on entry, receives the number of items of each
-    server. ``cursor`` is the first server to try. Returns that of the next call, or -1 if not all
-    items fit.
+    Items are subtracted from ``free`` (servers, resources). ``given`` (servers,), zeros on entry,
+    receives the number of items of each server. ``cursor`` is the first server to try. Returns that
+    of the next call, or -1 if not all items fit.
     """
     servers, resources = free.shape
     at = cursor
@@ -73,9 +72,8 @@ def place(
 ) -> int:
     """Place one job completely or not at all; return the number of servers, 0 if it doesn't fit.
 
-    Workers are placed first, or parameter servers if they don't fit after the workers on servers
-    that host both. The placement is subtracted from ``free`` (servers, resources). ``cursors`` (2,)
-    are the first servers to try for a worker and for a parameter server; they move on success.
+    Workers are placed first, or parameter servers if they don't fit after the workers. The
+    placement is subtracted from ``free`` (servers, resources), and the ``cursors`` (2,) move.
     ``out`` (3, servers) receives columns of server, workers and parameter servers, by ascending
     server.
     """

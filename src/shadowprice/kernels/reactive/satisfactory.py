@@ -8,6 +8,8 @@ cases placement decides.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,17 @@ from shadowprice.kernels.jit import constant, inlined, kernel
 from shadowprice.kernels.reactive.shares import PAUSED, completes, min_ceiling
 
 Levels = NDArray[np.int16]
+
+
+class PlannedJobs(NamedTuple):
+    """Jobs as rows of a table."""
+
+    demand: Integers  # of each useful worker count, ascending, shape (rows, levels, columns)
+    gains: Integers  # progress units of a slot of each, shape (rows, levels)
+    levels: Integers  # number of useful worker counts
+    gpus: Integers  # of each useful worker count, shape (rows, levels)
+    remaining: Integers  # progress units that are still to be done
+
 
 NO_CHANGE = 1 << 60  # result of `next_change` if no plan changes
 
@@ -72,13 +85,11 @@ def progressive_filling(
     """Plan a job with the fewest workers at once that complete it in time (Algorithm 1).
 
     The plan is subtracted from ``free`` (slots, columns). ``demand`` (levels, columns) and
-    ``gains`` (levels,) are the demand and progress units of a slot of each useful worker count,
-    ascending. ``remaining`` are the remaining progress units, above 0. ``first`` and ``last`` are
-    the first and last slot that may be used, counted from now. ``plan`` (slots,) receives levels
-    from ``first`` to the completion; the rest is meaningless. ``starts`` (slots + 1,) is 0, 1, 2,
-    ..., because every slot is an interval, and ``fitting`` (slots,) is scratch space.
-
-    Returns the completion slot, -1 without a plan.
+    ``gains`` (levels,) are those of a row of `PlannedJobs`. ``first`` and ``last`` are the slots
+    that may be used, counted from now. ``plan`` (slots,) receives levels from ``first`` to the
+    completion; the rest is meaningless. ``starts`` (slots + 1,) is 0, 1, 2, ..., because every slot
+    is an interval, and ``fitting`` (slots,) is scratch space. Returns the completion slot, -1
+    without a plan.
     """
     slots = last - first + 1
     bottom = 0  # the least level that completes on an empty cluster
@@ -114,16 +125,9 @@ def progressive_filling(
                     )
             ceilings = all_levels[below + 1 : top + 1]
             position, completion = min_ceiling(
-                interval_starts,
-                slots,
-                fitting,
-                gains,
-                ceilings,
-                len(ceilings),
-                remaining,
-                last + 1,
-                gains,
-            )
+                interval_starts, slots, fitting, gains, ceilings, len(ceilings), remaining,
+                last + 1, gains,
+            )  # fmt: skip
             # Doubled, so that a much higher ceiling is found in few passes.
             step *= 2
             if completion >= 0:
@@ -147,10 +151,7 @@ def _scratch_arrays(plan: Levels) -> tuple[Integers, Integers]:
 def satisfy(
     free: Integers,
     order: Integers,
-    demand: Integers,
-    gains: Integers,
-    levels: Integers,
-    remaining: Integers,
+    jobs: PlannedJobs,
     last: Integers,
     plan: Levels,
     stop: bool,
@@ -158,11 +159,11 @@ def satisfy(
 ) -> bool:
     """Plan jobs in order, each with its minimum satisfactory share of the remaining capacity.
 
-    ``order`` (jobs,) are rows, the earliest deadline first. ``last`` (rows,) is the last slot of
-    each, counted from now, and negative after the deadline. ``plan`` (rows, slots) and
-    ``completions`` (rows,), the completion slots from now or -1, are written. Other arrays are
-    those of `progressive_filling`, by row. ``stop`` ends planning at the first job without a plan.
-    Returns whether all jobs have a plan.
+    Plans are subtracted from ``free`` (slots, columns). ``order`` (jobs,) are rows, the earliest
+    deadline first. ``last`` (rows,) is the last slot of each, counted from now, and negative after
+    the deadline. ``plan`` (rows, slots) and ``completions`` (rows,), the completion slots from now
+    or -1, are written. ``stop`` ends planning at the first job without a plan. Returns whether all
+    jobs have a plan.
     """
     starts, fitting = _scratch_arrays(plan)
     all_planned = True
@@ -170,8 +171,8 @@ def satisfy(
         completions[row] = -1
         if last[row] >= 0:
             completions[row] = progressive_filling(
-                free, demand[row], gains[row], levels[row], remaining[row], NOW, last[row],
-                plan[row], starts, fitting,
+                free, jobs.demand[row], jobs.gains[row], jobs.levels[row], jobs.remaining[row], NOW,
+                last[row], plan[row], starts, fitting,
             )  # fmt: skip
         if completions[row] < 0:
             all_planned = False
@@ -185,11 +186,7 @@ def _later_gpu_time(
     free: Integers,
     row: int,
     level: int,
-    demand: Integers,
-    gains: Integers,
-    levels: Integers,
-    width: Integers,
-    remaining: Integers,
+    jobs: PlannedJobs,
     last: Integers,
     completions: Integers,
     trial: Levels,
@@ -202,23 +199,24 @@ def _later_gpu_time(
     without its own plan. Without one: that of its smallest worker count. -1 if the deadline is
     missed.
     """
-    missing = remaining[row] - (gains[row, level] if level >= 0 else 0)
+    missing = jobs.remaining[row] - (jobs.gains[row, level] if level >= 0 else 0)
     if missing <= 0:
         return 0
     if completions[row] < 0:
-        return int(-(-missing // gains[row, 0]) * width[row, 0])
+        return int(-(-missing // jobs.gains[row, 0]) * jobs.gpus[row, 0])
     if last[row] < 1:
         return -1
     completion = progressive_filling(
-        free, demand[row], gains[row], levels[row], missing, NEXT, last[row], trial, starts, fitting
-    )
+        free, jobs.demand[row], jobs.gains[row], jobs.levels[row], missing, NEXT, last[row], trial,
+        starts, fitting,
+    )  # fmt: skip
     if completion < 0:
         return -1
     total = 0
     for slot in range(1, completion + 1):
         if trial[slot] >= 0:
-            total += width[row, trial[slot]]
-            _allocate(free, slot, demand[row, trial[slot]], -1)
+            total += jobs.gpus[row, trial[slot]]
+            _allocate(free, slot, jobs.demand[row, trial[slot]], -1)
     return total
 
 
@@ -226,11 +224,7 @@ def _later_gpu_time(
 def allocate_by_return(
     free: Integers,
     rows: Integers,
-    demand: Integers,
-    gains: Integers,
-    levels: Integers,
-    width: Integers,
-    remaining: Integers,
+    jobs: PlannedJobs,
     last: Integers,
     completions: Integers,
     plan: Levels,
@@ -243,9 +237,9 @@ def allocate_by_return(
     then computed again with its new plan.
 
     `satisfy` comes first, and plans are updated. ``rows`` (jobs,) are all jobs that may run, with
-    and without deadline. ``width`` (rows, levels) are the GPUs of each level. ``current_level``
-    (rows,) receives the level of each in the first slot.
+    and without deadline. ``current_level`` (rows,) receives the level of each in the first slot.
     """
+    demand, gains, levels, gpus, remaining = jobs
     count = len(rows)
     saved = np.zeros(count, dtype=np.int64)
     extra = np.ones(count, dtype=np.int64)
@@ -284,16 +278,14 @@ def allocate_by_return(
                 # The job's own plan is taken out while its alternatives are planned.
                 _subtract_later_plan(free, row, demand, completions, plan, -1)
                 before = _later_gpu_time(
-                    free, row, level, demand, gains, levels, width, remaining, last, completions,
-                    trial, starts, fitting,
-                )  # fmt: skip
+                    free, row, level, jobs, last, completions, trial, starts, fitting
+                )
                 after = _later_gpu_time(
-                    free, row, level + 1, demand, gains, levels, width, remaining, last,
-                    completions, trial, starts, fitting,
-                )  # fmt: skip
+                    free, row, level + 1, jobs, last, completions, trial, starts, fitting
+                )
                 _subtract_later_plan(free, row, demand, completions, plan, 1)
-                current_width = width[row, level] if level >= 0 else 0
-                extra[n] = max(width[row, level + 1] - current_width, 1)
+                current_gpus = gpus[row, level] if level >= 0 else 0
+                extra[n] = max(gpus[row, level + 1] - current_gpus, 1)
                 # Without the step the job misses its deadline, so the return is the largest.
                 keeps_deadline[n] = before < 0
                 saved[n] = before - after if before >= 0 else 1
@@ -359,11 +351,7 @@ def _subtract_later_plan(
 def next_change(
     rows: Integers, completions: Integers, plan: Levels, current_level: Integers
 ) -> int:
-    """Return the first slot, counted from now, that needs new plans; `NO_CHANGE` without one.
-
-    That is the slot in which a plan changes its level after the next slot, or 1 if a plan needs
-    more in the next slot than the job has now.
-    """
+    """Return the first slot, counted from now, that needs new plans; `NO_CHANGE` without one."""
     first = NO_CHANGE
     for row in rows:
         if completions[row] >= 1 and plan[row, 1] > current_level[row]:

@@ -58,11 +58,8 @@ def best_pattern(
     """Maximise ``weight . p`` over integers ``0 <= p <= limit`` with ``p demand <= capacity``.
 
     Depth-first branch and bound: the densest item first, with its largest count first. A branch
-    ends if the tightest relaxation to a single resource can't beat the best pattern.
-
-    ``weight`` (items,) is not negative, and ``demand`` has the shape (items, resources).
-    ``pattern`` (items,) receives the best pattern. Returns its value and an upper bound for all
-    patterns, which is equal unless the search stopped after ``max_nodes`` branches.
+    ends if the tightest relaxation to a single resource can't beat the best. Returns the value of
+    the best ``pattern`` (items,) and an upper bound, equal unless ``max_nodes`` ended the search.
     """
     items, resources = demand.shape
     orders = np.zeros((resources, items), dtype=np.int64)

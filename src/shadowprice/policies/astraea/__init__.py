@@ -6,8 +6,89 @@ Wang, Zhou, Han, Chen, Li: "Online Scheduling of Distributed Machine Learning Jo
 Sharing in Multi-Tenant Systems", IEEE Transactions on Computers 72(3), 2023.
 """
 
-from shadowprice.policies.astraea.parameters import RoundParameters
-from shadowprice.policies.registry import PolicyInfo
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from shadowprice.core.specs import LimitedModel
+from shadowprice.policies.registry import Parameters, PolicyInfo
+
+Above1 = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+
+
+class Theta(LimitedModel):
+    """theta of price function (8): one more than the price of a type's last place."""
+
+    source: Literal["known", "online", "given"] = Field(
+        default="known",
+        description="known: its definition over the known jobs, or `online` if none are known; "
+        "online: over open jobs, and over finished jobs that arrived within the last horizon; "
+        "given: `worker` and `ps`",
+    )
+    worker: Above1 | None = Field(default=None, description="theta of workers, all types")
+    ps: Above1 | None = Field(default=None, description="theta of parameter servers, all types")
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="factor on theta, to study wrong estimates (Fig. 11)"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"source": value}
+        if isinstance(value, dict) and "source" not in value and {"worker", "ps"} & value.keys():
+            return {"source": "given", **value}
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Theta:
+        if self.source == "given" and (self.worker is None or self.ps is None):
+            raise ValueError("give both theta.worker and theta.ps")
+        if self.source != "given" and (self.worker is not None or self.ps is not None):
+            raise ValueError(f"theta.worker and theta.ps take the place of theta={self.source}")
+        return self
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+class RoundParameters(Parameters):
+    """What policies that play Astraea's rounds have in common."""
+
+    rounds: Annotated[
+        Annotated[int, Field(ge=1, le=1000)] | Literal["lemma"], BeforeValidator(_number)
+    ] = Field(
+        default=2,
+        alias="lambda",
+        description="rounds of a batch, the paper's lambda; `lemma` takes Lemma 1's value over "
+        "the known jobs (about a hundred at realistic prices); unused with calendar=demand",
+    )
+    calendar: Literal["auto", "doubling", "demand"] = Field(
+        default="auto",
+        description="when rounds begin: doubling: the paper's intervals, counted from slot 0; "
+        "demand: when jobs wait and no round is in progress, for as long as they need; auto: "
+        "doubling if jobs are known beforehand, as in a simulation; demand in a live service",
+    )
+    theta: Theta = Field(default=Theta(), description="constants of the price function, see below")
+    workers: Literal["elastic", "rigid"] = Field(
+        default="elastic",
+        description="elastic: a job may get any allowed number of workers (Algorithm 3); rigid: "
+        "always its maximum number, as in the paper's example",
+    )
+    clock: Literal["round", "arrival"] = Field(
+        default="round",
+        description="utility by which jobs are chosen: round: as if the job arrived at the "
+        "beginning of the round (the paper's ideal revenue); arrival: the one that it really earns",
+    )
+    ties: Literal["spread", "pack"] = Field(
+        default="spread",
+        description="order of servers with equally many free workers: spread: the least busy one "
+        "of the round first; pack: the busiest one first",
+    )
+
 
 PAPER = "Wang, Zhou, Han, Chen, Li, IEEE TC 72(3), 2023"
 
@@ -18,7 +99,7 @@ POLICIES = (
         "within their tenant's share, and at posted prices beyond it.",
         paper=f"{PAPER}: Algorithms 1-5",
         parameters=RoundParameters,
-        build="shadowprice.policies.astraea.policy:build",
+        build="shadowprice.policies.astraea.rounds:build_astraea",
         counts_places=True,
         details="Servers count places ({worker: 8, ps: 1}); a job's worker and parameter server "
         "take one each. Jobs wait for their batch: the first slot in which one can run grows with "
@@ -30,7 +111,7 @@ POLICIES = (
         summary="Each tenant runs on servers of its own, with Astraea's batches and gangs.",
         paper=f"{PAPER}, section 5.1; after Zhang et al., MobiHoc 2020",
         parameters=RoundParameters,
-        build="shadowprice.policies.astraea.batchsche:build",
+        build="shadowprice.policies.astraea.rounds:build_batchsche",
         counts_places=True,
         details="Shares become servers: cells as large as each share allows, parameter servers "
         "beside them. Prices depend on its own places. The original's objective, weighted "

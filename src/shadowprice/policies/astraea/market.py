@@ -1,4 +1,4 @@
-"""One round: a pass over own shares, then a pass over all unused units.
+"""Pools of units, and a round on them: a pass over own shares, then one over unused units.
 
 Algorithm 2 (lines 3-6) around Algorithm 3. A round is a window of slots without earlier
 reservations, and all its gangs end within it. Slots count from the start of the round.
@@ -6,23 +6,29 @@ reservations, and all its gangs end within it. Slots count from the start of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.errors import InputError
-from shadowprice.kernels.market.gangs import (
-    best_gang,
-    fill_run_ends,
-    place_gang,
-    reserve_units,
-    running_sums,
+from shadowprice.core.job import Job
+from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.kernels.market import gangs
+from shadowprice.policies.astraea import Theta
+from shadowprice.policies.astraea.prices import max_theta, min_thetas, price_table
+from shadowprice.policies.tenants.cells import assign_cells
+from shadowprice.policies.tenants.tenancy import (
+    MAX_UTILITY_MICROS,
+    MICRO,
+    GangJob,
+    TenantShares,
+    UnitClaim,
+    gang_job,
 )
-from shadowprice.kernels.market.income import divide
-from shadowprice.policies.tenants.gang_jobs import MAX_UTILITY_MICROS, GangJob
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +86,7 @@ class UnitPool:
             raise InputError("prices are too high to count; lower theta or scale utilities down")
         self.free = np.tile(self.capacity, (self.slots, 1))
         self.ends = np.empty((self.slots, max_units + 1, self.capacity.size), np.int32)
-        fill_run_ends(self.free, self.ends)
+        gangs.fill_run_ends(self.free, self.ends)
         self.taken = np.zeros(self.slots, np.int64)
         self.taken_by = np.zeros((self.shares.size, self.slots), np.int64)
 
@@ -99,7 +105,7 @@ class UnitPool:
     def reserve(self, tenant: int, start: int, end: int, amounts: Integers) -> None:
         """Reserve units on each server over slots ``[start, end)``."""
         for server in np.flatnonzero(amounts).tolist():
-            reserve_units(self.free, self.ends, server, start, end, int(amounts[server]))
+            gangs.reserve_units(self.free, self.ends, server, start, end, int(amounts[server]))
         self.taken[start:end] += amounts.sum()
         self.taken_by[tenant, start:end] += amounts.sum()
 
@@ -120,6 +126,17 @@ class GangAward:
     ps_income: Integers | None = None
     lenders: Flags | None = None
     """Tenants whose unused share the gang uses in each slot, even at price 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a batch, in slots ``[start, end)``."""
+
+    batch: int  # number of the batch, from 1
+    number: int  # position among the rounds of its batch, from 0
+    start: int
+    end: int
+    collected: int  # its batch collects the unscheduled jobs that arrived before this slot
 
 
 class RoundMarket:
@@ -151,16 +168,15 @@ class RoundMarket:
     def search(self, job: GangJob, *, borrow: bool, bonus: int = 0) -> Gang | None:
         """Return the gang of greatest positive payoff; None if there is none: Algorithm 3.
 
-        With ``borrow``, it may use all unused units instead of only its tenant's unused share. The
-        bonus, in millionths, is added to the utility of every completion: a large one finds the
-        gang of greatest payoff even if that isn't positive.
+        With ``borrow``, it may use all unused units. ``bonus``, in millionths, is added to every
+        utility.
         """
         workers, ps = self.pools_for(job)
         values = job.values(self.slots)
         worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
         late = self.slots + 1
-        _, start, end, count, servers, colocated = best_gang(
-            values + bonus, running_sums(worker_prices), running_sums(ps_prices),
+        _, start, end, count, servers, colocated = gangs.best_gang(
+            values + bonus, gangs.running_sums(worker_prices), gangs.running_sums(ps_prices),
             workers.available_units(job.tenant, borrow=borrow),
             ps.available_units(job.tenant, borrow=borrow),
             job.counts, np.minimum(job.spread_slots, late), np.minimum(job.colocated_slots, late),
@@ -169,7 +185,7 @@ class RoundMarket:
         if start < 0:
             return None
         busy = self._sign * (workers.capacity * self.slots - workers.free.sum(axis=0))
-        workers_on, ps_on = place_gang(
+        workers_on, ps_on = gangs.place_gang(
             start, end, count, servers, colocated, job.reach[: ps.ends.shape[1]], busy,
             workers.ends, ps.ends,
         )  # fmt: skip
@@ -196,8 +212,7 @@ class RoundMarket:
     def hold(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[GangAward]:
         """Schedule jobs in both passes, by arrival, then name: one round of Algorithm 2.
 
-        Without ``sharing``, there is no second pass, in which jobs borrow. Awards are in the order
-        in which they were scheduled.
+        Without ``sharing``, there is no second pass, in which jobs borrow.
         """
         awards = []
         waiting = []
@@ -219,12 +234,257 @@ class RoundMarket:
                 continue
             self.reserve(job, gang)
             used = slice(gang.start, gang.end)
-            worker_income = divide(gang.worker_costs, worker_unused[job.worker_type][used])
+            worker_income = gangs.divide(gang.worker_costs, worker_unused[job.worker_type][used])
             lenders = worker_unused[job.worker_type][used] > 0
             if gang.ps:
-                ps_income = divide(gang.ps_costs, ps_unused[job.ps_type][used])
+                ps_income = gangs.divide(gang.ps_costs, ps_unused[job.ps_type][used])
                 lenders = lenders | (ps_unused[job.ps_type][used] > 0)
             else:
                 ps_income = np.zeros_like(worker_income)
             awards.append(GangAward(job, gang, worker_income, ps_income, lenders))
         return awards
+
+
+BONUS: Final = MAX_UTILITY_MICROS // 4
+"""Added to every utility to find a job's best gang even if its payoff isn't positive."""
+
+
+def explain_refusal(
+    tenancy: TenantShares, market: RoundMarket, gang: GangJob, turn: Round, *, borrow: bool
+) -> Refusal:
+    """Return the dominant reason after all other jobs of the round have been scheduled."""
+    best = market.search(gang, borrow=borrow, bonus=BONUS)
+    where = f"slots {turn.start} to {turn.start + market.slots - 1}"
+    if best is not None:
+        return _refuse_below_price(best, turn)
+    return Refusal(
+        RefusalReason.NO_ROOM,
+        f"no gang fits the free capacity of {where}",
+        bottleneck=_bottleneck(tenancy, market, gang, where),
+    )
+
+
+def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
+    missing = -gang.payoff / MICRO
+    value, cost = gang.value / MICRO, gang.cost / MICRO
+    first, last = turn.start + gang.start, turn.start + gang.end - 1
+    return Refusal(
+        RefusalReason.PRICE,
+        f"its utility with the best gang left is {value:.6g}, not above the gang's price, "
+        f"{cost:.6g}",
+        value=value,
+        cost=cost,
+        completion=last,
+        bottleneck=f"price of places in slots {first} to {last}",
+        numbers={"missing": missing},
+    )
+
+
+def _bottleneck(tenancy: TenantShares, market: RoundMarket, gang: GangJob, where: str) -> str:
+    """Return the scarcer unit type of a round: the larger fraction taken."""
+    workers, ps = market.pools_for(gang)
+    kinds = [(tenancy.worker_types[gang.worker_type], workers)]
+    if gang.uses_ps and tenancy.ps_types:
+        kinds.append((tenancy.ps_types[gang.ps_type], ps))
+    taken = [
+        (float(kind.taken.mean() / max(int(kind.capacity.sum()), 1)), -index)
+        for index, (_, kind) in enumerate(kinds)
+    ]
+    name = kinds[-max(taken)[1]][0]
+    return f"{name} places of {where}, {max(taken)[0]:.0%} taken"
+
+
+NEARLY_FREE = 1.0 + 1e-9  # minimum of theta: prices are then below a millionth
+
+
+class TaughtTheta(NamedTuple):
+    """Theta that one job requires of its types; ``ps_type`` is None without parameter servers."""
+
+    arrival: int
+    worker_type: int
+    worker: float
+    ps_type: int | None
+    ps: float
+
+
+@dataclass(eq=False)
+class TenantPool:
+    """Servers with the tenants that may use them."""
+
+    tenants: tuple[int, ...]  # their indices in the cluster
+    servers: Integers  # their indices in the cluster
+    workers: Integers  # units, shape (types, servers of the pool)
+    ps: Integers
+    worker_shares: Integers  # units that each tenant owns, shape (types, tenants of the pool)
+    ps_shares: Integers
+    theta: Theta
+    seen_worker: list[float] = field(init=False)
+    seen_ps: list[float] = field(init=False)
+    taught: dict[str, TaughtTheta] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.seen_worker = [1.0] * len(self.workers)
+        self.seen_ps = [1.0] * len(self.ps)
+
+    def position(self, tenant: int) -> int:
+        """Return a tenant's position in the pool."""
+        return self.tenants.index(tenant)
+
+    def max_ps(self, claim: UnitClaim) -> int:
+        """Return the maximum of parameter servers of a claim's type on one server."""
+        return 0 if claim.ps_type is None else int(self.ps[claim.ps_type].max(initial=0))
+
+    def units_for(self, claim: UnitClaim) -> tuple[Integers, Integers]:
+        """Return the units of a claim's types on each server."""
+        ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
+        return self.workers[claim.worker_type], ps
+
+    def learn(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
+        """Raise theta to its definition over one more job, whose points cap its utility."""
+        # The definition assumes that a job is worth at least 1 per worker-slot.
+        theta = self._compute_theta(job, claim, rigid=rigid, min_price=1.0)
+        _raise_thetas(self.seen_worker, self.seen_ps, theta)
+
+    def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
+        """Learn theta from an open job, until it is taken back or forgotten."""
+        # Values in a service have any scale: a plain job of a minute is worth 0.02 points. At a
+        # price of at least 1, a second such job would wait until the first one ends.
+        self.taught[job.name] = self._compute_theta(job, claim, rigid=rigid, min_price=0.0)
+
+    def take_back(self, name: str) -> None:
+        """Undo what a job has taught, if it has."""
+        self.taught.pop(name, None)
+
+    def _compute_theta(
+        self, job: Job, claim: UnitClaim, *, rigid: bool, min_price: float
+    ) -> TaughtTheta:
+        gang = gang_job(job, claim, self.max_ps(claim), rigid=rigid, tenant=0)
+        max_workers = int(self.workers[claim.worker_type].max(initial=0))
+        worker, ps = min_thetas([gang], max_workers, job.payable, min_price)
+        return TaughtTheta(job.arrival, claim.worker_type, worker, claim.ps_type, ps)
+
+    def thetas(self) -> tuple[list[float], list[float]]:
+        """Return theta in force by type, of workers and of parameter servers."""
+        worker, ps = list(self.seen_worker), list(self.seen_ps)
+        for taught in self.taught.values():
+            _raise_thetas(worker, ps, taught)
+        if self.theta.worker is not None and self.theta.ps is not None:
+            worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
+        worker, ps = (
+            [max(self.theta.scale * theta, NEARLY_FREE) for theta in kind] for kind in (worker, ps)
+        )
+        return worker, ps
+
+    def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
+        """Open an empty market of some slots on the servers that are up.
+
+        A learnt theta is lowered where prices would be too high to count: a job may have any value.
+        """
+        up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
+        kinds = []
+        for units_by_type, shares, thetas in zip(
+            (self.workers, self.ps),
+            (self.worker_shares, self.ps_shares),
+            self.thetas(),
+            strict=True,
+        ):
+            pools = []
+            for units, owned, theta in zip(units_by_type, shares, thetas, strict=True):
+                total = int(units[up].sum())
+                countable = min(theta, max_theta(total, slots)) if self.taught else theta
+                prices = price_table(countable, total)
+                pools.append(UnitPool(np.where(up, units, 0), owned, prices, slots))
+            kinds.append(pools)
+        return RoundMarket(kinds[0], kinds[1], pack_in_time=pack_in_time)
+
+
+def _raise_thetas(worker: list[float], ps: list[float], taught: TaughtTheta) -> None:
+    """Raise thetas by type to what a job requires."""
+    worker[taught.worker_type] = max(worker[taught.worker_type], taught.worker)
+    if taught.ps_type is not None:
+        ps[taught.ps_type] = max(ps[taught.ps_type], taught.ps)
+
+
+def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
+    """Return one pool, which all tenants share."""
+    shared = TenantPool(
+        tuple(range(len(tenancy.tenants))),
+        np.arange(tenancy.cluster.servers),
+        tenancy.workers,
+        tenancy.ps,
+        tenancy.worker_shares,
+        tenancy.ps_shares,
+        theta,
+    )
+    return [shared]
+
+
+def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
+    """Return one pool per tenant, each on servers of its own."""
+    workers, ps = assign_units(tenancy)
+    pools = []
+    for tenant in range(len(tenancy.tenants)):
+        units = workers[:, tenant].sum(axis=0) + ps[:, tenant].sum(axis=0)
+        servers = np.flatnonzero(units)
+        pools.append(
+            TenantPool(
+                (tenant,),
+                servers,
+                np.ascontiguousarray(workers[:, tenant, servers]),
+                np.ascontiguousarray(ps[:, tenant, servers]),
+                tenancy.worker_shares[:, [tenant]],
+                tenancy.ps_shares[:, [tenant]],
+                theta,
+            )
+        )
+    return pools
+
+
+def theta_record(tenancy: TenantShares, pool: TenantPool) -> Mapping[str, float]:
+    """Return theta in force by unit type."""
+    worker, ps = pool.thetas()
+    return dict(zip((*tenancy.worker_types, *tenancy.ps_types), (*worker, *ps), strict=True))
+
+
+def assign_worker_units(units: Integers, shares: Integers) -> Integers:
+    """Allocate worker units of one type in cells as large as shares allow, (tenants, servers)."""
+    allocated = np.zeros((shares.size, units.size), np.int64)
+    for tenant, cells in enumerate(assign_cells(units.tolist(), shares.tolist())):
+        for cell in cells:
+            allocated[tenant, cell.server] += cell.size
+    return allocated
+
+
+def assign_ps_units(units: Integers, shares: Integers, workers: Integers) -> Integers:
+    """Allocate the PS units of one type, close to the tenant's ``workers`` if possible.
+
+    Tenants take turns: a unit on the server with the most worker units per PS unit.
+    """
+    free = units.copy()
+    allocated = np.zeros((shares.size, units.size), np.int64)
+    remaining = shares.copy()
+    while remaining.any():
+        for tenant in np.flatnonzero(remaining).tolist():
+            score = np.where(free > 0, workers[tenant] / (1 + allocated[tenant]), -1.0)
+            server = int(np.argmax(score))
+            allocated[tenant, server] += 1
+            free[server] -= 1
+            remaining[tenant] -= 1
+    return allocated
+
+
+def assign_units(tenancy: TenantShares) -> tuple[Integers, Integers]:
+    """Allocate all units: those of workers and of PS, (types, tenants, servers)."""
+    servers = tenancy.cluster.servers
+    shape = (len(tenancy.tenants), servers)
+    rows = [
+        assign_worker_units(units, shares)
+        for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
+    ]
+    workers = np.array(rows, np.int64).reshape(-1, *shape)
+    worker_units = workers.sum(axis=0)
+    rows = [
+        assign_ps_units(units, shares, worker_units)
+        for units, shares in zip(tenancy.ps, tenancy.ps_shares, strict=True)
+    ]
+    return workers, np.array(rows, np.int64).reshape(-1, *shape)

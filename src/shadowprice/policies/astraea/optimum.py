@@ -15,7 +15,7 @@ import numpy as np
 
 from shadowprice.core.arrays import Integers
 from shadowprice.policies.milp import LinearProgram
-from shadowprice.policies.tenants.gang_jobs import GangJob
+from shadowprice.policies.tenants.tenancy import GangJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,70 @@
-"""Price function (8), its parameter theta, and Lemma 1's number of rounds."""
+"""Price function (8), its parameter theta, and the guarantees of Lemmas 1, 3 and Theorem 1."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import InputError
-from shadowprice.policies.astraea.guarantees import lemma3_sigma
-from shadowprice.policies.tenants.gang_jobs import MAX_UTILITY_MICROS, MICRO, GangJob
+from shadowprice.core.job import Job
+from shadowprice.core.utility import Linear, Power
+from shadowprice.policies.tenants.tenancy import MAX_UTILITY_MICROS, MICRO, GangJob
+
+
+def lemma3_sigma(theta_worker: float, theta_ps: float) -> float:
+    """Return Lemma 3's sigma, ``2 (log theta_w + log theta_p)``, at least 1.
+
+    A round's ideal revenue is at least 1 / sigma of that round's optimum.
+    """
+    return max(1.0, 2.0 * (math.log(theta_worker) + math.log(theta_ps)))
+
+
+class PerformanceBound(NamedTuple):
+    """Theorem 1's bound."""
+
+    batches: int
+    """L: number of batches, each twice as long as the one before, until all jobs were completed."""
+    loss_at_most: float | None
+    """Maximum loss against the offline optimum; None unless all utilities are linear."""
+    ratio_at_least: float | None
+    """Minimum ratio of revenue to the optimum; None unless all utilities are convex, (e / t)^kappa,
+    where t is the completion time on the cluster's clock. The printed bound fails if e exceeds t,
+    so it is also None if some job arrives after slot 0 or has e > 1."""
+
+
+def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> PerformanceBound:
+    """Return Theorem 1's bound over all jobs that arrived, for lambda rounds a batch.
+
+    The theorem assumes Lemma 1's lambda. ``completed_by`` is the end of the last slot of the last
+    job: L is the least with tau_L = 2^L at or after it.
+    """
+    batches = max(completed_by - 1, 0).bit_length()  # ceil(log2)
+    slopes = [job.utility.slope for job in jobs if isinstance(job.utility, Linear)]
+    if jobs and len(slopes) == len(jobs):
+        # (i); slopes are negative, so the first term reduces the second.
+        loss_per_job = (2**batches - 1) * max(slopes)
+        loss_per_job -= (2 ** (batches + 1) - 1) * (2 * rounds - 1) * min(slopes)
+        return PerformanceBound(batches, len(jobs) * loss_per_job, None)
+    powers = [job.utility for job in jobs if isinstance(job.utility, Power)]
+    on_clock = all(job.arrival == 0 for job in jobs)
+    if jobs and len(powers) == len(jobs) and on_clock and max(p.scale for p in powers) <= 1.0:
+        low, high = (pick(power.exponent for power in powers) for pick in (min, max))
+        min_scale, max_scale = (pick(power.scale for power in powers) for pick in (min, max))
+        logarithm = -high * math.log(4 * rounds) - (batches - 2) * (high - low) * math.log(2)
+        logarithm += high * math.log(min_scale) - low * math.log(max_scale)
+        return PerformanceBound(batches, None, math.exp(min(logarithm, 0.0)))
+    return PerformanceBound(batches, None, None)
 
 
 def price_table(theta: float, capacity: int) -> Integers:
-    """Return the price of one unit for a slot, by the number of units taken: Eq. (8).
+    """Return the price of a unit for a slot in millionths, by the units taken: Eq. (8).
 
-    ``theta ** (taken / capacity) - 1``, in millionths of a unit of utility. The exponent is missing
-    in print; the paper's example confirms it (16^(2/8) - 1 = 1). ``capacity`` counts the units of
-    this type in the whole cluster.
+    ``theta ** (taken / capacity) - 1``; the exponent is missing in print, the example confirms it
+    (16^(2/8) - 1 = 1). ``capacity`` counts the type's units in the cluster.
     """
     if not (1 < theta < math.inf):
         raise InputError(f"theta is {theta}; give a number above 1")
@@ -78,8 +124,7 @@ def lemma_1_rounds(
     """Return Lemma 1's lambda: rounds in which a batch earns the ideal optimum of one.
 
     ``floor((log f(all jobs) - log f_min) / (log sigma - log(sigma - 1))) + 1`` with Lemma 3's
-    ``sigma = 2 (log theta_w + log theta_p)``. The total is over all jobs, each at its best; the
-    least utility of a job must be positive.
+    sigma. The total is over all jobs, each at its best; the least utility must be positive.
     """
     if not 0 < min_utility <= total_utility:
         raise InputError("the least utility must be positive and at most the total")

@@ -1,63 +1,95 @@
-"""Runs the calendar's rounds on one or several pools: Algorithms 1 and 2 as a policy."""
+"""Batches and rounds on one or several pools: Algorithms 1 and 2 as a policy."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from shadowprice.core import events
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import (
-    Charge,
-    Commit,
-    Decision,
-    Displace,
-    Drop,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    PlansFellShort,
-    PolicyEvent,
-    Queue,
-    Reject,
-    SlotBegan,
-)
+from shadowprice.core.events import Charge, Commit, Decision, Displace, Drop, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.astraea.calendar import Round, RoundCalendar
-from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
-from shadowprice.policies.astraea.market import GangAward, RoundMarket
-from shadowprice.policies.astraea.parameters import RoundParameters, Theta
-from shadowprice.policies.astraea.pools import TenantPool, theta_record
-from shadowprice.policies.astraea.prices import lemma_1_rounds, max_theta
-from shadowprice.policies.astraea.reasons import explain_refusal
+from shadowprice.policies.astraea import RoundParameters, Theta
+from shadowprice.policies.astraea.market import (
+    GangAward,
+    Round,
+    RoundMarket,
+    TenantPool,
+    explain_refusal,
+    private_pools,
+    shared_pools,
+    theta_record,
+)
+from shadowprice.policies.astraea.prices import lemma3_sigma, lemma_1_rounds, max_theta, performance
 from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, find_extension
-from shadowprice.policies.tenants.gang_jobs import (
+from shadowprice.policies.tenants.tenancy import (
     MICRO,
     GangJob,
+    TenantShares,
+    UnitClaim,
     gang_job,
     infeasibility,
     min_gang_slots,
-)
-from shadowprice.policies.tenants.tenancy import (
-    TenantShares,
-    UnitClaim,
     read_tenant_shares,
     require_tenants,
 )
+
+
+class RoundCalendar:
+    """Endless iterator over all rounds, in order: the geometric intervals of Algorithm 1.
+
+    The paper counts slots from 1 and divides time at tau_0 = 1, tau_1 = 2, tau_2 = 4, ... (Section
+    4.2 prints ``tau_l = 2^(l-1)`` beside these values, but the values and the example are ``2^l``).
+    Batch ``l`` collects the arrivals r in [tau_{l-1}, tau_l) and is decided at time tau_l. It runs
+    in (lambda tau_l, lambda tau_{l+1}], as lambda rounds of tau_l slots (Algorithm 2, line 4). The
+    input line of Algorithm 3 prints another interval, which would overlap the next batch.
+
+    Slots here count from 0: arrival slot ``a`` is the paper's ``r = a + 1``, and the instant tau_l
+    is the start of slot tau_l. Batches and rounds are contiguous and don't overlap. Intervals
+    double while a round fits ``longest`` slots. Then rounds keep the last length, and a batch
+    collects the jobs that arrived before it starts.
+
+    A batch has ``rounds`` rounds, the paper's lambda. Raises `InputError` if lambda is below 1 or
+    ``longest`` below 2.
+    """
+
+    def __init__(self, rounds: int, longest: int) -> None:
+        if rounds < 1 or longest < 2:
+            raise InputError("Astraea needs lambda of at least 1 and a horizon of at least 2 slots")
+        self._rounds, self._longest = rounds, longest
+        self._batch, self._number, self._start = 1, 0, 2 * rounds
+        self._collected = self._collects()
+
+    def __iter__(self) -> RoundCalendar:
+        return self
+
+    def __next__(self) -> Round:
+        length = 1 << min(self._batch, self._longest.bit_length() - 1)
+        end = self._start + length
+        current = Round(self._batch, self._number, self._start, end, self._collected)
+        self._start, self._number = end, self._number + 1
+        if self._number == self._rounds:
+            self._batch, self._number = self._batch + 1, 0
+            self._collected = self._collects()
+        return current
+
+    def _collects(self) -> int:
+        """Return the slot before which jobs must arrive to join the batch that starts now."""
+        return (1 << self._batch) - 1 if 1 << self._batch <= self._longest else self._start
+
 
 _SMALL_RISE: Final = 0.1
 """Largest rise of ln(price + 1) by one gang that counts as small; sigma is then off by 5 %."""
@@ -115,22 +147,29 @@ class RoundPolicy:
         *,
         sharing: bool,
     ) -> None:
-        self.tenancy = tenancy
         self.parameters = parameters
         self._pools_of = pools_of
-        self.pools = tuple(pools_of(tenancy, parameters.theta))
         self.sharing = sharing
-        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
+        self._build_pools(tenancy)
         self._rigid = parameters.workers == "rigid"
         require_tenants(tenancy, context.known_jobs)
         has_known_jobs = bool(context.known_jobs)
         if parameters.theta.source == "known":
-            self._learn_known(context.known_jobs or ())
+            for job in context.known_jobs or ():
+                claim = tenancy.claim_of(job)
+                if isinstance(claim, UnitClaim):
+                    self._pool_of[claim.tenant].learn(job, claim, rigid=self._rigid)
         self._learns = parameters.theta.source == "online" or (
             parameters.theta.source == "known" and not has_known_jobs
         )
-        self.lemma = self._compute_lemma_1(context)
-        self.rounds = self._rounds_per_batch(known=has_known_jobs)
+        self.lemma = self._compute_lemma_1(context.known_jobs or ())
+        if parameters.rounds != "lemma":
+            self.rounds = parameters.rounds
+        elif self.lemma is not None:
+            self.rounds = self.lemma
+        else:
+            message = "Lemma 1's value needs known jobs with positive utility"
+            raise InputError(Fault("lambda", message, "give a number"))
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
         self._check_given_theta()
@@ -170,9 +209,7 @@ class RoundPolicy:
         """
         self._undisturbed &= view.cluster is self.tenancy.cluster
         before, tenants = self.pools, self.tenancy.tenants
-        self.tenancy = read_tenant_shares(view.cluster)
-        self.pools = tuple(self._pools_of(self.tenancy, self.parameters.theta))
-        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
+        self._build_pools(read_tenant_shares(view.cluster))
         pool_before = {tenants[tenant]: pool for pool in before for tenant in pool.tenants}
         for pool in self.pools:
             owner = self.tenancy.tenants[pool.tenants[0]]
@@ -193,6 +230,11 @@ class RoundPolicy:
             if not len(state.plan) and isinstance(claim, UnitClaim):
                 waited = waiting.get(name) or _Waiting(state.job, claim, displaced=True)
                 self._waiting[name] = replace(waited, job=state.job, claim=claim)
+
+    def _build_pools(self, tenancy: TenantShares) -> None:
+        self.tenancy = tenancy
+        self.pools = tuple(self._pools_of(tenancy, self.parameters.theta))
+        self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
 
     # ---------------------------------------------------------------- parameters
 
@@ -265,16 +307,8 @@ class RoundPolicy:
                     hint = f"give at most {limit / theta.scale:.3g}"
                     raise InputError(Fault(f"theta.{name}", message, hint))
 
-    def _learn_known(self, jobs: Sequence[Job]) -> None:
-        """Learn theta from jobs that are known in advance."""
-        for job in jobs:
-            claim = self.tenancy.claim_of(job)
-            if isinstance(claim, UnitClaim):
-                self._pool_of[claim.tenant].learn(job, claim, rigid=self._rigid)
-
-    def _compute_lemma_1(self, context: PolicyContext) -> int | None:
+    def _compute_lemma_1(self, known: Sequence[Job]) -> int | None:
         """Return Lemma 1's lambda over the known jobs, each at its best; None without any."""
-        known = context.known_jobs or ()
         utilities = [float(job.utility.values(np.array([1]))[0]) for job in known]
         utilities = [utility for utility in utilities if utility > 0]
         if not utilities:
@@ -283,45 +317,34 @@ class RoundPolicy:
         # Without parameter servers, (8) prices only workers.
         return lemma_1_rounds(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
 
-    def _rounds_per_batch(self, *, known: bool) -> int:
-        if self.parameters.rounds != "lemma":
-            return self.parameters.rounds
-        if not known or self.lemma is None:
-            raise InputError(
-                Fault(
-                    "lambda",
-                    "Lemma 1's value needs known jobs with positive utility",
-                    "give a number",
-                )
-            )
-        return self.lemma
-
     # ---------------------------------------------------------------- events
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
-        self._changed |= not isinstance(event, SlotBegan)
-        self._undisturbed &= isinstance(event, SlotBegan | JobsArrived | JobsFinished)
+        self._changed |= not isinstance(event, events.SlotBegan)
+        self._undisturbed &= isinstance(
+            event, events.SlotBegan | events.JobsArrived | events.JobsFinished
+        )
         match event:
-            case SlotBegan(slot):
+            case events.SlotBegan(slot):
                 yield from self._begin_slot(view, slot)
-            case JobsArrived(_, jobs):
+            case events.JobsArrived(_, jobs):
                 for job in jobs:
                     yield self._answer_arrival(view, job)
-            case JobsDisplaced(_, names):
+            case events.JobsDisplaced(_, names):
                 for name in names:
                     self._return_to_batch(view, name)
-            case PlansFellShort(_, names):
+            case events.PlansFellShort(_, names):
                 # Pinned jobs can't move, so they are extended before others take the units.
                 for name in sorted(names, key=lambda name: not view.is_pinned(name)):
                     yield from self._extend(view, view.open_jobs[name])
-            case JobsFinished(_, names):
+            case events.JobsFinished(_, names):
                 self._completed += len(names)
                 for name in names:
                     self._forget(name)
-            case JobRevised(_, job, admission=True):
+            case events.JobRevised(_, job, admission=True):
                 self._check_revision(view, job)
-            case JobCancelled(_, name):
+            case events.JobCancelled(_, name):
                 self._take_back(name)
                 self._forget(name)
 
@@ -443,10 +466,7 @@ class RoundPolicy:
         return infeasibility(job, gang, *pool.units_for(claim), self.longest, own=not self.sharing)
 
     def _is_postponed(self, view: View, refusal: Refusal) -> bool:
-        """Return whether a job that never fits waits until the timespan ends, as in the paper.
-
-        Section 4.2 postpones j22, whose fixed number of workers exceeds the cluster's.
-        """
+        """Return whether a job that never fits waits until the timespan ends (j22 in 4.2)."""
         # Without an end of the timespan the job would wait forever.
         never_fits = refusal.reason is RefusalReason.NEVER_FITS
         return self._rigid and view.until is not None and never_fits
@@ -551,36 +571,24 @@ class RoundPolicy:
             first = min(gangs, key=_by_age)
             if first in unscheduled:
                 self._waiting[first.name].passed_over += 1
-        yield from self._abandon_worthless(turn, unscheduled)
-        for gang in unscheduled:
-            if gang.name not in self._waiting:
-                continue
-            timespan_over = view.until is not None and slot + self._min_slots(gang) > view.until
-            if not timespan_over and (end is not None or not awards):
-                continue  # reasons are reported once a round
-            refusal = self._reason(market, gang, turn)
-            if timespan_over:
-                yield self._abandon(gang.name, refusal)
-            else:
-                joins = f"waits for the next round, which begins by slot {turn.end}"
-                yield Queue(gang.name, f"{joins}: {refusal.message}")
+        joins = None  # reasons are reported once a round
+        if end is None and awards:
+            joins = f"waits for the next round, which begins by slot {turn.end}"
+        until = math.inf if view.until is None else view.until
+        too_late = {gang.name for gang in unscheduled if slot + self._min_slots(gang) > until}
+        yield from self._report_unscheduled(market, unscheduled, turn, joins, too_late)
 
     def _any_fits(self, view: View, pool: TenantPool, gangs: Sequence[GangJob]) -> bool:
         """Return whether some job fits the pool's servers that are up, if nothing runs there."""
         up = np.array([not view.is_lost(server) for server in pool.servers.tolist()], np.bool_)
         for gang in gangs:
             workers, ps = pool.units_for(self._waiting[gang.name].claim)
-            slots, _ = min_gang_slots(gang, workers * up, ps * up)
-            if (slots < UNLIMITED).any():
+            if (min_gang_slots(gang, workers * up, ps * up) < UNLIMITED).any():
                 return True
         return False
 
     def _demanded_length(self, gang: GangJob, limit: int) -> int:
-        """Return the length of a round for a job: the slots that it needs, at most the limit.
-
-        It doubles with each round that passes over the job. So a job that found no place beside
-        overrunning gangs can also start late in the round.
-        """
+        """Return the length of a round for a job; it doubles with each that passed it over."""
         slots = max(1, self._min_slots(gang))
         return min(slots << self._waiting[gang.name].passed_over, limit)
 
@@ -715,19 +723,32 @@ class RoundPolicy:
         self, view: View, turn: Round, market: RoundMarket, remaining: list[GangJob]
     ) -> Iterator[Decision]:
         """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
-        yield from self._abandon_worthless(turn, remaining)
         if turn.number < self.rounds - 1:
+            yield from self._abandon_worthless(turn, remaining)
             return
         later = next(self._rounds_from(turn.end))
-        timespan_over = view.until is not None and later.start >= view.until
-        for gang in remaining:
+        is_over = view.until is not None and later.start >= view.until
+        too_late = {gang.name for gang in remaining} if is_over else set()
+        joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
+        yield from self._report_unscheduled(market, remaining, turn, joins, too_late)
+
+    def _report_unscheduled(
+        self,
+        market: RoundMarket,
+        gangs: Sequence[GangJob],
+        turn: Round,
+        joins: str | None,
+        too_late: Collection[str],
+    ) -> Iterator[Decision]:
+        """Abandon jobs that no later round can schedule; queue others, if ``joins`` says so."""
+        yield from self._abandon_worthless(turn, gangs)
+        for gang in gangs:
             if gang.name not in self._waiting:
                 continue
-            refusal = self._reason(market, gang, turn)
-            if timespan_over:
-                yield self._abandon(gang.name, refusal)
-            else:
-                joins = f"postponed to batch {later.batch}, decided in slot {later.start}"
+            if gang.name in too_late:
+                yield self._abandon(gang.name, self._reason(market, gang, turn))
+            elif joins is not None:
+                refusal = self._reason(market, gang, turn)
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
 
     def _reason(self, market: RoundMarket, gang: GangJob, turn: Round) -> Refusal:
@@ -736,7 +757,7 @@ class RoundPolicy:
         never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
-    def _abandon_worthless(self, turn: Round, remaining: list[GangJob]) -> Iterator[Decision]:
+    def _abandon_worthless(self, turn: Round, remaining: Sequence[GangJob]) -> Iterator[Decision]:
         """Abandon jobs whose utility is 0 even if they run at once, as fast as possible."""
         for gang in remaining:
             if gang.values(self._min_slots(gang))[-1] > 0:
@@ -753,8 +774,7 @@ class RoundPolicy:
     def _min_slots(self, gang: GangJob) -> int:
         """Return the slots that a waiting job needs at least, up to the longest round."""
         claim = self._waiting[gang.name].claim
-        slots, _ = min_gang_slots(gang, *self._pool_of[claim.tenant].units_for(claim))
-        min_slots = int(slots.min())
+        min_slots = int(min_gang_slots(gang, *self._pool_of[claim.tenant].units_for(claim)).min())
         if min_slots >= UNLIMITED:
             # The units for it don't exist; how long it waits for them isn't known.
             min_slots = int(gang.colocated_slots.min())
@@ -793,3 +813,19 @@ def _unscheduled(gangs: Iterable[GangJob], awards: Iterable[GangAward]) -> list[
 def _by_age(gang: GangJob) -> tuple[int, str]:
     """Return the sort key in which rounds serve jobs."""
     return gang.arrival, gang.name
+
+
+def build_astraea(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
+    """Build Astraea: own shares first, then loans paid for at posted prices."""
+    tenancy = read_tenant_shares(context.cluster)
+    return RoundPolicy(context, parameters, tenancy, shared_pools, sharing=True)
+
+
+def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
+    """Build BatchSche: every tenant alone on servers of its own, without loans.
+
+    Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed
+    Machine Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1).
+    """
+    tenancy = read_tenant_shares(context.cluster)
+    return RoundPolicy(context, parameters, tenancy, private_pools, sharing=False)

@@ -1,7 +1,8 @@
 """The best plan of a bag at current prices: start slot and number of copies.
 
 A plan starts every remaining task at the beginning of one slot, in some number of copies. It
-promises to end by the end of another one. Design note 0009 has the model.
+promises to end by the end of another one. Units of capacity, one for each copy, have a cost by slot
+and number. Design note 0009 has the model.
 """
 
 from __future__ import annotations
@@ -20,7 +21,43 @@ from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.distributions.named import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import min_copies
-from shadowprice.policies.bags.unit_costs import UnitCosts
+
+
+class ProportionalCosts:
+    """Costs at one price per unit in all slots, of which each fits ``fit_counts`` units."""
+
+    def __init__(self, price: float, fit_counts: Integers) -> None:
+        self._price = price
+        self.limit = int(fit_counts.max(initial=0))  # maximum units that are counted in a slot
+        # No unit is worth an infinite price.
+        is_payable = math.isfinite(self.limit * price)
+        self.fit_counts = fit_counts if is_payable else np.zeros_like(fit_counts)
+        self.kind = self.fit_counts  # equal for slots with equal costs
+
+    def cost(self, slots: Integers, units: Integers) -> Floats:
+        """Return the cost of units in slots, both broadcast; infinite if they don't fit."""
+        return np.where(units <= self.fit_counts[slots], units * self._price, np.inf)
+
+
+class TabulatedCosts:
+    """Costs of numbers of units as a table by state of a slot; infinite if they don't fit.
+
+    ``state`` is that of each slot; by default, each slot has its own.
+    """
+
+    def __init__(self, table: Floats, state: Integers | None = None) -> None:
+        self._table = table
+        self._state = np.arange(len(table)) if state is None else state
+        self.limit = table.shape[1] - 1
+        self.fit_counts = (np.isfinite(table).sum(axis=1) - 1)[self._state]
+        seen: dict[bytes, int] = {}
+        kinds = [seen.setdefault(row.tobytes(), len(seen)) for row in table]
+        self.kind = np.array(kinds, np.int64)[self._state]
+
+    def cost(self, slots: Integers, units: Integers) -> Floats:
+        """Return the cost of units in slots, both broadcast; infinite if they don't fit."""
+        return np.asarray(self._table[self._state[slots], units])
+
 
 RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""
@@ -31,6 +68,9 @@ MAX_LISTED = 4000  # maximum number of combinations of copies that are enumerate
 
 _MAX_DECAY = 700.0
 _SLACK = 1.0 + 1e-12
+
+
+UnitCosts = ProportionalCosts | TabulatedCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +227,7 @@ class BagPlanner:
         return self._bounds[key]
 
     def _plan(self, start: int, promise: int) -> tuple[CopyPlan | None, bool]:
-        """Return the cheapest plan found for a start and a promise, and whether that is proved.
-
-        The plan is None if none was found that fits.
-        """
+        """Return the cheapest plan found for a start and a promise, and whether it is proved."""
         key = self._key(start, promise)
         if key not in self._plans:
             best = self._search(start, promise)

@@ -1,36 +1,45 @@
-"""One bag of tasks at current prices, on the servers of a board that host workers."""
+"""One bag of tasks at current prices, on the servers that host workers, and its refusals."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
-from shadowprice.core.arrays import Floats
+from shadowprice.cloning.problem import (
+    CloningProblem,
+    DeadlineConstraint,
+    TaskGroup,
+    fewest_machines,
+    min_feasible_deadline,
+)
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.bag import Bag
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status, View
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
+from shadowprice.distributions.named import build_distribution
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
-from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
-from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
-from shadowprice.policies.bags.unit_costs import TabulatedCosts
+from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, CopyPlan, TabulatedCosts
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
+from shadowprice.policies.pricing.offers import BoardUse, PricedJob, PricedOffer, ResourceBottleneck
 
 _MAX_COUNTED_COPIES = 4096  # limit of the copies counted in a slot, unless 16 per task are more
 
 
-@dataclass(frozen=True)
-class PricedBag:
-    """Implements `policies.pricing.offers.PricedJob` for a bag."""
+class PricedBag(PricedJob):
+    """A bag at the current prices of the pool that hosts workers.
 
-    board: PriceBoard  # the pool that hosts workers, at current prices
-    view: View  # the bag is among its open jobs, or was never submitted
-    job: Job
+    It is among the view's open jobs, or was never submitted.
+    """
+
+    def __init__(self, board: PriceBoard, view: View, job: Job, remaining: int) -> None:
+        super().__init__(view, job, remaining)
+        self.board = board
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan meets the deadline.
@@ -46,9 +55,6 @@ class PricedBag:
             loosened *= 2.0
             plan = self._planner_for(loosened).best(factor)
         return None if plan is None else self._offer(plan, factor)
-
-    def prove_too_expensive(self) -> None:
-        """Return None: no bound is known that is faster than the best offer."""
 
     def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer's copies."""
@@ -73,29 +79,25 @@ class PricedBag:
         resource = self.view.cluster.resources[column]
         return ResourceBottleneck(resource, "worker servers", "workers", room)
 
-    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource with the largest part of a schedule's cost, and that part."""
-        total = self.board.spent(self.view.ledger, schedule, schedule.workers, self.job.worker)
-        column = int(np.argmax(total))
-        return f"{self.view.cluster.resources[column]} of worker servers", float(total[column])
-
-    def slot_costs(self, schedule: Schedule) -> Floats:
-        """Return the cost of a schedule in each of its active slots."""
-        ledger, job = self.view.ledger, self.job
-        return self.board.cost_by_slot(ledger, schedule, schedule.workers, job.worker)
+    def uses(self, schedule: Schedule) -> list[BoardUse]:
+        """Return what a schedule takes from the board."""
+        return [BoardUse(" of worker servers", self.board, schedule.workers, self.job.worker)]
 
     def explain_infeasible(self) -> Refusal:
         """Return why no plan meets the deadline."""
         view = self.view
         last = self.job.arrival + self._bag.slots - 1
         if view.slot > last:
-            return refuse_past_deadline(self.job, self._remaining)
+            return refuse_past_deadline(self.job, self._remaining_tasks)
         limit = "timespan" if view.until == view.end else "planning horizon"
         cut = f", in the {limit} that ends at slot {view.end}" if view.end <= last else ""
         planner = self._planner
         need = None if planner is None else planner.min_units(self._slots - 1)
         if planner is None or need is None:
-            return self._refuse_infeasible(cut)
+            places = self._costs.limit if self._slots > 0 else 0
+            return refuse_infeasible_deadline(
+                self.job, self._remaining_tasks, view.slot, self._slots, places, cut
+            )
         # Later starts need more units.
         max_room = max(planner.room(start) for start in range(self._slots))
         bottleneck = self.find_bottleneck()
@@ -121,7 +123,7 @@ class PricedBag:
         return self.view.open_jobs.get(self.job.name)
 
     @property
-    def _remaining(self) -> tuple[int, ...]:
+    def _remaining_tasks(self) -> tuple[int, ...]:
         """Unfinished tasks by group."""
         if self._state is None:
             return tuple(group.count for group in self._bag.groups)
@@ -159,7 +161,7 @@ class PricedBag:
         elapsed = self.view.slot - self.job.arrival
         return BagPlanner(
             bag=self._bag,
-            left=self._remaining,
+            left=self._remaining_tasks,
             passed=elapsed,
             costs=self._costs,
             utility=self.job.utility.values(np.arange(elapsed, elapsed + self._slots)),
@@ -182,9 +184,58 @@ class PricedBag:
             copies=plan.copies,
         )
 
-    def _refuse_infeasible(self, cut: str) -> Refusal:
-        """Return the refusal of a bag that all units of the pool couldn't save."""
-        places = self._costs.limit if self._slots > 0 else 0
-        return refuse_infeasible_deadline(
-            self.job, self._remaining, self.view.slot, self._slots, places, cut
-        )
+
+def refuse_past_deadline(job: Job, remaining: Sequence[int]) -> Refusal:
+    """Return the refusal of a bag whose deadline has passed; ``remaining`` is by group."""
+    bag = job.bag
+    assert bag is not None
+    last = job.arrival + bag.slots - 1
+    unfinished = sum(remaining)
+    return Refusal(
+        RefusalReason.DEADLINE,
+        f"its deadline passed in slot {last} with {unfinished} of {bag.tasks} tasks unfinished",
+        numbers={"tasks_unfinished": unfinished},
+    )
+
+
+def refuse_infeasible_deadline(
+    job: Job, remaining: Sequence[int], slot: int, slot_count: int, units: int, limit_text: str = ""
+) -> Refusal:
+    """Return the refusal of a bag that would miss its deadline even with all capacity.
+
+    ``units`` copies of the ``remaining`` tasks by group fit at once, in ``slot_count`` slots from
+    ``slot`` on. ``limit_text`` names another limit of the time, if there is one.
+    """
+    bag = job.bag
+    assert bag is not None
+    if slot_count <= 0:
+        return Refusal(RefusalReason.TOO_LATE, f"no slot is left for it{limit_text}")
+    elapsed = slot - job.arrival
+    time = min(float(slot_count), bag.deadline - elapsed) * bag.slot_seconds
+    groups = [
+        TaskGroup(count, build_distribution(group.distribution))
+        for count, group in zip(remaining, bag.groups, strict=True)
+        if count
+    ]
+    tasks = sum(group.count for group in groups)
+    # `CloningProblem` needs a machine for each task, so the bound is optimistic if fewer units fit.
+    machines = max(units, tasks)
+    # Only this share of the miss probability is spent on copies; the rest covers reserving fewer
+    # units.
+    share = 1.0 - RESERVE_SHARE
+    problem = CloningProblem(groups, machines, time, bag.miss_probability * share)
+    decays = problem.decays(time)
+    best = 1.0
+    if decays.min() > 0.0:
+        phi, _ = fewest_machines(problem, DeadlineConstraint.EXACT, machines, decays)
+        best = -math.expm1(-phi) / share
+    # Reported deadlines count from the submission.
+    slots_since_submission = elapsed + job.before_arrival
+    soonest = min_feasible_deadline(problem) + slots_since_submission * bag.slot_seconds
+    return Refusal(
+        RefusalReason.TOO_LATE if limit_text else RefusalReason.DEADLINE,
+        f"no number of copies on {machines} places ends {tasks} tasks within "
+        f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{limit_text}; "
+        f"the best misses with {min(best, 1.0):.3g}",
+        numbers={"best_miss_probability": min(best, 1.0), "smallest_deadline_s": soonest},
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,70 @@ from shadowprice.kernels.reactive.backfill import (
     backfill,
     last_startable,
 )
-from shadowprice.policies.baselines.fixed import fixed_workers
-from shadowprice.policies.baselines.parameters import BackfillParameters
-from shadowprice.policies.baselines.waiting import JobQueue, QueuedJob
+from shadowprice.policies.baselines import BackfillParameters
 from shadowprice.policies.reactive.base import QueueingPolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
+
+
+@dataclass(slots=True)
+class QueuedJob:
+    """A queued job."""
+
+    job: Job
+    workers: int
+    order: int  # position among all arrivals
+    share: float  # dominant, of the cluster
+    length: int  # expected run time in slots
+
+
+class JobQueue:
+    """Queued jobs in order of arrival."""
+
+    def __init__(self, resources: int) -> None:
+        integers = ("order", "arrival", "length", "workers", "servers")
+        self._fields: list[Any] = [
+            *((name, np.int64) for name in integers),
+            *((name, np.float64) for name in ("share", "stated")),
+            *((name, np.int64, (resources,)) for name in ("worker", "ps")),
+        ]
+        # The fields decide the order and the placement: `arrival` is a slot, `stated` the job's
+        # priority, `servers` a number of PS; `worker` and `ps` are the demands of one process by
+        # resource.
+        self.rows = np.zeros(0, dtype=self._fields)
+        self._entries: dict[int, QueuedJob] = {}
+        self._orders: dict[str, int] = {}
+
+    def entry(self, order: int) -> QueuedJob:
+        """Return the job with this arrival number."""
+        return self._entries[order]
+
+    def insert(self, entries: Sequence[QueuedJob]) -> None:
+        """Insert jobs at their positions in the order of arrival."""
+        if not entries:
+            return
+        added = np.zeros(len(entries), dtype=self._fields)
+        for row, entry in zip(
+            added, sorted(entries, key=lambda waiting: waiting.order), strict=True
+        ):
+            job = entry.job
+            row["order"], row["arrival"], row["length"] = entry.order, job.arrival, entry.length
+            row["workers"], row["servers"] = entry.workers, job.ps_needed(entry.workers)
+            row["share"], row["stated"] = entry.share, job.priority
+            row["worker"], row["ps"] = job.worker, 0 if job.ps is None else job.ps
+            self._entries[entry.order] = entry
+            self._orders[job.name] = entry.order
+        positions = np.searchsorted(self.rows["order"], added["order"])
+        self.rows = np.insert(self.rows, positions, added)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove jobs; names that aren't queued are ignored."""
+        orders = [self._orders.pop(name) for name in names if name in self._orders]
+        if not orders:
+            return
+        for order in orders:
+            del self._entries[order]
+        self.rows = np.delete(self.rows, np.searchsorted(self.rows["order"], orders))
+
 
 Rows = NDArray[np.void]
 
@@ -45,20 +104,16 @@ class _Running:
 class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     """Start jobs in order of priority; later jobs go first if they delay no reservation.
 
-    A job keeps its workers until it ends. Its expected run time is its stated ``walltime``, after
-    which it is abandoned, or else its remaining work at its worker count. A job that loses a server
-    returns to the queue and keeps its progress.
-
-    Like Slurm's backfill scheduler, it recomputes all reservations in a slot if jobs or their order
-    changed and some queued job fits. A reservation is therefore only as reliable as the estimates
-    and priorities.
+    A job keeps its workers until it ends. Its expected run time is its ``walltime``, after which it
+    is abandoned, or else its remaining work at its worker count. A job that loses a server returns
+    to the queue with its progress. Like Slurm's backfill scheduler, all reservations are recomputed
+    when jobs or their order changed, so they are only as reliable as the estimates and priorities.
     """
 
     capabilities: ClassVar = Capabilities(wakes_every_slot=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
         super().__init__(context, parameters)
-        self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._free_capacity = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
         self._max_age = max(float(span), 1e-9)
@@ -120,7 +175,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._resumed = []
 
     def _target_worker_count(self, job: Job) -> int:
-        return self._workers_of(job)
+        return self._parameters.worker_count(job, self._context.seed)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # only the capacity of the empty cluster decides

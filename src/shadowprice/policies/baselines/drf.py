@@ -11,20 +11,16 @@ from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, View
 from shadowprice.kernels.reactive.dominant_share import fill
-from shadowprice.policies.baselines.parameters import DrfParameters
+from shadowprice.policies.baselines import DrfParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
 
 
 class DrfPolicy(TableReactivePolicy[DrfParameters]):
     """Admit all jobs; set worker counts by max-min fairness of dominant shares.
 
-    A job's dominant share is the largest share of any cluster resource that its workers and
-    parameter servers take. After a job arrived or left, or a server was lost or restored, shares
-    are refilled worker by worker at the start of the next slot.
-
-    Shares are filled once a slot, however many events it had: ``O(jobs + grants (log jobs +
-    servers))``, with at most as many grants as the cluster has capacity units. Jobs keep their
-    placement if their worker count allows it, so unchanged jobs cause no commands.
+    A job's dominant share is the largest share of any cluster resource that it takes. Shares are
+    filled once a slot, after jobs or servers changed: ``O(jobs + grants (log jobs + servers))``.
+    Jobs keep their placement if their worker count allows it.
     """
 
     capabilities: ClassVar = Capabilities(

@@ -18,10 +18,14 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Deadline, Sigmoid
-from shadowprice.kernels.reactive.in_order import run_in_order
-from shadowprice.kernels.reactive.places import LESS
-from shadowprice.kernels.reactive.satisfactory import allocate_by_return, next_change, satisfy
-from shadowprice.policies.baselines.parameters import ElasticFlowParameters
+from shadowprice.kernels.reactive.places import LESS, run_in_order
+from shadowprice.kernels.reactive.satisfactory import (
+    PlannedJobs,
+    allocate_by_return,
+    next_change,
+    satisfy,
+)
+from shadowprice.policies.baselines import ElasticFlowParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
 from shadowprice.policies.reactive.table import increasing_positions
@@ -31,10 +35,7 @@ _MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit wit
 
 
 def deadline_slot(job: Job) -> int:
-    """Return the last slot in which a job should complete, `NO_DEADLINE` without a deadline.
-
-    Deadline utilities state it; for a sigmoid it is the target.
-    """
+    """Return the last slot in which a job should complete: its deadline or a sigmoid's target."""
     utility = job.utility
     if isinstance(utility, Deadline):
         return job.arrival + int(np.floor(utility.by))
@@ -44,11 +45,7 @@ def deadline_slot(job: Job) -> int:
 
 
 class ClusterTotals:
-    """Total resources of the servers that are up.
-
-    There are three columns for every resource that some server limits: the capacity for workers,
-    the capacity for parameter servers, and the capacity for both together.
-    """
+    """Totals of limited resources over the servers that are up: for workers, for PS, for both."""
 
     def __init__(self, cluster: Cluster) -> None:
         capacity = cluster.capacity
@@ -81,9 +78,8 @@ class ClusterTotals:
 class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     """Admit jobs whose deadlines can all be met together, and run them with that share.
 
-    Plans are recomputed when jobs arrive or leave, when servers are lost or restored, and when a
-    plan changes a worker count; each time takes ``O(jobs x slots x levels)``. In between, jobs keep
-    their workers. Workers beyond its plan put a job ahead of it.
+    Plans are recomputed in ``O(jobs x slots x levels)`` when jobs or servers change, or a plan
+    changes a worker count. Workers beyond its plan put a job ahead of it.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -138,15 +134,10 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         self._refresh(view)
-        for job in jobs:
-            refusal = self._try_admitting(view, job)
-            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
+        yield from super()._arrive(view, jobs)
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job's deadline could be met together with the promised ones.
-
-        The job is in the table only during the calculation.
-        """
+        """Return whether the deadline could be met together with the promised ones."""
         del explained  # a refusal always has its reason
         self._refresh(view)
         refusal = self._try_admitting(view, job)
@@ -195,12 +186,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         order = deadline_rows[np.argsort(jobs["deadline"][deadline_rows], kind="stable")]
         last, plan, free = self._horizon(slot, order)
         ends = np.full(len(jobs["left"]), -1, dtype=np.int64)
-        return bool(
-            satisfy(
-                free, order, jobs["demand"], jobs["gains"], jobs["levels"], jobs["left"], last,
-                plan, True, ends,
-            )
-        )  # fmt: skip
+        return bool(satisfy(free, order, self._planned_jobs, last, plan, True, ends))
 
     # ------------------------------------------------------------ the coming slot
 
@@ -214,10 +200,9 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         promised = order[jobs["promised"][order]]
         last, plan, free = self._horizon(slot, promised)
         ends = np.full(len(jobs["left"]), -1, dtype=np.int64)
-        common = (jobs["demand"], jobs["gains"], jobs["levels"])
-        satisfy(free, promised, *common, jobs["left"], last, plan, False, ends)
+        satisfy(free, promised, self._planned_jobs, last, plan, False, ends)
         now = np.full(len(jobs["left"]), -1, dtype=np.int64)
-        allocate_by_return(free, order, *common, jobs["gpus"], jobs["left"], last, ends, plan, now)
+        allocate_by_return(free, order, self._planned_jobs, last, ends, plan, now)
         allocated = now.copy()
         self._changed = False
         yield from self._place_levels(view, order, now)
@@ -264,11 +249,13 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     # ------------------------------------------------------------ rows
 
-    def _horizon(self, slot: int, rows: Integers) -> tuple[Integers, NDArray[np.int16], Integers]:
-        """Return last slots by row, space for plans, and the free capacity.
+    @property
+    def _planned_jobs(self) -> PlannedJobs:
+        names = ("demand", "gains", "levels", "gpus", "left")
+        return PlannedJobs(*(self._rows[name] for name in names))
 
-        Last slots count from ``slot``; plans and free capacity cover the slots up to the latest.
-        """
+    def _horizon(self, slot: int, rows: Integers) -> tuple[Integers, NDArray[np.int16], Integers]:
+        """Return last slots by row counted from ``slot``, space for plans, and free capacity."""
         deadline = self._rows["deadline"]
         last = np.minimum(deadline - slot, self._parameters.slots - 1)
         slots = int(last[rows].max(initial=0)) + 1

@@ -9,8 +9,7 @@ from typing import ClassVar, Self
 from shadowprice.core.events import Decision, Drop, Place, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.policies.baselines.fixed import fixed_workers
-from shadowprice.policies.baselines.parameters import FifoParameters
+from shadowprice.policies.baselines import FifoParameters
 from shadowprice.policies.reactive.base import QueueingPolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
 
@@ -18,19 +17,16 @@ from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapaci
 class FifoPolicy(QueueingPolicy[FifoParameters]):
     """Run jobs in order of arrival, each with a fixed number of workers.
 
-    The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs in the
-    queue. A job that loses a server returns to its position in the queue and keeps its progress.
-    After servers shrank, jobs that the empty cluster can't run wait outside the queue.
-
-    An event costs one placement attempt, plus one for each job that starts, whatever the length of
-    the queue: an arrival behind a blocked head is only queued.
+    The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs. A job
+    that loses a server returns to its position and keeps its progress. After servers shrank, jobs
+    that the empty cluster can't run wait outside the queue. An event costs one placement attempt,
+    plus one for each job that starts.
     """
 
     capabilities: ClassVar = Capabilities(quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
         super().__init__(context, parameters)
-        self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._free_capacity = FreeCapacity(context.cluster)
         self._order: dict[str, int] = {}
         self._queue: deque[tuple[Job, int]] = deque()
@@ -39,7 +35,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._blocked = False
 
     def _target_worker_count(self, job: Job) -> int:
-        return self._workers_of(job)
+        return self._parameters.worker_count(job, self._context.seed)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view
@@ -133,10 +129,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
             yield from self._backfill()
 
     def _backfill(self) -> Iterator[Decision]:
-        """Start those of the next jobs behind the blocked head that fit.
-
-        A job that starts leaves the queue, so the window of ``backfill`` jobs moves on.
-        """
+        """Start those of the next ``backfill`` jobs behind the blocked head that fit."""
         head = self._queue.popleft()
         passed: list[tuple[Job, int]] = []
         while self._queue and len(passed) < self._parameters.backfill:

@@ -15,12 +15,65 @@ from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
-from shadowprice.kernels.reactive.risk_reward import Candidates, appraise
-from shadowprice.policies.baselines.crowd import OpenJobAppraisal
-from shadowprice.policies.baselines.parameters import RrhParameters
+from shadowprice.kernels.order import stable_order
+from shadowprice.kernels.reactive import risk_reward
+from shadowprice.policies.baselines import RrhParameters
 from shadowprice.policies.baselines.ranked import FixedWorkersPolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
 from shadowprice.policies.reactive.worths import UtilityTable
+
+
+class OpenJobAppraisal:
+    """Open jobs of one slot, kept sorted by expiry and by delay for their appraisal.
+
+    Adding a job takes linear time, because nothing is sorted or evaluated again. ``rows`` are those
+    of the open jobs in the table, in order of arrival.
+    """
+
+    def __init__(self, slot: int, jobs: risk_reward.Candidates, rows: Integers) -> None:
+        self.slot = slot
+        self.count = len(rows)
+        size = max(64, 2 * self.count)
+        self._rows = np.zeros(size, dtype=np.int64)
+        self._rows[: self.count] = rows
+        self._made = risk_reward.new_appraisal(size)
+        for position in range(self.count):
+            risk_reward.set_values(position, rows[position], slot, jobs, self._made)
+        for order, values in (
+            (self._made.order, self._made.expiry),
+            (self._made.by_delay, self._made.delay),
+        ):
+            order[: self.count] = stable_order(values[: self.count])
+
+    def add(self, row: int, jobs: risk_reward.Candidates) -> None:
+        """Add the job in a table row to the appraisal."""
+        if self.count == len(self._rows):
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+            larger = risk_reward.new_appraisal(len(self._rows))
+            for new, old in zip(larger, self._made, strict=True):
+                new[: self.count] = old
+            self._made = larger
+        position = self.count
+        self._rows[position] = row
+        risk_reward.set_values(position, row, self.slot, jobs, self._made)
+        risk_reward.insert_position(position, self._made.expiry, self._made.order)
+        risk_reward.insert_position(position, self._made.delay, self._made.by_delay)
+        self.count += 1
+
+    def remove_last(self) -> None:
+        """Remove the job that was added last."""
+        self.count -= 1
+        risk_reward.remove_position(self.count, self._made.order)
+        risk_reward.remove_position(self.count, self._made.by_delay)
+
+    def admission(
+        self, jobs: risk_reward.Candidates, alpha: float, discount: float
+    ) -> tuple[float, float]:
+        """Return the delay cost that the newest job imposes on others, and its wait in slots."""
+        rows = self._rows[: self.count]
+        risk_reward.set_rewards(self.count, rows, jobs, alpha, discount, self._made)
+        cost, wait = risk_reward.admission(self.count - 1, rows, jobs, self._made)
+        return cost, wait
 
 
 class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
@@ -30,9 +83,6 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
     behind it, is above a threshold. Whenever jobs arrive or leave, open jobs are ranked by future
     gain less delay cost, per unit of resources and time. They run in that order while they fit,
     always with the same number of workers, and otherwise pause.
-
-    An arrival takes time linear in the number of jobs (`OpenJobAppraisal`). A slot in which
-    something changed takes ``O(jobs log jobs)``.
     """
 
     capabilities: ClassVar = replace(FixedWorkersPolicy.capabilities, forgets_refused=True)
@@ -49,9 +99,9 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         }
 
     @property
-    def _candidates(self) -> Candidates:
+    def _candidates(self) -> risk_reward.Candidates:
         columns = self._columns
-        return Candidates(
+        return risk_reward.Candidates(
             self._worths.columns, columns["arrival"], columns["slots_left"], columns["share"]
         )
 
@@ -68,19 +118,8 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     # ------------------------------------------------------------ admission
 
-    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        for job in jobs:
-            refusal = self._try_admitting(view, job)
-            if refusal is None:
-                yield Queue(job.name)
-            else:
-                yield Reject(job.name, refusal)
-
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued, and its likely utility.
-
-        The job is in the table only during the appraisal.
-        """
+        """Return whether the job would be queued: it is in the table only during the appraisal."""
         del explained  # a refusal always has its reason
         refusal = self._try_admitting(view, job)
         if refusal is not None:
@@ -151,7 +190,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         self._changed = False
         self._refresh(view)
         alpha, discount = self._parameters.alpha, self._parameters.discount
-        made = appraise(view.slot, rows, self._candidates, alpha, discount)
+        made = risk_reward.appraise(view.slot, rows, self._candidates, alpha, discount)
         yield from self._place_in_order(view, rows[np.argsort(-made.reward, kind="stable")])
 
     def _refresh(self, view: View) -> None:

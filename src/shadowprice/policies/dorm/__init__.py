@@ -1,7 +1,59 @@
 """Dorm: worker counts and placements recomputed by a utilisation-maximising MILP."""
 
-from shadowprice.policies.dorm.parameters import DormParameters
-from shadowprice.policies.registry import PolicyInfo
+from __future__ import annotations
+
+from pydantic import Field
+
+from shadowprice.policies.registry import Parameters, PolicyInfo
+
+
+class DormParameters(Parameters):
+    """Parameters of `dorm`."""
+
+    fairness_loss: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="theta_1: jobs' dominant shares may differ from the fair ones by "
+        "ceil(theta_1 * 2 * resources) in all",
+    )
+    adjustment_overhead: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="theta_2: ceil(theta_2 * running jobs) of the running jobs may be adjusted "
+        "at once",
+    )
+    window: int = Field(
+        default=8, ge=1, description="queued jobs that enter the program, in order of arrival"
+    )
+    adjustable: int = Field(
+        default=8,
+        ge=0,
+        description="running jobs that the program may adjust, those farthest from their fair "
+        "share first; the others stay as they are",
+    )
+    exact_servers: int = Field(
+        default=8,
+        ge=0,
+        description="maximum number of servers that the program places one by one; beyond it, it "
+        "places by groups of equal servers, or by role if there are too many groups, and then "
+        "best fit",
+    )
+    node_limit: int = Field(
+        default=100,
+        ge=1,
+        description="branch-and-bound nodes after which the best solution is taken; a time limit "
+        "would make runs differ",
+    )
+    gap: float = Field(
+        default=1e-2,
+        ge=0,
+        lt=1,
+        description="relative gap of the utilisation to its bound at which a solution counts as "
+        "optimal",
+    )
+
 
 POLICIES = (
     PolicyInfo(

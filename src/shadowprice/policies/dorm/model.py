@@ -67,10 +67,9 @@ class DormSolution:
 
 
 def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolution:
-    """Solve the program, starting from the current placements.
+    """Solve the program from the current placements, which must satisfy the bounds.
 
-    The current placements must satisfy the bounds, and the utilisation is at least theirs. After
-    ``node_limit`` branch-and-bound nodes, the best solution so far is taken.
+    After ``node_limit`` branch-and-bound nodes, the best solution so far is taken.
     """
     current = sum(item.standing_gain for item in instance.items)
     unchanged = DormSolution([None] * len(instance.items), current, optimal=True)
@@ -143,17 +142,16 @@ class _Program:
             targets.append(None if same else (workers, ps))
         return targets, utilisation
 
-    def _add_column(self, cost: float, upper: float) -> int:
-        return self.program.column(cost=cost, upper=upper)
-
     def _add_row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
         columns, values = [column for column, _ in terms], [value for _, value in terms]
         self.program.row(columns, values, lower=lower, upper=upper)
 
     def _add_item(self, at: int) -> _Terms:
         item = self.instance.items[at]
-        keep = None if item.standing is None else self._add_column(item.standing_gain, 1)
-        choices = [self._add_column(float(gain), 1) for gain in item.gain]
+        keep = (
+            None if item.standing is None else self.program.column(cost=item.standing_gain, upper=1)
+        )
+        choices = [self.program.column(cost=float(gain), upper=1) for gain in item.gain]
         picked = [(column, 1.0) for column in choices]
         if keep is None:
             self._add_row(picked, 0, 1)
@@ -177,7 +175,7 @@ class _Program:
         if not max_count:
             return spread
         columns = [
-            (self._add_column(0.0, float(min(maximum[host], max_count))), 1.0) for host in hosts
+            (self.program.column(upper=float(min(maximum[host], max_count))), 1.0) for host in hosts
         ]
         for group, term in zip(hosts.tolist(), columns, strict=True):
             spread[group] = [term]

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.policies.dorm.parameters import DormParameters
+from shadowprice.policies.dorm import DormParameters
 from shadowprice.policies.dorm.recomputation import (
+    DormServerGroups,
+    OpenJob,
     PlacementChanges,
     Recomputation,
     mutable_placement,
 )
-from shadowprice.policies.dorm.shares import DormServerGroups, OpenJob
 from shadowprice.policies.reactive.base import QueueingPolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
+
+_STATISTICS: Final = (
+    "recomputations", "programs", "stopped_at_node_limit", "placed_otherwise", "fell_back",
+    "beyond_fairness",
+)  # fmt: skip
 
 
 class Dorm(QueueingPolicy[DormParameters]):
     """Admit all jobs, and recompute their workers by an MILP when jobs arrive or leave.
 
-    A recomputation takes place at most once a slot, at its start. Running jobs keep at least their
-    minimum of workers until they complete. Changing nothing always satisfies both bounds, because
-    the fairness bound is at least the current loss.
-
-    The program is skipped if every job can have all the workers that it can use. That is the
-    largest utilisation, and fair.
+    Running jobs keep at least their minimum of workers. Changing nothing always satisfies both
+    bounds, because the fairness bound is at least the current loss. The program is skipped if every
+    job can have all the workers that it can use: that is the largest utilisation, and fair.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -45,17 +48,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         self._running: dict[str, OpenJob] = {}
         self._queue: dict[str, OpenJob] = {}
         self._arrivals = 0
-        self._count = dict.fromkeys(
-            (
-                "recomputations",
-                "programs",
-                "stopped_at_node_limit",
-                "placed_otherwise",
-                "fell_back",
-                "beyond_fairness",
-            ),
-            0,
-        )
+        self._count = dict.fromkeys(_STATISTICS, 0)
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, and statistics of the recomputations so far.
@@ -76,13 +69,11 @@ class Dorm(QueueingPolicy[DormParameters]):
 
     def _lose(self, server: int) -> None:
         self._free_capacity.lose(server)
-        self._up[server] = False
-        self._renew()
+        self._regroup(server, up=False)
 
     def _restore(self, server: int) -> None:
         self._free_capacity.restore(server)
-        self._up[server] = True
-        self._renew()
+        self._regroup(server, up=True)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
@@ -129,8 +120,9 @@ class Dorm(QueueingPolicy[DormParameters]):
             self._groups.remove(entry)
             self._free_capacity.release(name)
 
-    def _renew(self) -> None:
+    def _regroup(self, server: int, *, up: bool) -> None:
         """Rebuild the server groups after a server was lost or restored."""
+        self._up[server] = up
         self._groups = DormServerGroups(self._cluster, self._up, self._parameters.exact_servers)
 
     # ---------------------------------------------------------------- recomputation

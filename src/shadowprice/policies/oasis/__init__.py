@@ -1,7 +1,57 @@
 """OASiS: online primal-dual admission with elastic workers and parameter servers."""
 
-from shadowprice.policies.oasis.parameters import OasisParameters
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.registry import PolicyInfo
+
+
+class OasisParameters(PriceParameters):
+    """Parameters of `oasis`."""
+
+    paper_settings: ClassVar[Mapping[str, object]] = {**PriceParameters.paper_settings, "gap": 0.0}
+
+    gap: float = Field(
+        default=1e-3,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="relative gap within which each job's schedule has the largest payoff, proved "
+        "by a bound; 0: exactly the largest, however long the search takes",
+    )
+    chunks: Literal["exact", "literal"] = Field(
+        default="exact",
+        description="exact: the optimum of (27) in worker-slots; literal: whole chunks in every "
+        "slot, as Algorithm 2 is printed",
+    )
+    split: Literal["auto", "half", "none"] = Field(
+        default="auto",
+        description="servers of role `any`: half of them for workers and half for parameter "
+        "servers, or none for parameter servers; auto: none until the first job with parameter "
+        "servers arrives, half from then on (prices=offline knows beforehand)",
+    )
+    worker: GivenPrices | None = Field(
+        default=None, description="worker.L and worker.U.<resource>, for prices=given"
+    )
+    ps: GivenPrices | None = Field(
+        default=None, description="ps.L and ps.U.<resource>, for prices=given"
+    )
+
+    @model_validator(mode="after")
+    def _given(self) -> OasisParameters:
+        if self.prices == "given" and self.worker is None:
+            raise ValueError("prices=given needs worker.L and worker.U.<resource>")
+        if self.prices != "given" and (self.worker or self.ps):
+            raise ValueError("worker.* and ps.* are read with prices=given only; set that too")
+        if self.fixed and self.empty == "admits":
+            raise ValueError("empty=admits lowers L, and prices=fixed:FILE has none")
+        return self
+
 
 POLICIES = (
     PolicyInfo(

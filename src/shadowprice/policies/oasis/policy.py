@@ -1,4 +1,4 @@
-"""Algorithm 1: admit a job when its payoff is positive, and post new prices."""
+"""OASiS: Algorithm 1 on two pools, and the best schedule of a job, problem (27)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
-from shadowprice.core.arrays import Flags
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.job import Job
+from shadowprice.core.job import MICRO, Job
+from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PolicyContext, View
-from shadowprice.policies.oasis.parameters import OasisParameters
-from shadowprice.policies.oasis.planner import ScheduleSearch
-from shadowprice.policies.oasis.quotes import OasisPlanner
-from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
+from shadowprice.core.schedule import Schedule
+from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.kernels.slots.costs import expand_choices, slot_costs
+from shadowprice.kernels.slots.groups import Groups
+from shadowprice.policies.bags.quotes import PricedBag
+from shadowprice.policies.oasis import OasisParameters
+from shadowprice.policies.pricing.admission import (
+    DecisionInputs,
+    PricedAdmission,
+    initial_constants,
+)
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import (
@@ -27,10 +36,210 @@ from shadowprice.policies.pricing.constants import (
     PriceConstants,
     PricePool,
 )
-from shadowprice.policies.pricing.contributions import Contributions
-from shadowprice.policies.pricing.offers import PricedOffer
-from shadowprice.policies.pricing.posted import read_posted_prices
-from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
+from shadowprice.policies.pricing.offers import BoardUse, PricedJob, PricedOffer, ResourceBottleneck
+from shadowprice.policies.pricing.posted import PostedPrices, read_posted_prices
+
+_NEAR_SLOTS = 8
+"""Slots after twice the shortest duration that are searched first; most jobs need no later ones."""
+
+
+class ScheduleSearch:
+    """Searches schedules on two disjoint pools of servers, for workers and for parameter servers.
+
+    With ``literal``, every slot trains whole chunks, as Algorithm 2 is printed. Prices in
+    ``posted`` are added to those of the boards. A schedule is optimal within the relative ``gap``
+    to the largest payoff.
+    """
+
+    def __init__(
+        self,
+        workers: PriceBoard,
+        servers: PriceBoard,
+        slot_seconds: Fraction,
+        *,
+        literal: bool,
+        posted: PostedPrices | None = None,
+        gap: float = 0.0,
+    ) -> None:
+        self.boards = workers, servers
+        self._slot_seconds = float(slot_seconds)
+        self._literal = literal
+        self._gap = gap
+        self.posted = posted
+
+    def follow(self, ledger: LedgerView) -> None:
+        """Update both boards from the ledger."""
+        for board in self.boards:
+            board.follow(ledger)
+
+    def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
+        """Return the job at the current prices; ``remaining`` is in progress units."""
+        if job.bag is not None:
+            return PricedBag(self.boards[0], view, job, remaining)
+        return OasisPricedJob(self, view, job, remaining)
+
+    def costs(self, job: Job, slots: int) -> Floats:
+        """Return COST_t of Algorithm 2, the least cost of each worker count by slot."""
+        return slot_costs(*self._demands(job, slots), job.worker_counts, job.ps_counts)
+
+    def best(
+        self, job: Job, now: int, end: int, remaining: int, factor: float = 1.0
+    ) -> PricedOffer | None:
+        """Return the schedule of largest payoff over slots ``[now, end)``, (27).
+
+        It makes ``remaining`` progress units; None if no schedule does. Every utility is multiplied
+        by ``factor``.
+        """
+        slots = end - now
+        gains, required = self._progress(job, remaining)
+        max_gain = int(gains.max())
+        if slots <= 0 or max_gain <= 0 or max_gain * slots < required:
+            return None
+        utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
+        shortest = -(-required // max_gain)
+        near = 2 * shortest + _NEAR_SLOTS
+        if 2 * near <= slots:
+            offer = self._search(job, now, gains, required, utility[:near])
+            if offer is not None:
+                # Costs are never negative. A completion whose utility alone doesn't exceed this
+                # payoff can't pay more.
+                slots = int(np.count_nonzero(utility > offer.payoff))
+                if slots <= near:
+                    return offer
+        return self._search(job, now, gains, required, utility[:slots])
+
+    def _search(
+        self, job: Job, now: int, gains: Integers, required: int, utility: Floats
+    ) -> PricedOffer | None:
+        """Return the best offer over the first ``len(utility)`` slots."""
+        cost = self.costs(job, len(utility))
+        if self.posted is not None:
+            cost += self.posted.costs(job, now, len(utility))
+        useful = None if gains.all() else np.flatnonzero(gains)
+        if useful is not None:
+            cost = np.ascontiguousarray(cost[:, useful])
+            gains = gains[useful]
+        result = best_schedule(cost, gains, required, utility, gap=self._gap)
+        if not result.feasible:
+            return None
+        choice = result.choice
+        if useful is not None:
+            choice = np.where(choice >= 0, useful[choice], -1)
+        return PricedOffer(
+            completion=now + result.completion,
+            utility=float(utility[result.completion]),
+            cost=result.cost,
+            payoff=result.payoff,
+            choice=choice,
+            bound=result.bound,
+        )
+
+    def schedule(self, job: Job, now: int, offer: PricedOffer) -> Schedule:
+        """Return the placement of an offer's workers and parameter servers, lines 23-38."""
+        (worker_pool, demand, share, ps_pool, ps_demand, ps_share) = self._demands(
+            job, len(offer.choice)
+        )
+        workers, servers = (board.servers for board in self.boards)
+        entries = expand_choices(
+            worker_pool, demand, share, workers, ps_pool, ps_demand, ps_share, servers,
+            job.worker_counts, job.ps_counts, offer.choice,
+        )  # fmt: skip
+        return Schedule.from_arrays(entries[:, 0] + now, *entries[:, 1:].T)
+
+    def _demands(
+        self, job: Job, slots: int
+    ) -> tuple[Groups, Integers, Floats, Groups, Integers, Floats]:
+        board, ps_board = self.boards
+        demand = board.window(slots), job.worker, board.shares(job.worker)
+        if job.ps is None:
+            return *demand, *demand
+        return *demand, ps_board.window(slots), job.ps, ps_board.shares(job.ps)
+
+    def _progress(self, job: Job, remaining: int) -> tuple[Integers, int]:
+        """Return the gain of each choice and the remaining work, in the same unit."""
+        if not self._literal:
+            return job.gains, remaining
+        # Line 24 gives d chunks ceil(d M (tau + 2 e / b)) workers. So n workers train the largest d
+        # that needs no more than n, and the work is a whole number of chunks.
+        # The remaining work can exceed the job's own because plans cover work lost by restarts.
+        chunks = -(-remaining * job.epochs * job.chunks // job.required)
+        if job.gains is job.internal_gains and (job.gains == job.worker_counts).all():
+            per_chunk = job.minibatches * job.step_seconds / self._slot_seconds
+            gains = np.floor(job.worker_counts / per_chunk * (1 + 1e-12))
+        else:
+            gains = np.floor(job.gains / (job.minibatches * MICRO))
+        return gains.astype(np.int64), chunks
+
+
+class OasisPricedJob(PricedJob):
+    """A job on two pools."""
+
+    def __init__(self, planner: ScheduleSearch, view: View, job: Job, remaining: int) -> None:
+        super().__init__(view, job, remaining)
+        self.planner = planner
+
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
+        """Return the offer of largest payoff; None if no schedule completes the work."""
+        work = self.remaining + more
+        return self.planner.best(self.job, self.view.slot, self.view.end, work, factor)
+
+    def schedule(self, offer: PricedOffer) -> Schedule:
+        """Return the placement of an offer's workers and parameter servers."""
+        return self.planner.schedule(self.job, self.view.slot, offer)
+
+    def max_gain(self) -> int:
+        """Return the most progress units that one slot can add."""
+        return int(self.job.gains.max())
+
+    def find_bottleneck(self) -> ResourceBottleneck:
+        """Return the resource with the least free capacity for the job, over both pools."""
+        job, view = self.job, self.view
+        slots = view.end - view.slot
+        workers, servers = self.planner.boards
+        boards = [(workers, False)]
+        if job.ps is not None and job.ps.any():
+            boards.append((servers, True))
+        candidates = [
+            (*board.scarcest(job, ps=ps, ledger=view.ledger, slots=slots), ps)
+            for board, ps in boards
+        ]
+        # Parameter servers are needed in proportion: compare the workers that each pool allows.
+        per_worker = float(job.ps_counts[-1] / job.worker_counts[-1]) if job.ps is not None else 1.0
+        column, room, ps = min(
+            candidates, key=lambda candidate: candidate[1] / (per_worker if candidate[2] else 1.0)
+        )
+        return ResourceBottleneck(
+            view.cluster.resources[column],
+            "parameter-server servers" if ps else "worker servers",
+            "parameter servers" if ps else "workers",
+            room,
+        )
+
+    def uses(self, schedule: Schedule) -> list[BoardUse]:
+        """Return what a schedule takes from the two boards."""
+        workers, servers = self.planner.boards
+        uses = [BoardUse(" of worker servers", workers, schedule.workers, self.job.worker)]
+        if self.job.ps is not None:
+            label = " of parameter-server servers"
+            uses.append(BoardUse(label, servers, schedule.ps, self.job.ps))
+        return uses
+
+    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
+        """Return the pool's resource that contributes most to a schedule's cost, and its cost."""
+        if self.planner.posted is None:
+            return super().most_expensive(schedule)
+        column, paid = self.planner.posted.most_expensive(self.job, schedule)
+        return f"{self.view.cluster.resources[column]}, at posted prices", paid
+
+    def slot_costs(self, schedule: Schedule) -> Floats:
+        """Return a schedule's cost in each of its active slots."""
+        if self.planner.posted is None:
+            return super().slot_costs(schedule)
+        active = schedule.active_slots
+        first = int(active[0])
+        costs = self.planner.posted.costs(self.job, first, int(active[-1]) - first + 1)
+        workers = schedule.totals()[0]
+        return costs[active - first, np.searchsorted(self.job.worker_counts, workers)]
 
 
 class OasisPolicy(PricedAdmission):
@@ -89,10 +298,7 @@ class OasisPolicy(PricedAdmission):
         return self._gap == 0 and not self._literal
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """Divide the servers before the first job with parameter servers is decided.
-
-        If prices are learnt, only promised jobs divide them (`_divide_for`).
-        """
+        """Divide the servers before the first job with PS, unless prices are learnt."""
         if self._parameters.prices == "online":
             return
         if self._undivided and any(job.ps is not None for job in jobs):
@@ -104,31 +310,26 @@ class OasisPolicy(PricedAdmission):
         """Inputs of decisions besides reservations: constants, and whether pools are halved."""
         return DecisionInputs([board.constants for board in self._planner.boards], self._halved)
 
-    def _shortfall(self, view: View, job: Job, offer: PricedOffer | None) -> Shortfall | None:
+    def _payoff_bound(self, job: Job, offer: PricedOffer | None) -> float | None:
         if self._posted is not None or job.bag is not None:
             return None
-        value = float(job.utility.values(np.array([view.slot - job.arrival]))[0])
-        if offer is None:
-            return Shortfall(value, -math.inf)
-        return None if offer.bound is None else Shortfall(value, offer.bound)
+        return -math.inf if offer is None else offer.bound
 
     @contextmanager
-    def as_if_learnt(
-        self, view: View, job: Job, again: tuple[int, Contributions] | None = None
-    ) -> Iterator[None]:
+    def as_if_learnt(self, view: View, job: Job) -> Iterator[None]:
         """Post the prices that a job would meet on arrival, and divide the servers as it would."""
         before = self._planner, self._learners, self._undivided, self._halved
         self._divide_for(view, job)
         try:
-            with super().as_if_learnt(view, job, again):
+            with super().as_if_learnt(view, job):
                 yield
         finally:
             self._planner, self._learners, self._undivided, self._halved = before
 
-    def learn(self, view: View, job: Job, again: tuple[int, Contributions] | None = None) -> None:
+    def learn(self, view: View, job: Job) -> None:
         """Learn prices from a promised job, and keep the servers divided as its plan is."""
         self._divide_for(view, job)
-        super().learn(view, job, again)
+        super().learn(view, job)
 
     def _take_back(self, view: View, name: str) -> None:
         super()._take_back(view, name)
@@ -156,10 +357,7 @@ class OasisPolicy(PricedAdmission):
             self._divide()
 
     def _divide(self) -> None:
-        """Give half of the `any` servers to parameter servers.
-
-        Processes that run on these servers continue, but the servers get no new workers.
-        """
+        """Give half of the `any` servers to parameter servers; processes there continue."""
         self._halved, self._undivided = True, False
         self._follow(self._cluster)
 
@@ -169,9 +367,7 @@ class OasisPolicy(PricedAdmission):
             learner.moved(PricePool.of(cluster, servers), StandaloneValue(cluster, *members))
             for learner, servers in zip(self._learners, members, strict=True)
         ]
-        constants = [board.constants for board in self._planner.boards]
-        if self._parameters.prices == "online":
-            constants = [self._parameters.scaled(learner.constants()) for learner in learners]
+        constants = self._constants_in_force(learners)
         self._learners = tuple(learners)
         self._planner = self._build_planner(cluster, learners, constants)
 
@@ -180,12 +376,12 @@ class OasisPolicy(PricedAdmission):
         cluster: Cluster,
         learners: Sequence[ConstantsLearner],
         constants: Sequence[PriceConstants],
-    ) -> OasisPlanner:
+    ) -> ScheduleSearch:
         workers, servers = (
             PriceBoard(cluster, learner.pool, constant, cluster.horizon)
             for learner, constant in zip(learners, constants, strict=True)
         )
-        planner = ScheduleSearch(
+        return ScheduleSearch(
             workers,
             servers,
             cluster.slot_seconds,
@@ -193,7 +389,6 @@ class OasisPolicy(PricedAdmission):
             posted=self._posted,
             gap=self._gap,
         )
-        return OasisPlanner(planner)
 
     def _alone(self) -> StandaloneValue:
         return StandaloneValue(self._cluster, *server_pools(self._cluster, halved=self._halved))

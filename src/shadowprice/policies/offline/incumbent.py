@@ -1,13 +1,102 @@
-"""The best schedules found so far for problem (1)."""
+"""The best schedules found so far for problem (1), and their packing on servers.
+
+Packing is exact and in integers: a fast heuristic first, and a feasibility program if it fails.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from shadowprice.core.arrays import Integers
+from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.offline.packing import EqualItems, SlotServers, build_items, pack
-from shadowprice.policies.offline.problem import JobRequest, OfflineSolution, Problem
+from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.offline.problem import (
+    EqualItems,
+    JobRequest,
+    OfflineSolution,
+    Problem,
+    SlotServers,
+)
+from shadowprice.policies.placements import fit_counts
+
+
+def build_items(owner: int, job: Job, workers: int) -> list[EqualItems]:
+    """Return the items of a job with this number of workers."""
+    items = [EqualItems(owner, True, workers, job.worker)]
+    if job.ps is not None and job.ps_needed(workers):
+        items.append(EqualItems(owner, False, job.ps_needed(workers), job.ps))
+    return items
+
+
+def pack(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
+    """Return the number of each kind of items on each server; None if they don't fit."""
+    if not items:
+        return []
+    return _first_fit(machines, items) or _exact(machines, items)
+
+
+def _first_fit(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
+    """Place the largest items first, each kind on the tightest or on the emptiest servers."""
+    total = np.maximum(machines.free.sum(axis=0).astype(np.float64), 1.0)
+    weight = [float((item.demand / total).max()) for item in items]
+    order = sorted(range(len(items)), key=lambda index: -weight[index])
+    for descending in (False, True):
+        free = machines.free.copy()
+        packed = [np.zeros(len(free), dtype=np.int64) for _ in items]
+        for index in order:
+            item, remaining = items[index], items[index].count
+            room = fit_counts(free, item.demand, machines.hosts(item))
+            for server in np.argsort(-room if descending else room, kind="stable").tolist():
+                count = min(remaining, int(room[server]))
+                if count:
+                    packed[index][server] = count
+                    free[server] -= count * item.demand
+                    remaining -= count
+            if remaining:
+                break
+        else:
+            return packed
+    return None
+
+
+def _exact(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
+    """Solve a feasibility program and check its result in integers."""
+    program = LinearProgram()
+    columns = []
+    for item in items:
+        fits = machines.fit_counts(item)
+        if int(fits.sum()) < item.count:
+            return None
+        row = [program.column(upper=min(int(limit), item.count)) for limit in fits]
+        program.row(row, [1.0] * len(row), lower=item.count, upper=item.count)
+        columns.append(row)
+    servers, resources = machines.free.shape
+    for server in range(servers):
+        for r in range(resources):
+            demands = [int(item.demand[r]) for item in items]
+            capacity = int(machines.free[server, r])
+            if (
+                sum(amount * item.count for amount, item in zip(demands, items, strict=True))
+                > capacity
+            ):
+                divisor = int(np.gcd.reduce([amount for amount in demands if amount]))
+                program.row(
+                    [row[server] for row, amount in zip(columns, demands, strict=True) if amount],
+                    [amount // divisor for amount in demands if amount],
+                    upper=capacity // divisor,
+                )
+    result = program.solve()
+    if not result.feasible:
+        return None
+    packed = [np.rint(result.values[row]).astype(np.int64) for row in columns]
+    used = sum(
+        (counts[:, None] * item.demand for counts, item in zip(packed, items, strict=True)),
+        start=np.zeros_like(machines.free),
+    )
+    return packed if bool((used <= machines.free).all()) else None
 
 
 class Incumbent:
@@ -21,8 +110,7 @@ class Incumbent:
     def offer(self, workers: Integers) -> set[int]:
         """Try totals; return the slots in which they can't be packed.
 
-        If there are such slots, jobs are placed by utility per work, each as planned or else as
-        early as free capacity allows. So any totals give feasible schedules.
+        Then jobs are placed by utility per work, each as planned or else as early as possible.
         """
         problem = self._problem
         entries: dict[int, list[tuple[int, int, int, int]]] = {}

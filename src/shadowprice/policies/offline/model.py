@@ -1,8 +1,9 @@
-"""The program of problem (1), and the inequalities known for its slots."""
+"""The program of problem (1): totals of slots, their servers, and inequalities for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -10,10 +11,299 @@ import numpy as np
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Floats, Integers
-from shadowprice.policies.milp import LinearProgram
-from shadowprice.policies.offline.cuts import Cut, CutPool, pools
+from shadowprice.core.time_limit import Deadline
+from shadowprice.kernels.reactive.server_patterns import best_pattern
+from shadowprice.policies.milp import IncrementalProgram, LinearProgram, Terms
 from shadowprice.policies.offline.problem import JobRequest, Problem
-from shadowprice.policies.offline.rows import Terms, Totals, add_limit, add_servers, add_totals
+from shadowprice.policies.placements import fit_counts
+
+PRECISION: Final = 1000
+"""Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""
+
+MAX_NODES: Final = 200_000
+
+MIN_VIOLATION_SHARE: Final = 0.5
+"""A valid inequality is added if it has this share of the violation of the relaxed one."""
+
+MAX_COUNT: Final = 1 << 20
+"""Count for a server that carries any number of an item; no job has this many workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutItem:
+    """Workers, or parameter servers, of one job."""
+
+    owner: int
+    is_worker: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``weights . totals <= limit`` over the items of a pool."""
+
+    weights: Integers
+    limit: int
+
+    def terms(self, by_item: Iterable[Terms]) -> Terms:
+        """Return the left side, given each item as a sum of columns."""
+        return [
+            (column, count * int(weight))
+            for weight, terms in zip(self.weights, by_item, strict=True)
+            for column, count in terms
+            if weight
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _EqualServers:
+    """Equal servers: the demands of items, the capacity of one, its maximum of each item."""
+
+    demand: Integers
+    capacity: Integers
+    most: Integers
+    count: int
+
+    def best(self, weights: Integers) -> tuple[Integers, int, int]:
+        """Return a pattern, its weight, and an upper bound on the weight of every pattern."""
+        pattern = np.zeros(len(weights), dtype=np.int64)
+        value, bound = best_pattern(
+            weights, self.demand, self.capacity, self.most, MAX_NODES, pattern
+        )
+        return pattern, value, bound
+
+
+class CutPool:
+    """Items that share servers, and the inequalities found for them.
+
+    For any weights ``w >= 0``
+
+        w . totals <= largest w . pattern that the servers carry,
+
+    and these inequalities alone define the convex hull of the feasible totals. Given totals, the
+    most violated inequality is found by row generation over patterns. An inequality holds in every
+    slot with the same servers. A pool has the items of one role, or of both if a server may carry
+    both.
+    """
+
+    def __init__(self, items: list[CutItem], sources: Sequence[_EqualServers]) -> None:
+        self.items = items
+        self.cuts: list[Cut] = []
+        self._sources = sources
+        self._patterns: list[list[Integers]] = [[] for _ in sources]
+        # The most violated inequality: w . totals - sum of count * top, with w . pattern <= top.
+        program = LinearProgram()
+        self._weights = [program.column(upper=1.0, integer=False) for _ in items]
+        self._tops = [
+            program.column(cost=-float(source.count), integer=False) for source in sources
+        ]
+        self._program = IncrementalProgram(program, Deadline.never(), relaxed=True)
+
+    def separate(self, totals: Floats, tolerance: float = 1e-4) -> Cut | None:
+        """Return an inequality that totals violate; None if they are in the convex hull."""
+        if not self._sources or float(totals.max(initial=0.0)) <= tolerance:
+            return None
+        best: Cut | None = None
+        self._program.set_costs(self._weights, totals.tolist())
+        while True:
+            result = self._program.solve()
+            if result.objective <= tolerance:
+                return best
+            weights, tops = result.values[self._weights], result.values[self._tops]
+            integers = np.rint(weights * PRECISION).astype(np.int64)
+            limit, found_pattern = 0, False
+            for index, source in enumerate(self._sources):
+                pattern, value, bound = source.best(integers)
+                limit += source.count * bound
+                if value / PRECISION > tops[index] + 1e-7 and not any(
+                    np.array_equal(pattern, known) for known in self._patterns[index]
+                ):
+                    self._add_pattern(index, pattern)
+                    found_pattern = True
+            excess = float(integers @ totals) - limit
+            if excess > tolerance * PRECISION:
+                best = Cut(integers, limit)
+            if not found_pattern or excess > PRECISION * max(
+                tolerance, MIN_VIOLATION_SHARE * result.objective
+            ):
+                if best is not None:
+                    self.cuts.append(best)
+                return best
+
+    def _add_pattern(self, index: int, pattern: Integers) -> None:
+        self._patterns[index].append(pattern)
+        used = np.flatnonzero(pattern).tolist()
+        columns = [*(self._weights[item] for item in used), self._tops[index]]
+        self._program.row(columns, [*(float(pattern[item]) for item in used), -1.0], upper=0.0)
+
+
+def pools(problem: Problem, slot: int) -> list[CutPool]:
+    """Return the pools of a slot: one per role, or one for both."""
+    requests = [(index, one.job) for index, one in enumerate(problem.requests) if one.completions]
+    workers = [CutItem(index, True) for index, _ in requests]
+    ps = [CutItem(index, False) for index, job in requests if job.ps is not None]
+    groups = [workers, ps] if problem.separate else [workers + ps]
+    return [CutPool(items, _equal_servers(problem, slot, items)) for items in groups if items]
+
+
+def _equal_servers(problem: Problem, slot: int, items: list[CutItem]) -> list[_EqualServers]:
+    """Return the servers that may carry any of the items, by capacity and role."""
+    free = problem.free[slot]
+    limited = (free < UNLIMITED).all(axis=0)
+    demands = []
+    for item in items:
+        job = problem.requests[item.owner].job
+        demand = job.worker if item.is_worker else job.ps
+        assert demand is not None
+        demands.append(demand)
+    limits = np.array(
+        [
+            fit_counts(free, demand, problem.hosts_workers if item.is_worker else problem.hosts_ps)
+            for item, demand in zip(items, demands, strict=True)
+        ]
+    ).T
+    limits = np.minimum(limits, MAX_COUNT)
+    demand = np.ascontiguousarray(np.array(demands)[:, limited])
+    rows = np.concatenate((free[:, limited], limits), axis=1)
+    kinds, counts = np.unique(rows, axis=0, return_counts=True)
+    width = int(limited.sum())
+    return [
+        _EqualServers(
+            demand,
+            np.ascontiguousarray(np.maximum(row[:width], 0)),
+            np.ascontiguousarray(row[width:]),
+            int(count),
+        )
+        for row, count in zip(kinds, counts, strict=True)
+        if row[width:].any()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A job's workers and parameter servers in one slot, as sums of columns."""
+
+    workers: Terms
+    ps: Terms
+    gains: Terms
+    maximum: int  # upper limit of the sum of the columns of `workers`
+
+
+def add_totals(
+    program: LinearProgram, problem: Problem, slot: int, request: JobRequest
+) -> Totals | None:
+    """Add columns for the totals of a job in a slot; None if it can't run there even alone."""
+    job, free = request.job, problem.free[slot]
+    workers = int(fit_counts(free, job.worker, problem.hosts_workers).sum())
+    ps = 0 if job.ps is None else int(fit_counts(free, job.ps, problem.hosts_ps).sum())
+    add = _add_number if request.linear else _add_choices
+    return add(program, request, workers, ps)
+
+
+def _add_number(
+    program: LinearProgram, request: JobRequest, workers: int, ps: int
+) -> Totals | None:
+    """Add one integer for the workers and one for the parameter servers."""
+    job = request.job
+    maximum = min(job.max_workers, request.required, workers)
+    if job.ps is not None:
+        maximum = min(maximum, ps * job.ps_bandwidth // job.worker_bandwidth)
+    if maximum <= 0:
+        return None
+    n = program.column(upper=maximum)
+    if job.ps is None:
+        return Totals([(n, 1)], [], [(n, 1)], maximum)
+    # (6): z B >= n b; (7) follows, as b <= B. Its integral points (z, n) lie below the rows.
+    z = program.column(upper=job.ps_needed(maximum))
+    corners = _upper_hull(
+        [
+            (count, min(maximum, count * job.ps_bandwidth // job.worker_bandwidth))
+            for count in range(job.ps_needed(maximum) + 1)
+        ]
+    )
+    for (z0, n0), (z1, n1) in pairwise(corners):
+        add_limit(program, [(n, z1 - z0), (z, n0 - n1)], (z1 - z0) * n0 - (n1 - n0) * z0)
+    if len(corners) <= job.ps_needed(maximum):  # an integral point below the rows breaks (6)
+        program.row([z, n], [1.0, -job.worker_bandwidth / job.ps_bandwidth], lower=0)
+    return Totals([(n, 1)], [(z, 1)], [(n, 1)], maximum)
+
+
+def _upper_hull(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the corners of the least concave function above points of ascending x."""
+    corners: list[tuple[int, int]] = []
+    for x, y in points:
+        while len(corners) > 1:
+            (x0, y0), (x1, y1) = corners[-2:]
+            if (y1 - y0) * (x - x0) > (y - y0) * (x1 - x0):
+                break
+            corners.pop()
+        corners.append((x, y))
+    return corners
+
+
+def _add_choices(
+    program: LinearProgram, request: JobRequest, workers: int, ps: int
+) -> Totals | None:
+    """Add a binary for every allowed number of workers, of which at most one may be 1."""
+    job = request.job
+    totals = Totals([], [], [], 1)
+    for count, needed, gain in zip(
+        job.worker_counts.tolist(), job.ps_counts.tolist(), job.gains.tolist(), strict=True
+    ):
+        if count > workers or needed > ps:
+            continue
+        column = program.column(upper=1)
+        totals.workers.append((column, count))
+        totals.gains.append((column, gain))
+        if needed:
+            totals.ps.append((column, needed))
+    return totals if totals.workers else None
+
+
+def add_servers(
+    program: LinearProgram, problem: Problem, slot: int, users: Iterable[tuple[int, Totals]]
+) -> None:
+    """Place totals on the servers of a slot, one by one: (4) and (5)."""
+    free = problem.free[slot]
+    on_server: dict[tuple[int, int], Terms] = {}
+    for index, totals in users:
+        job = problem.requests[index].job
+        kinds = [(totals.workers, job.worker, problem.hosts_workers)]
+        if job.ps is not None:
+            kinds.append((totals.ps, job.ps, problem.hosts_ps))
+        for terms, demand, hosts in kinds:
+            fits = fit_counts(free, demand, hosts)
+            hosting = [int(server) for server in np.flatnonzero(fits)]
+            columns = [program.column(upper=int(fits[server])) for server in hosting]
+            program.row(
+                [*columns, *(column for column, _ in terms)],
+                [*[1.0] * len(columns), *(-float(count) for _, count in terms)],
+                lower=0,
+                upper=0,
+            )
+            for server, column in zip(hosting, columns, strict=True):
+                for r in np.flatnonzero(demand).tolist():
+                    on_server.setdefault((server, r), []).append((column, int(demand[r])))
+    for (server, r), terms in on_server.items():
+        if free[server, r] < UNLIMITED:
+            add_limit(program, terms, int(free[server, r]))
+
+
+def add_limit(program: LinearProgram, terms: Terms, limit: int) -> None:
+    """Add ``sum of terms <= limit``."""
+    if terms:
+        columns, values, upper = reduced(terms, limit)
+        program.row(columns, values, upper=upper)
+
+
+def reduced(terms: Terms, limit: int) -> tuple[list[int], list[float], float]:
+    """Divide ``sum of terms <= limit`` by its common divisor, and return it as a row.
+
+    With small integers the solver's tolerances can't hide an overbooking.
+    """
+    divisor = int(np.gcd.reduce([amount for _, amount in terms]))
+    values = [float(amount // divisor) for _, amount in terms]
+    return [column for column, _ in terms], values, float(limit // divisor)
+
 
 MAX_COEFFICIENT_BITS: Final = 10
 """Bits to which the coefficients of progress rows are scaled down.

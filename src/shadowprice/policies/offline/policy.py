@@ -8,21 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from shadowprice.core import events
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import (
-    CapacityChanged,
-    Commit,
-    Decision,
-    Drop,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    JobsDisplaced,
-    PolicyEvent,
-    Reject,
-    ServerBack,
-    ServerLost,
-)
+from shadowprice.core.events import Commit, Decision, Drop, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.potential import planned_progress
@@ -30,7 +18,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.time_limit import Clock
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.offline.parameters import OptimumParameters
+from shadowprice.policies.offline import OptimumParameters
 from shadowprice.policies.offline.problem import (
     OfflineSolution,
     Problem,
@@ -118,19 +106,25 @@ class Optimum:
                 self._jobs[name] = state.job
         self._answered.update(view.open_jobs)
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
         match event:
-            case JobsArrived(_, jobs):
+            case events.JobsArrived(_, jobs):
                 for job in jobs:
                     self._answered.add(job.name)
                     yield self._answer(job, NOT_IN_OPTIMUM)
-            case JobsDisplaced(_, names, server):
+            case events.JobsDisplaced(_, names, server):
                 given_up = LOST_AND_NOT_WORTH_IT if server is not None else REMAINDER_NOT_WORTH_IT
                 yield from self._replan(
                     view, names, TIMESPAN_OVER if view.end <= view.slot else given_up
                 )
-            case ServerLost() | ServerBack() | JobCancelled() | CapacityChanged() | JobRevised():
+            case (
+                events.ServerLost()
+                | events.ServerBack()
+                | events.JobCancelled()
+                | events.CapacityChanged()
+                | events.JobRevised()
+            ):
                 # The free capacity differs from the planned one: replan future jobs.
                 yield from self._replan(view, (), LOST_AND_NOT_WORTH_IT)
 
@@ -203,13 +197,9 @@ class Optimum:
 
     def _check_size(self, decisions: int) -> None:
         if decisions > self._parameters.max_decisions:
-            raise InputError(
-                Fault(
-                    "policy optimum",
-                    f"{decisions} pairs of a job and a slot are too many to solve exactly",
-                    "give fewer jobs or an earlier --until, or raise --set max_decisions",
-                )
-            )
+            message = f"{decisions} pairs of a job and a slot are too many to solve exactly"
+            hint = "give fewer jobs or an earlier --until, or raise --set max_decisions"
+            raise InputError(Fault("policy optimum", message, hint))
 
 
 def _remaining_work(view: View, name: str) -> int | None:

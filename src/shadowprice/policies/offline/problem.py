@@ -13,8 +13,35 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.offline.packing import SlotServers
+from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.alone import StandaloneValue
+
+
+@dataclass(frozen=True, slots=True)
+class EqualItems:
+    """Equal items to be packed: workers, or parameter servers, of one job."""
+
+    owner: int  # position of the job
+    is_worker: bool
+    count: int
+    demand: Integers  # of one item
+
+
+@dataclass(frozen=True, slots=True)
+class SlotServers:
+    """The servers of one slot, with their free capacity."""
+
+    free: Integers
+    hosts_workers: Flags
+    hosts_ps: Flags
+
+    def hosts(self, items: EqualItems) -> Flags:
+        """Return which servers may carry the items."""
+        return self.hosts_workers if items.is_worker else self.hosts_ps
+
+    def fit_counts(self, items: EqualItems) -> Integers:
+        """Return how many of the items fit on each server alone."""
+        return fit_counts(self.free, items.demand, self.hosts(items))
 
 
 @dataclass(frozen=True)
@@ -90,11 +117,7 @@ class OfflineSolution:
 
 
 def full_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> Problem:
-    """Build problem (1) for a job set, on servers that are up and empty.
-
-    ``until`` is the end of the timespan T; None includes every slot in which a job can gain
-    utility.
-    """
+    """Build problem (1) for a job set on empty servers; ``until`` is T, None for no end."""
     start = min(job.arrival for job in jobs)
     ends = utility_end_slots(cluster, jobs, until)
     slots = max(0, max(ends) - start)
@@ -111,11 +134,9 @@ def utility_end_slots(
     begin: int = 0,
     remaining: Sequence[int | None] | None = None,
 ) -> list[int]:
-    """Return the first slot that is useless for each job.
+    """Return the first useless slot of each job: T, the end of its utility, or `finish_bound`.
 
-    That is the earliest of T, the slot in which its utility becomes 0, and `finish_bound`. All
-    servers are free from slot ``begin`` on. ``remaining`` has the progress units that each job
-    still has to make; None for all.
+    All servers are free from ``begin`` on. ``remaining`` are progress units; None for all.
     """
     done = finish_bound(cluster, jobs, begin=begin, remaining=remaining)
     ends = []
@@ -159,11 +180,9 @@ def finish_bound(
 
 
 def build_request(job: Job, start: int, end: int, required: int | None = None) -> JobRequest:
-    """Build a job's request to a problem that begins in slot ``start``.
+    """Build a job's request to a problem that begins in ``start``; it may run before ``end``.
 
-    The job may run from its arrival on, before slot ``end``. ``required`` are the progress units
-    still to make; None for all. Raises `InputError` if the job has two rates, which problem (1)
-    can't express.
+    Raises `InputError` if the job has two rates, which problem (1) can't express.
     """
     if job.two_rates:
         hint = "leave out internal_bandwidth, or use another policy"

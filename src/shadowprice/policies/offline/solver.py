@@ -8,8 +8,8 @@ job i in slot t. Two families of rows replace the completion constraint (8), for
 
 The second holds for every prefix, which tightens the relaxation. At first a slot's servers are one
 pool: for each resource the sum of demands may not exceed the sum of capacities. The inequalities of
-`offline.cuts` add that servers are integral, and those of `offline.rows` that the parameter servers
-of a job are. Equal servers introduce no symmetry.
+`CutPool` add that servers are integral, and those of `add_totals` that the parameter
+servers of a job are. Equal servers introduce no symmetry.
 
 Only the completion slots are branched on (`CompletionSearch`). Numbers of workers follow by a small
 program once all completion slots are fixed; it orders equal slots, which can be exchanged. If its
@@ -30,9 +30,8 @@ from shadowprice.core.arrays import Floats
 from shadowprice.core.time_limit import Clock, Deadline
 from shadowprice.policies.milp import INFINITY, IncrementalProgram
 from shadowprice.policies.offline.incumbent import Incumbent
-from shadowprice.policies.offline.model import Model, SlotKnowledge
+from shadowprice.policies.offline.model import Model, SlotKnowledge, reduced
 from shadowprice.policies.offline.problem import OfflineSolution, Problem
-from shadowprice.policies.offline.rows import reduced
 
 INTEGRALITY_TOLERANCE: Final = 1e-6
 """Distance from an integer below which a share of a completion counts as integral."""
@@ -47,11 +46,7 @@ VIOLATED: Final = 1e-4
 def solve(
     problem: Problem, *, time_limit: float = INFINITY, clock: Clock = Clock.WALL, gap: float = 1e-6
 ) -> OfflineSolution:
-    """Solve problem (1).
-
-    The best schedules so far are returned after ``time_limit`` seconds, or when their relative
-    distance to the bound is at most ``gap``.
-    """
+    """Solve problem (1) until the relative ``gap`` to the bound, or the time limit in seconds."""
     deadline = Deadline.after(time_limit, clock)
     best = Incumbent(problem)
     if not any(request.completions for request in problem.requests):
@@ -140,10 +135,7 @@ class CompletionSearch:
         return self._best.utility >= bound - self._gap * abs(bound) - 1e-7
 
     def _explore(self, windows: _Windows, bound: float) -> tuple[float, list[_Windows]] | None:
-        """Solve a node; return its bound and children, the more promising first, or None.
-
-        If time is up, the node is its own child.
-        """
+        """Solve a node; return its bound and children (itself if time is up), or None."""
         self._enter(windows)
         while True:
             result = self._relaxation.solve()
@@ -253,8 +245,7 @@ class CompletionSearch:
     def _delay(self, completions: dict[int, int]) -> dict[int, int]:
         """Delay completions, the least loss first; their utility remains above the best known.
 
-        If the later slots are impossible, all earlier ones are excluded with them: many differ by
-        next to no utility. Otherwise the best schedules improve, and the next delay is shorter.
+        If the later slots are impossible, all earlier ones are excluded with them.
         """
         delayed = dict(completions)
         utilities = {job: dict(self._problem.requests[job].completions) for job in delayed}
@@ -273,10 +264,7 @@ class CompletionSearch:
             spare -= loss
 
     def _is_impossible(self, completions: dict[int, int]) -> bool:
-        """Return whether no schedules complete jobs by given slots; offer them if there are any.
-
-        It is also false if that remains undecided.
-        """
+        """Return whether none complete jobs by given slots, if proved; offer those that do."""
         requests = tuple(
             replace(
                 request,

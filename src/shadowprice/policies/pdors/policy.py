@@ -1,24 +1,366 @@
-"""PD-ORS's Algorithm 1 on one pool of servers."""
+"""PD-ORS's Algorithm 1 on one pool of servers, and the best schedule: Algorithms 2-4."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
+from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext
-from shadowprice.policies.pdors.parameters import THEOREM, PdorsParameters
-from shadowprice.policies.pdors.planner import PdorsPlanner, PdorsPricedJob
+from shadowprice.core.ledger import LedgerView
+from shadowprice.core.policy import PolicyContext, View
+from shadowprice.core.schedule import Schedule
+from shadowprice.kernels.horizon.search import best_schedule
+from shadowprice.kernels.slots import placement
+from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices
+from shadowprice.kernels.slots.costs import slot_costs
+from shadowprice.kernels.slots.rounding import mix
+from shadowprice.kernels.slots.states import slot_states
+from shadowprice.policies.bags.quotes import PricedBag
+from shadowprice.policies.pdors import THEOREM, PdorsParameters
 from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import ConstantsLearner, LowerConstant, PricePool
-from shadowprice.policies.pricing.offers import PricedJob
+from shadowprice.policies.pricing.offers import (
+    BoardUse,
+    PricedJob,
+    PricedOffer,
+    ResourceBottleneck,
+    TooExpensiveProof,
+)
+
+_NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
+"""Empty masks, with which `slot_states` lets every machine host both roles."""
+
+_CLEAR_EXCESS: Final = 1e-6  # of cost over utility, relative: rounding errors can't explain it
+
+METHODS = {"randomised": placement.RANDOMISED, "exact": placement.EXACT, "greedy": placement.GREEDY}
+
+
+@dataclass(frozen=True, eq=False)
+class SlotChoices:
+    """Cost of every number of workers in every distinct state of a window, at either rate.
+
+    A choice is an external placement of a number of workers, or one on a single machine.
+    """
+
+    state_of: Integers  # of each slot
+    slots: Slots  # prices and demands on each machine; a row per state
+    streams: NDArray[np.uint64]  # random stream of each state
+    cost: Floats
+    """A row per state; columns are the external choices, then the internal ones. A choice that is
+    infeasible, or worse than another, costs inf."""
+    machine: Integers  # by state and internal choice
+    relaxed: Floats  # lower bounds by state and external choice, from the relaxation of (3.22)
+    rounds: Integers
+    """Rounds of rounding by state and external choice, or a code for placements without rounding
+    (`kernels.slots.placement`)."""
+
+
+class PdorsPlanner:
+    """Searches schedules on one pool of servers that carry workers and parameter servers.
+
+    ``board`` covers all servers; ``seed`` seeds the rounding.
+    """
+
+    def __init__(
+        self, board: PriceBoard, cluster: Cluster, parameters: PdorsParameters, seed: int
+    ) -> None:
+        self.board = board
+        self._cluster = cluster
+        self._parameters = parameters
+        self._method = METHODS[parameters.placement]
+        self._stream = np.uint64(mix(np.uint64(0), seed % 2**63))
+        # A resource that no server limits can't bind.
+        self._limited = (cluster.capacity < UNLIMITED).any(axis=0)
+        self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
+        both = self._hosts.all(axis=0)
+        self._distinct_capacities = np.unique(cluster.capacity[both], axis=0)
+        self._worker_board: PriceBoard | None = None
+
+    @property
+    def boards(self) -> Sequence[PriceBoard]:
+        """The board of the single pool."""
+        return (self.board,)
+
+    def follow(self, ledger: LedgerView) -> None:
+        """Update the board from the ledger."""
+        self.board.follow(ledger)
+
+    def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
+        """Return the priced job; ``remaining`` is in progress units."""
+        if job.bag is not None:
+            return PricedBag(self._board_for_workers(view.ledger), view, job, remaining)
+        return PdorsPricedJob(self, view, job, remaining)
+
+    def _board_for_workers(self, ledger: LedgerView) -> PriceBoard:
+        """Return a board of the servers that host workers, at the prices of all servers."""
+        if self._hosts[0].all():
+            return self.board
+        if self._worker_board is None or self._worker_board.constants is not self.board.constants:
+            pool = replace(self.board.pool, members=self._hosts[0])
+            self._worker_board = PriceBoard(
+                self._cluster, pool, self.board.constants, self._cluster.horizon
+            )
+        self._worker_board.follow(ledger)
+        return self._worker_board
+
+    def choices(self, job: Job, view: View) -> SlotChoices:
+        """Compute the cost of every number of workers in every usable slot: Algorithm 4.
+
+        Random draws depend only on the seed, the job's name and the slot.
+        """
+        groups = self.board.window(view.end - view.slot)
+        ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+        demanded = np.flatnonzero(((job.worker > 0) | (ps > 0)) & self._limited)
+        hosts = self._hosts & (view.ledger.capacity > 0).any(axis=1)
+        roles = not hosts.all()
+        price_worker, price_server, room, state_of, first = slot_states(
+            groups, demanded, self.board.pool.shares(job.worker), self.board.pool.shares(ps),
+            hosts if roles else _NO_ROLE_MASKS,
+        )  # fmt: skip
+        # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the
+        # second.
+        worker, server = (
+            np.append(demand[demanded], [side == 0, side == 1] if roles else []).astype(np.int64)
+            for side, demand in enumerate((job.worker, ps))
+        )
+        job_stream = np.uint64(mix(self._stream, _hash_name(job.name)))
+        streams = np.array([mix(job_stream, view.slot + int(t)) for t in first], dtype=np.uint64)
+        internal_servers, spread = self.colocated_ps_counts(job)
+        slots = Slots(price_worker, price_server, room, worker, server)
+        cost, machine, relaxed, rounds = slot_choices(
+            slots,
+            build_pairs(job),
+            internal_servers.copy(),
+            Gains(job.gains.copy(), job.internal_gains.copy()),
+            self._build_method(spread),
+            streams,
+        )
+        return SlotChoices(state_of, slots, streams, cost, machine, relaxed, rounds)
+
+    def _build_method(self, spread: bool) -> placement.Method:
+        parameters = self._parameters
+        return placement.Method(
+            self._method, spread, parameters.factor, parameters.delta, parameters.tries
+        )
+
+    def colocated_ps_counts(self, job: Job) -> tuple[Integers, bool]:
+        """Return the PS for each worker count on one machine, and whether to spread externally.
+
+        There are none if (3.5) forbids co-location. An external placement needs two machines if the
+        job would run at the internal rate on one, for which it has too few parameter servers.
+        """
+        external, offered = job.worker_bandwidth, job.ps_bandwidth
+        internal = job.internal_bandwidth or external
+        if (
+            self._parameters.bandwidth == "internal"
+            or job.ps is None
+            or not offered
+            or internal <= external
+        ):
+            return job.ps_counts, False
+        # ceil(w b_i / B) > w for every w, so (3.4) and (3.5) can't both hold.
+        if internal > offered:
+            return np.zeros(0, dtype=np.int64), True
+        counts = [-(-int(workers) * internal // offered) for workers in job.worker_counts]
+        return np.array(counts, dtype=np.int64), True
+
+    def max_gain_per_slot(self, job: Job) -> int:
+        """Return the maximum progress units that one slot can add in an empty cluster."""
+        max_gain = int(job.gains.max())
+        servers, _ = self.colocated_ps_counts(job)
+        if len(servers) and job.two_rates:
+            ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+            needs: Integers = job.worker_counts[:, None] * job.worker + servers[:, None] * ps
+            machines = self._distinct_capacities
+            if job.ps is None:
+                machines = self._cluster.capacity[self._cluster.hosts_workers]
+            holds = np.asarray(needs[:, None, :] <= machines).all(axis=-1)
+            fits = np.asarray(holds).any(axis=-1)
+            max_gain = max(max_gain, int(job.internal_gains[fits].max(initial=0)))
+        return max_gain
+
+    def place(
+        self, job: Job, choices: SlotChoices, state: int, choice: int
+    ) -> list[tuple[int, int, int]]:
+        """Return (server, workers, PS) of one choice; external choices come first."""
+        counts = len(job.worker_counts)
+        servers, spread = self.colocated_ps_counts(job)
+        if choice >= counts:
+            index = choice - counts
+            machine = int(choices.machine[state, index])
+            return [(machine, int(job.worker_counts[index]), int(servers[index]))]
+        slot = slot_at(choices.slots, state)
+        machines = len(slot.free)
+        workers, ps = np.zeros((2, machines), dtype=np.int64)
+        placement.place_external(
+            slot, build_pairs(job), np.full(counts, np.inf), self._build_method(spread),
+            choices.streams[state], choice, workers, ps,
+        )  # fmt: skip
+        used = np.flatnonzero((workers > 0) | (ps > 0))
+        return [(int(server), int(workers[server]), int(ps[server])) for server in used]
+
+
+class PdorsPricedJob(PricedJob):
+    """A job on one pool."""
+
+    def __init__(self, planner: PdorsPlanner, view: View, job: Job, remaining: int) -> None:
+        super().__init__(view, job, remaining)
+        self._planner = planner
+
+    @cached_property
+    def choices(self) -> SlotChoices:
+        """Costs of every choice in every slot of the window."""
+        return self._planner.choices(self.job, self.view)
+
+    @property
+    def was_repaired(self) -> bool:
+        """Whether a placement was repaired or searched, not rounded; always unless randomised."""
+        return "choices" in vars(self) and bool((self.choices.rounds < placement.SKIPPED).any())
+
+    @cached_property
+    def _market(self) -> tuple[Floats, Integers, Integers]:
+        """Costs and gains of the choices that some slot offers, and each column's choice."""
+        choices = self.choices
+        usable = np.flatnonzero(np.isfinite(choices.cost).any(axis=0))
+        gains = np.concatenate([self.job.gains, self.job.internal_gains])[usable]
+        return choices.cost[:, usable][choices.state_of], gains, usable
+
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
+        """Return the offer of largest payoff; None if no schedule completes the work."""
+        job, now, end = self.job, self.view.slot, self.view.end
+        work = self.remaining + more
+        if self.max_gain() * (end - now) < work:
+            return None
+        cost, gains, usable = self._market
+        if not len(usable):
+            return None
+        utility = factor * job.utility.values(np.arange(now - job.arrival, end - job.arrival))
+        result = best_schedule(cost, gains, work, utility)
+        if not result.feasible:
+            return None
+        return PricedOffer(
+            completion=now + result.completion,
+            utility=float(utility[result.completion]),
+            cost=result.cost,
+            payoff=result.payoff,
+            choice=np.where(result.choice >= 0, usable[result.choice], -1),
+        )
+
+    def prove_too_expensive(self) -> TooExpensiveProof | None:
+        """Return a bound if the work costs more than its utility even in the relaxed problem.
+
+        The relaxation places workers and parameter servers separately, each on the cheapest
+        machines with free capacity. That costs no more than any joint placement. On refused jobs it
+        takes a tenth of the time of a placement in every slot, and nearly always decides.
+        """
+        job, now, end = self.job, self.view.slot, self.view.end
+        if self.max_gain() * (end - now) < self.remaining:
+            return TooExpensiveProof(-np.inf)
+        board = self._planner.board
+        pool = board.window(end - now)
+        ps = job.worker if job.ps is None else job.ps
+        demands = pool, job.worker, board.shares(job.worker), pool, ps, board.shares(ps)
+        cost, gain = slot_costs(*demands, job.worker_counts, job.ps_counts), job.gains
+        internal_ps, _ = self._planner.colocated_ps_counts(job)
+        if len(internal_ps) and (job.two_rates or internal_ps is not job.ps_counts):
+            internal_ps.setflags(write=False)  # numba compiles again for writable arrays
+            internal = slot_costs(*demands, job.worker_counts, internal_ps)
+            cost = np.concatenate([cost, internal], axis=1)
+            gain = np.concatenate([gain, job.internal_gains])
+        if not gain.all():
+            cost, gain = cost[:, gain > 0], gain[gain > 0]
+        utility = job.utility.values(np.arange(now - job.arrival, end - job.arrival))
+        result = best_schedule(cost, gain, self.remaining, utility)
+        if not result.feasible:
+            return TooExpensiveProof(-np.inf)
+        if result.payoff >= -_CLEAR_EXCESS * result.cost:
+            return None
+        return TooExpensiveProof(result.bound, float(utility[result.completion]), result.cost)
+
+    def schedule(self, offer: PricedOffer) -> Schedule:
+        """Return the placement of an offer's workers and parameter servers."""
+        placed: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        entries: list[tuple[int, int, int, int]] = []
+        choices = self.choices
+        for t in np.flatnonzero(offer.choice >= 0):
+            key = int(choices.state_of[t]), int(offer.choice[t])
+            if key not in placed:
+                placed[key] = self._planner.place(self.job, choices, *key)
+            entries += [(int(t) + self.view.slot, *row) for row in placed[key]]
+        table = np.array(entries, dtype=np.int64).reshape(len(entries), 4)
+        return Schedule(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
+
+    def max_gain(self) -> int:
+        """Return the most progress units that one slot can add, in an empty cluster."""
+        return self._planner.max_gain_per_slot(self.job)
+
+    def find_bottleneck(self) -> ResourceBottleneck:
+        """Return the resource with the least free capacity for workers, PS, or both together."""
+        job, view = self.job, self.view
+        slots = view.end - view.slot
+        free = np.maximum(view.ledger.capacity - view.ledger.used[:slots], 0)
+        per_worker = float(job.ps_counts[-1] / job.worker_counts[-1])
+        candidates = [
+            ("workers", 1.0, _mean_fit_count(free, view.cluster.hosts_workers, job.worker))
+        ]
+        if job.ps is not None and per_worker > 0:
+            hosts = view.cluster.hosts_ps
+            candidates.append(
+                ("parameter servers", per_worker, _mean_fit_count(free, hosts, job.ps))
+            )
+            both = job.worker + per_worker * job.ps
+            together = np.full(len(both), np.inf)
+            total = free.sum(axis=1, dtype=np.float64).mean(axis=0)
+            together[both > 0] = total[both > 0] / both[both > 0]
+            candidates.append(("workers", 1.0, together))
+        kind, _, room = min(
+            candidates, key=lambda candidate: float(candidate[2].min()) / candidate[1]
+        )
+        column = int(np.argmin(room))
+        return ResourceBottleneck(
+            view.cluster.resources[column], "servers", kind, float(room[column])
+        )
+
+    def uses(self, schedule: Schedule) -> list[BoardUse]:
+        """Return what a schedule takes from the board, of workers and of parameter servers."""
+        board, job = self._planner.board, self.job
+        uses = [BoardUse("", board, schedule.workers, job.worker)]
+        if job.ps is not None:
+            uses.append(BoardUse("", board, schedule.ps, job.ps))
+        return uses
+
+
+def build_pairs(job: Job) -> placement.Pairs:
+    """Return a job's numbers of workers with their numbers of PS, as kernels take them."""
+    # Copies, because a job's arrays are read-only and numba would compile the kernels again.
+    return placement.Pairs(job.worker_counts.copy(), job.ps_counts.copy())
+
+
+def _hash_name(name: str) -> int:
+    """Return a number for a job that depends only on its name."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
+
+
+def _mean_fit_count(free: Amounts, hosts: Flags, demand: Amounts) -> Floats:
+    """Return how often a demand fits in a slot by each resource alone, averaged over slots."""
+    room = np.full(len(demand), np.inf)
+    demanded = demand > 0
+    fits = free[:, hosts][:, :, demanded] // demand[demanded]
+    room[demanded] = fits.sum(axis=1, dtype=np.float64).mean(axis=0)
+    return room
 
 
 class Pdors(PricedAdmission):
@@ -33,23 +375,17 @@ class Pdors(PricedAdmission):
         parameters = parameters.for_jobs(context.known_jobs)
         cluster = context.cluster
         if not cluster.hosts_workers.any():
-            raise InputError(
-                Fault(
-                    "policy pdors",
-                    "no server of the cluster carries workers",
-                    "give servers the role any or worker",
-                )
-            )
+            message = "no server of the cluster carries workers"
+            hint = "give servers the role any or worker"
+            raise InputError(Fault("policy pdors", message, hint))
         with_ps = [job.name for job in context.known_jobs or () if job.ps is not None]
         if with_ps and not cluster.hosts_ps.any():
-            raise InputError(
-                Fault(
-                    "policy pdors",
-                    f"{len(with_ps)} jobs ({with_ps[0]!r} first) have parameter servers, and no "
-                    "server of the cluster carries any",
-                    "give servers the role any, or leave `ps` out for all-reduce training",
-                )
+            message = (
+                f"{len(with_ps)} jobs ({with_ps[0]!r} first) have parameter servers, and no "
+                "server of the cluster carries any"
             )
+            hint = "give servers the role any, or leave `ps` out for all-reduce training"
+            raise InputError(Fault("policy pdors", message, hint))
         everything = np.ones(cluster.servers, dtype=np.bool_)
         learner = ConstantsLearner(
             PricePool.of(cluster, everything),
@@ -63,46 +399,39 @@ class Pdors(PricedAdmission):
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
         planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
+        self._options = parameters
         self._was_repaired = False
         """Whether some placement for a decided job was repaired or searched, not rounded."""
         super().__init__(planner, [learner], parameters, context)
 
     def _follow(self, cluster: Cluster) -> None:
-        (learner,), (board,) = self._learners, self._planner.boards
-        assert isinstance(self._parameters, PdorsParameters)
-        learner = learner.moved(
+        learner = self._learners[0].moved(
             PricePool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)),
-            _alone(cluster, self._parameters),
+            _alone(cluster, self._options),
         )
-        constants = board.constants
-        if self._parameters.prices == "online":
-            constants = self._parameters.scaled(learner.constants())
+        (constants,) = self._constants_in_force([learner])
         self._learners = (learner,)
         board = PriceBoard(cluster, learner.pool, constants, cluster.horizon)
-        self._planner = PdorsPlanner(board, cluster, self._parameters, self._seed)
+        self._planner = PdorsPlanner(board, cluster, self._options, self._seed)
 
     def _alone(self) -> StandaloneValue:
-        assert isinstance(self._parameters, PdorsParameters)
-        return _alone(self._cluster, self._parameters)
+        return _alone(self._cluster, self._options)
 
     def _ratio_over_alpha(self) -> float:
         """Return 6 G / delta of Theorem 3, with the largest G of Theorem 2 (W_1 = 1).
 
-        Exact placements aren't rounded, so the factor is 2. Nothing is proved for greedy ones, so
-        it is infinite.
+        Exact placements aren't rounded, so the factor is 2. For greedy ones nothing is proved.
         """
-        assert isinstance(self._parameters, PdorsParameters)
-        if self._parameters.placement != "randomised":
-            return 2.0 if self._parameters.placement == "exact" else math.inf
-        logarithm = math.log(6.0 / self._parameters.delta)
+        if self._options.placement != "randomised":
+            return 2.0 if self._options.placement == "exact" else math.inf
+        logarithm = math.log(6.0 / self._options.delta)
         gain = 1.0 + logarithm + math.sqrt(logarithm**2 + 2.0 * logarithm)
-        return 6.0 * gain / self._parameters.delta
+        return 6.0 * gain / self._options.delta
 
     def _premises(self, jobs: Sequence[Job]) -> dict[str, bool]:
-        assert isinstance(self._parameters, PdorsParameters)
         premises = super()._premises(jobs)
-        if self._parameters.placement == "randomised":
-            premises["gain_is_theorem_2"] = self._parameters.gain == THEOREM
+        if self._options.placement == "randomised":
+            premises["gain_is_theorem_2"] = self._options.gain == THEOREM
             # Theorem 2 bounds the cost of a rounding that succeeds.
             premises["no_placement_repaired"] = not self._was_repaired
         return premises
@@ -115,7 +444,7 @@ class Pdors(PricedAdmission):
         """Return the parameters and the price constants."""
         (board,) = self._planner.boards
         record = board.constants.record(self._cluster.resources)
-        return self._parameters.model_dump(exclude={"L", "U"}) | record
+        return self._options.model_dump(exclude={"L", "U"}) | record
 
 
 def _alone(cluster: Cluster, parameters: PdorsParameters) -> StandaloneValue:

@@ -6,31 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from shadowprice.core import events
 from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.events import (
-    Commit,
-    Decision,
-    Displace,
-    Drop,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    PlansFellShort,
-    PolicyEvent,
-    Queue,
-    Reject,
-    SlotBegan,
-    TimespanChanged,
-)
+from shadowprice.core.events import Commit, Decision, Displace, Drop, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
@@ -41,18 +26,88 @@ from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedErro
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.placements import restarts
-from shadowprice.policies.pricing.affordable import LN_COST_PART, limit_lower
 from shadowprice.policies.pricing.alone import StandaloneValue
-from shadowprice.policies.pricing.charged import RestartAwareJob
-from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants, given_constants
-from shadowprice.policies.pricing.contributions import Contributions
-from shadowprice.policies.pricing.fixed import FixedPlacement
+from shadowprice.policies.pricing.constants import (
+    LN_COST_PART,
+    ConstantsLearner,
+    PriceConstants,
+    given_constants,
+    limit_lower,
+)
 from shadowprice.policies.pricing.guarantee import guarantee
-from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPlanner
+from shadowprice.policies.pricing.offers import (
+    FixedPlacement,
+    PricedJob,
+    PricedOffer,
+    PricedPlanner,
+    RestartAwareJob,
+    build_refusal,
+    min_acceptance_factor,
+)
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, find_extension
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
-from shadowprice.policies.pricing.refusals import build_refusal, min_acceptance_factor
-from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
+
+REFUSAL_MARGIN: Final = 1e-7
+"""Minimum distance of a refusal from an admission, as a share of the job's utility.
+
+Far above rounding errors of costs and the tolerance of the search over slots.
+"""
+_MIN_PRECISE_UTILITY: Final = 1e-280  # utility below which numbers lose their precision
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecisionInputs:
+    """Inputs of an arriving job's decision besides reservations."""
+
+    constants: Sequence[PriceConstants]  # of each pool
+    divided: bool = False  # whether servers for both roles are divided between the pools
+
+    @property
+    def key(self) -> bytes:
+        """A key that is equal for equal terms only."""
+        lower = np.array([pool.ln_lower for pool in self.constants] + [float(self.divided)])
+        return b"".join([lower.tobytes(), *(pool.ln_upper.tobytes() for pool in self.constants)])
+
+    def ln_cheapest(self, other: DecisionInputs) -> float:
+        """Return ln of a lower bound on the ratio of each price to that of other inputs, at most 0.
+
+        A price is L (U / L)^y at load y between 0 and 1, so its logarithm changes by no less than
+        the smaller change of ln L and ln U. Prices that were 0 can't fall. ``-inf``: no bound.
+        """
+        if self.divided is not other.divided:
+            return -math.inf
+        bound = 0.0
+        for pool, other_pool in zip(self.constants, other.constants, strict=True):
+            priced = ~np.isneginf(other_pool.ln_upper)
+            if not priced.any():
+                continue
+            if not (math.isfinite(pool.ln_lower) and math.isfinite(other_pool.ln_lower)):
+                return -math.inf
+            change = float((pool.ln_upper[priced] - other_pool.ln_upper[priced]).min())
+            bound = min(bound, pool.ln_lower - other_pool.ln_lower, change)
+        return bound
+
+
+class Shortfall(NamedTuple):
+    """Distance of a refused job from an admission."""
+
+    worth: float  # maximum utility of the job
+    bound: float  # upper bound of the payoff of every schedule; -inf if none completes the work
+
+    def remains(self, ln_cheapest: float) -> bool:
+        """Return whether the job is surely refused at other prices, with equal reservations.
+
+        Let no schedule's payoff exceed P, and let each price be at least r times its former value,
+        r <= 1. A schedule with utility u and cost c then has a payoff of at most u - r c = r (u -
+        c) + (1 - r) u <= r P + (1 - r) u. ``ln_cheapest`` is ln r.
+        """
+        if math.isinf(self.bound):  # doesn't fit, or the price overflows
+            return ln_cheapest == 0.0
+        if self.worth < _MIN_PRECISE_UTILITY:
+            return False
+        ratio = math.exp(ln_cheapest)
+        return ratio * self.bound + (1.0 - ratio) * self.worth <= -REFUSAL_MARGIN * self.worth
+
 
 REVISED: Final = "it was revised"
 
@@ -95,17 +150,19 @@ class PricedAdmission(ABC):
             forgets_refused=True,
         )
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; extend plans that fell short, replan displaced jobs."""
-        self._was_disturbed |= not isinstance(event, JobsArrived | SlotBegan | JobsFinished)
+        self._was_disturbed |= not isinstance(
+            event, events.JobsArrived | events.SlotBegan | events.JobsFinished
+        )
         for decision in self._decide(view, event):
             yield decision
             if isinstance(decision, Drop):
                 self._take_back(view, decision.job)
 
-    def _decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
+    def _decide(self, view: View, event: events.PolicyEvent) -> Iterator[Decision]:
         match event:
-            case JobsArrived(_, jobs):
+            case events.JobsArrived(_, jobs):
                 self.expect(jobs)
                 self._follow_slot(view)
                 for job in jobs:
@@ -114,13 +171,13 @@ class PricedAdmission(ABC):
                     if isinstance(decision, Commit):
                         self.learn(view, job)
                     yield decision
-            case JobsDisplaced(_, names, server):
-                reason = _displacement_reason(view, server)
+            case events.JobsDisplaced(_, names, server):
+                reason = SHORT if server is None else f"{view.cluster.names[server]} is unavailable"
                 for name in self._by_payoff(view, names):
                     yield self._replan_admitted(
                         view, view.open_jobs[name], reason, lost=server is not None
                     )
-            case TimespanChanged():
+            case events.TimespanChanged():
                 # Admitted jobs whose remaining work didn't fit before the former end.
                 waiting = [
                     name
@@ -129,7 +186,7 @@ class PricedAdmission(ABC):
                 ]
                 for name in self._by_payoff(view, waiting):
                     yield self._replan_admitted(view, view.open_jobs[name], TIMESPAN)
-            case PlansFellShort(_, names):
+            case events.PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
                 # Pinned jobs can't move, so they are extended before others take the capacity.
                 for name in sorted(names, key=lambda name: not view.is_pinned(name)):
@@ -137,13 +194,13 @@ class PricedAdmission(ABC):
                     # The extension of another plan may have changed this one, or dropped its job.
                     if state is not None and state.plan is plans[name]:
                         yield from self._extend(view, state)
-            case JobRevised(_, job, admission=True):
+            case events.JobRevised(_, job, admission=True):
                 with self.as_if_learnt(view, job):  # the prices that a new job would meet
                     yield from self._readmit(view, view.open_jobs[job.name])
                 self._relearn(view, job)
-            case JobRevised(_, job):
+            case events.JobRevised(_, job):
                 self._relearn(view, job)
-            case JobCancelled(_, name):
+            case events.JobCancelled(_, name):
                 self._take_back(view, name)
             case _:
                 return
@@ -152,20 +209,16 @@ class PricedAdmission(ABC):
         """Prepare for jobs that arrive together, before the first one is decided."""
         del jobs
 
-    def learn(self, view: View, job: Job, again: tuple[int, Contributions] | None = None) -> None:
+    def learn(self, view: View, job: Job) -> None:
         """Learn prices from a promised job, if prices are learnt.
 
-        ``view`` has the reservations before the job's own. If a job set is processed repeatedly,
-        ``again`` is the job's position in it and the cache of contributions.
+        ``view`` has the reservations before the job's own.
         """
         if self._parameters.prices != "online":
             return
         self._learners = self._learners_at(view)
         for learner in self._learners:
-            if again is None:
-                learner.learn((job,))
-            else:
-                learner.update_job(job, *again)
+            learner.learn((job,))
         self._post(view.ledger, [learner.constants() for learner in self._learners])
 
     def _take_back(self, view: View, name: str) -> None:
@@ -217,18 +270,21 @@ class PricedAdmission(ABC):
         proof = None if self._explained else quote.prove_too_expensive()
         if proof is not None:
             refusal = replace(_NO_REASON, value=proof.utility, cost=proof.cost)
-            return Reject(job.name, refusal), _shortfall_below(
-                view, job, proof.bound
-            ) if measured else None
+            short = _shortfall_below(view, job, proof.bound) if measured else None
+            return Reject(job.name, refusal), short
         first = quote
         quote, offer = self._best_offer(view, job, quote)
         self._observe(first)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # A restart-aware search that finds no plan proves nothing.
             proved = offer is not None or not isinstance(quote, RestartAwareJob)
-            short = self._shortfall(view, job, offer) if measured and proved else None
+            bound = self._payoff_bound(job, offer) if measured and proved else None
+            short = None if bound is None else _shortfall_below(view, job, bound)
             if not self._explained:
-                return Reject(job.name, _refuse_unexplained(offer)), short
+                refusal = _NO_REASON
+                if offer is not None:
+                    refusal = replace(_NO_REASON, value=offer.utility, cost=offer.cost)
+                return Reject(job.name, refusal), short
             return Reject(job.name, build_refusal(quote, view, job, offer, job.required)), short
         self._earned += offer.utility
         return _build_commit(job, quote, offer, itemised=self._itemised), None
@@ -242,10 +298,16 @@ class PricedAdmission(ABC):
         """The inputs of decisions besides reservations."""
         return DecisionInputs([board.constants for board in self._planner.boards])
 
-    def _shortfall(self, view: View, job: Job, offer: PricedOffer | None) -> Shortfall | None:
-        """Return how far a refusal was from an admission, None without a proven bound."""
-        del view, job, offer
+    def _payoff_bound(self, job: Job, offer: PricedOffer | None) -> float | None:
+        """Return a proven bound on the payoff of every schedule, None without any."""
+        del job, offer
         return None
+
+    def _constants_in_force(self, learners: Sequence[ConstantsLearner]) -> list[PriceConstants]:
+        """Return the constants for other servers, which learners have learnt if they learn."""
+        if self._parameters.prices == "online":
+            return [self._parameters.scaled(learner.constants()) for learner in learners]
+        return [board.constants for board in self._planner.boards]
 
     def resume(self, view: View) -> None:
         """Resync with the servers and the timespan; keep learnt constants and plans."""
@@ -342,17 +404,12 @@ class PricedAdmission(ABC):
         return Answered(job.name, view.slot, answer, *numbers, refusal=refusal, expected=expected)
 
     @contextmanager
-    def as_if_learnt(
-        self, view: View, job: Job, again: tuple[int, Contributions] | None = None
-    ) -> Iterator[None]:
-        """Post the prices that a job would meet on arrival within the block.
-
-        Afterwards the boards have their former prices, and nothing was learnt.
-        """
+    def as_if_learnt(self, view: View, job: Job) -> Iterator[None]:
+        """Post the prices that a job would meet on arrival within the block, and learn nothing."""
         with self._prices_kept(view):
             if self._parameters.prices == "online":
                 learners = self._learners_at(view)
-                self._post(view.ledger, [one.constants_with(job, again) for one in learners])
+                self._post(view.ledger, [one.constants_with(job) for one in learners])
             yield
 
     @contextmanager
@@ -393,10 +450,7 @@ class PricedAdmission(ABC):
                     board.set_constants(constants, view.ledger)
 
     def _by_payoff(self, view: View, names: Sequence[str]) -> list[str]:
-        """Return admitted jobs in order of the payoff that each could have, the largest first.
-
-        If there is capacity for some only, the jobs that lose most are planned first.
-        """
+        """Return admitted jobs by the payoff that each could have, the largest first."""
         self._planner.follow(view.ledger)
         payoffs: dict[str, float] = {}
         for name in names:
@@ -405,10 +459,9 @@ class PricedAdmission(ABC):
         return sorted(names, key=lambda name: -payoffs[name])
 
     def _readmit(self, view: View, state: JobState) -> Iterator[Decision]:
-        """Decide about the remaining work of a revised job at current prices.
+        """Decide about a revised job's remaining work at current prices, on free capacity only.
 
-        The plan may only use capacity that no other job has reserved. Raises `RevisionRefusedError`
-        if no plan has a positive payoff.
+        Raises `RevisionRefusedError` if no plan has a positive payoff.
         """
         job, pinned = state.job, view.is_pinned(state.job.name)
         in_place = self._plan_in_place(view, state)
@@ -418,11 +471,8 @@ class PricedAdmission(ABC):
         self._planner.follow(view.ledger)
         payoff, commitment = -np.inf, None
         if in_place is not None:
-            quote = self._planner.quote(view, job, state.remaining)
-            cost = float(quote.slot_costs(in_place).sum())
-            value = utility_value(job.utility, in_place.completion - job.arrival)
-            payoff = value - cost
-            commitment = Commit(job.name, in_place, payoff, value, cost, message=REVISED)
+            commitment = self._commit_plan(view, state, in_place, REVISED)
+            payoff = commitment.payoff
         again = self._requote(view, state)
         offer = None if pinned else again.best()
         if offer is not None and offer.payoff > payoff:
@@ -457,17 +507,20 @@ class PricedAdmission(ABC):
             return
         for other in extension.displaced:
             yield Displace(other, OVERRUN)
-        job, plan = state.job, extension.plan
         self._planner.follow(view.ledger)
-        quote = self._planner.quote(view, job, state.remaining)
-        cost = float(quote.slot_costs(plan).sum())
-        value = utility_value(job.utility, plan.completion - job.arrival)
-        yield Commit(name, plan, value - cost, value, cost, message=SHORT)
+        yield self._commit_plan(view, state, extension.plan, SHORT)
         for other in filter(view.is_pinned, extension.displaced):
             yield from self._extend(view, view.open_jobs[other])
         to_replan = [other for other in extension.displaced if not view.is_pinned(other)]
         for other in self._by_payoff(view, to_replan):
             yield self._replan_admitted(view, view.open_jobs[other], OVERRUN)
+
+    def _commit_plan(self, view: View, state: JobState, plan: Schedule, message: str) -> Commit:
+        """Return the commitment of a given plan at current prices."""
+        job = state.job
+        cost = float(self._planner.quote(view, job, state.remaining).slot_costs(plan).sum())
+        value = utility_value(job.utility, plan.completion - job.arrival)
+        return Commit(job.name, plan, value - cost, value, cost, message=message)
 
     def _is_worthwhile(self, view: View, state: JobState, longer: Extension) -> bool:
         """Return whether an extension loses no more utility than stopping the job would."""
@@ -569,17 +622,6 @@ def _shortfall_below(view: View, job: Job, bound: float) -> Shortfall:
     return Shortfall(float(job.utility.values(np.array([view.slot - job.arrival]))[0]), bound)
 
 
-def _refuse_unexplained(offer: PricedOffer | None) -> Refusal:
-    """Return a refusal with the numbers of an offer, without an explanation."""
-    if offer is None:
-        return _NO_REASON
-    return replace(_NO_REASON, value=offer.utility, cost=offer.cost)
-
-
-def _displacement_reason(view: View, server: int | None) -> str:
-    return SHORT if server is None else f"{view.cluster.names[server]} is unavailable"
-
-
 def _build_commit(
     job: Job, quote: PricedJob, offer: PricedOffer, *, itemised: bool = False, message: str = ""
 ) -> Commit:
@@ -615,13 +657,9 @@ def initial_constants(
         return [parameters.scaled(constant) for constant in constants]
     if parameters.prices == "offline":
         if context.known_jobs is None:
-            raise InputError(
-                Fault(
-                    f"policy {name}",
-                    "prices=offline needs the whole job set",
-                    "use online or given",
-                )
-            )
+            message = "prices=offline needs the whole job set"
+            hint = "use online or given"
+            raise InputError(Fault(f"policy {name}", message, hint))
         for learner in learners:
             learner.learn_all(context.known_jobs)
     constants = [learner.constants() for learner in learners]

@@ -38,10 +38,9 @@ class StandaloneValue:
         self._fit_counts: dict[tuple[bytes, bytes], tuple[int, int, int]] = {}
 
     def ln_utility(self, job: Job, window: int) -> float:
-        """Return the logarithm of a job's utility if it runs alone from its arrival on.
+        """Return ln of a job's utility if it runs alone from its arrival on, in a window of slots.
 
-        ``window`` is the number of slots in which it may run. ``-inf`` if it can't complete in
-        them, or if it is a bag of tasks, for which this is not computed.
+        ``-inf`` if it can't complete, or is a bag of tasks, for which this is not computed.
         """
         slots = self.slots(job)
         if job.bag is not None or slots is None or slots > window:
@@ -62,11 +61,7 @@ class StandaloneValue:
         return int(self._gains(job).max(initial=0))
 
     def plans(self, job: Job, window: int) -> tuple[Integers, Integers]:
-        """Return the plans with one worker count that complete a job alone within a window.
-
-        They are the indices of the worker counts, and the slots that each plan takes. A bag of
-        tasks has none.
-        """
+        """Return the worker counts (indices) that complete a job in a window, and their slots."""
         gains = self._gains(job)
         useful = np.flatnonzero(gains) if job.bag is None else np.empty(0, dtype=np.int64)
         slots = -(-job.required // gains[useful])

@@ -21,10 +21,7 @@ _MAX_CACHED_DEMANDS = 4096
 
 
 class PriceBoard:
-    """Prices and free capacity of a pool in the ledger's window; follows the ledger.
-
-    ``slots`` is the length of that window.
-    """
+    """Prices and free capacity of a pool over the ``slots`` of the ledger's window."""
 
     def __init__(
         self, cluster: Cluster, pool: PricePool, constants: PriceConstants, slots: int
@@ -138,7 +135,7 @@ class PriceBoard:
         if not len(columns):
             return 0, math.inf
         groups = self._groups.groups
-        self._row(ledger, 0)
+        self.follow(ledger)
         # Slots with the same row have equal free capacity.
         rows, times = np.unique(groups.row_of[:slots], return_counts=True)
         free = (groups.free[rows][:, columns] // demand[columns, None]).astype(np.float64)
@@ -177,7 +174,7 @@ class PriceBoard:
     ) -> tuple[Integers, Floats]:
         """Return the entries of a schedule in this pool, and the cost of each by resource."""
         share = self.shares(demand)
-        self._row(ledger, 0)
+        self.follow(ledger)
         entries = np.flatnonzero((counts > 0) & (self._position[schedule.servers] >= 0))
         groups = self._groups.groups
         rows = groups.row_of[schedule.slots[entries] - ledger.start]
@@ -186,11 +183,6 @@ class PriceBoard:
         # A resource without a demand costs nothing, although its price may be infinite.
         paid = np.where(share > 0, prices, 0.0) * share
         return entries, np.asarray(counts[entries, None] * paid, dtype=np.float64)
-
-    def _row(self, ledger: LedgerView, slot: int) -> int:
-        """Update the board, and return the row of a slot."""
-        self.follow(ledger)
-        return int(self._groups.groups.row_of[slot])
 
 
 def _lower(constants: PriceConstants) -> Floats:

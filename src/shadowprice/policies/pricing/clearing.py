@@ -15,126 +15,69 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import copy
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from shadowprice.core.arrays import Floats
-from shadowprice.policies.pricing.contributions import PriceContribution
+from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.cluster import Amounts
 
 _IDLE_WINDOW_DIVISOR: Final = 8  # an eighth of a window without demand is assumed at first
 _RENEWAL_DIVISOR: Final = 50  # a price is computed again when a fiftieth of the jobs is new
-_ARRIVAL, _DENSITY, _BEST, _USES = range(4)  # columns of the array of jobs
-_INITIAL_ROWS: Final = 16
 
 
-class ClearingPrice:
-    """The clearing price of a job set that is known in advance.
+class PriceContribution(NamedTuple):
+    """Contribution of one job to the constants of a pool."""
 
-    ``capacity`` is that of the pool in shares, ``window`` the slots that a planner looks ahead.
+    ln_upper: Floats  # ln of its best utility for a share of each resource; -inf if not needed
+    ln_best: float  # of its largest utility
+    ln_worst: float  # of its smallest positive utility
+    ln_use: float
+    """Ln of the shares that it uses over all of its worker-slots. Infinite if no server of the pool
+    has the resources; the job then contributes nothing."""
+    slots: int  # those worker-slots
+    window: int  # slots in which it could run
+    demand: Amounts  # of one worker (or parameter server)
+    shares: Floats  # that demand in shares
+    ln_first: float
+    """Ln of its utility in the first slot in which it could complete, a slot before ``ln_best``'s.
+    It replaces ``ln_best`` where that is 0 for all jobs."""
+    ln_upper_first: Floats  # as ``ln_upper``, of that utility
+
+
+def ln_price_of_known(
+    jobs: Sequence[tuple[int, PriceContribution]], capacity: Floats, window: int
+) -> float:
+    """Return the logarithm of the price at which jobs that are known in advance clear.
+
+    ``jobs`` are arrivals and contributions, ``capacity`` is that of the pool in shares, and
+    ``window`` the number of slots that a planner looks ahead.
     """
+    arrivals, densities, uses = _demand(jobs)
+    if not len(arrivals):
+        return -math.inf
+    window = max(window, 1)
+    windows = (arrivals - arrivals.min()) // window
+    return max(
+        _ln_clearing(densities[windows == index], uses[windows == index], window * capacity)
+        for index in np.unique(windows)
+    )
 
-    def __init__(self, capacity: Floats, window: int) -> None:
-        self._capacity = capacity
-        self._window = max(window, 1)
-        # One row a job: arrival, ln of its density and of its utility, use of each resource in
-        # shares, and the same in amounts.
-        self._jobs = np.empty((0, _USES + 2 * len(capacity)))
-        self._count = 0
-        self._ln_price = -math.inf
-        self._due = 1
-        self._seen = 0
 
-    def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_jobs": self._jobs[: self._count].copy()}
+def _demand(jobs: Sequence[tuple[int, PriceContribution]]) -> tuple[Integers, Floats, Floats]:
+    """Return the arrival, ln of the density, and use of the resources of each job.
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        jobs, capacity = state.get("_jobs"), state.get("_capacity")
-        wide = _USES + 2 * len(capacity) if isinstance(capacity, np.ndarray) else 0
-        if not isinstance(jobs, np.ndarray) or jobs.shape[1] != wide:
-            raise AttributeError("jobs that count were kept in another form")
-        vars(self).update(state)
-
-    def resize(self, capacity: Floats, scale: Floats | None = None) -> None:
-        """Set another capacity of the pool; the price is computed again.
-
-        ``scale`` has the new amount of a share of 1 by resource, 0 for resources that don't count.
-        None: unchanged.
-        """
-        self._capacity = capacity
-        self._due = min(self._due, self._seen)
-        if scale is None:
-            return
-        self._jobs = self._jobs[: self._count].copy()
-        uses, amounts = np.split(self._jobs[:, _USES:], 2, axis=1)  # views
-        uses[:] = np.divide(amounts, scale, out=np.zeros(amounts.shape), where=scale > 0)
-        total = uses.sum(axis=1)
-        ln_total = np.log(total, out=np.full(len(total), np.inf), where=total > 0)
-        self._jobs[:, _DENSITY] = self._jobs[:, _BEST] - ln_total
-
-    def copy(self) -> ClearingPrice:
-        """Return an independent copy."""
-        clone = copy(self)
-        clone._jobs = self._jobs[: self._count].copy()
-        return clone
-
-    @property
-    def seen(self) -> int:
-        """Number of jobs added."""
-        return self._seen
-
-    def add(
-        self, arrival: int, ln_best: float, ln_density: float, use: Floats, amounts: Floats
-    ) -> None:
-        """Add a job; it is ignored if its utility isn't finite.
-
-        ``ln_best`` is ln of its maximum utility, ``ln_density`` of that per slot and share of 1.
-        ``use`` is shares times slots by resource, ``amounts`` the same in amounts.
-        """
-        if math.isfinite(ln_best):
-            self._seen += 1
-            self._make_room(1)
-            row = self._jobs[self._count]
-            row[_ARRIVAL], row[_DENSITY], row[_BEST] = arrival, ln_density, ln_best
-            row[_USES:] = np.concatenate((use, amounts))
-            self._count += 1
-
-    def _make_room(self, jobs: int) -> None:
-        if self._count + jobs > len(self._jobs):
-            size = max(_INITIAL_ROWS, 2 * (self._count + jobs))
-            larger = np.empty((size, self._jobs.shape[1]))
-            larger[: self._count] = self._jobs[: self._count]
-            self._jobs = larger
-
-    def merge(self, other: ClearingPrice) -> None:
-        """Add the jobs of another price, as if they had come later."""
-        self._seen += other._seen
-        self._make_room(other._count)
-        self._jobs[self._count : self._count + other._count] = other._jobs[: other._count]
-        self._count += other._count
-
-    def ln_price(self) -> float:
-        """Return the logarithm of the clearing price.
-
-        It is computed again when a fiftieth of the jobs that count is new. Otherwise every slot
-        would have to be priced again for every job.
-        """
-        seen = self._seen
-        if self._count and seen >= self._due:
-            jobs = self._jobs[: self._count]
-            arrivals = jobs[:, _ARRIVAL]
-            windows = (arrivals - arrivals.min()) // self._window
-            self._ln_price = max(
-                self._ln_window_price(jobs[windows == index]) for index in np.unique(windows)
-            )
-            self._due = seen + max(1, seen // _RENEWAL_DIVISOR)
-        return self._ln_price
-
-    def _ln_window_price(self, jobs: Floats) -> float:
-        """Return the logarithm of the price at which jobs clear in a window."""
-        uses = jobs[:, _USES : _USES + len(self._capacity)]
-        return _ln_clearing(jobs[:, _DENSITY], uses, self._window * self._capacity)
+    Jobs without a utility don't count. If none has one, their utilities a slot earlier do.
+    """
+    counted = [(arrival, one, one.ln_best) for arrival, one in jobs]
+    if all(math.isinf(ln_best) for _, _, ln_best in counted):
+        counted = [(arrival, one, one.ln_first) for arrival, one in jobs]
+    counted = [entry for entry in counted if math.isfinite(entry[2])]
+    return (
+        np.array([arrival for arrival, _, _ in counted], dtype=np.int64),
+        np.array([ln_best - one.ln_use for _, one, ln_best in counted]),
+        np.array([one.slots * one.shares for _, one, _ in counted]),
+    )
 
 
 def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
@@ -166,14 +109,9 @@ def ln_price_of_promises(
     the order of their promises. The latest fiftieth doesn't count yet, because a change of prices
     concerns all slots. Of the ``slots`` so far, the latest ``window`` count.
     """
-    counted = [(one, one.ln_best) for _, one in jobs[: _count_renewed(len(jobs))]]
-    if all(math.isinf(ln_best) for _, ln_best in counted):
-        counted = [(one, one.ln_first) for one, _ in counted]
-    counted = [(one, ln_best) for one, ln_best in counted if math.isfinite(ln_best)]
-    if not counted:
+    _, densities, uses = _demand(jobs[: _count_renewed(len(jobs))])
+    if not len(densities):
         return -math.inf
-    densities = np.array([ln_best - one.ln_use for one, ln_best in counted])
-    uses = np.array([one.slots * one.shares for one, _ in counted])
     slots = min(slots + max(1, window // _IDLE_WINDOW_DIVISOR), window)
     room = _PRICED_PART * slots * capacity
     ln_price = _ln_clearing(densities, uses, room)

@@ -8,7 +8,9 @@ so that prices do not depend on units (reading 4).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -20,11 +22,10 @@ from shadowprice.core.arrays import Flags, Floats
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import StandaloneValue
-from shadowprice.policies.pricing.clearing import ClearingPrice, ln_price_of_promises
-from shadowprice.policies.pricing.contributions import (
-    Contributions,
+from shadowprice.policies.pricing.clearing import (
     PriceContribution,
-    active_cache,
+    ln_price_of_known,
+    ln_price_of_promises,
 )
 
 Carries = Literal["workers", "ps", "both"]
@@ -37,7 +38,7 @@ class LowerConstant(NamedTuple):
 
     kind: Lower = "theory"
     """With "theory", L is that of (25), (26), (3.14). "clearing" raises it to the price at which
-    the demand would clear: `ClearingPrice` if all jobs are known, otherwise `ln_price_of_promises`.
+    the demand would clear: `ln_price_of_known` if all jobs are known, else `ln_price_of_promises`.
     "guaranteed" is the L at which the prices of empty servers add up to half of what one job earns
     alone."""
     alone: StandaloneValue | None = None  # needed for "guaranteed"
@@ -89,10 +90,8 @@ class PriceConstants:
 
     def differ(self, other: PriceConstants) -> bool:
         """Return whether other constants give other prices."""
-        if self is other:
-            return False
-        same = self.ln_lower == other.ln_lower
-        return not same or bool((self.ln_upper != other.ln_upper).any())
+        same_lower = self.ln_lower == other.ln_lower
+        return not same_lower or bool((self.ln_upper != other.ln_upper).any())
 
     def scaled(self, factor: float, absorbs: Absorbs = "U") -> PriceConstants:
         """Return constants with each ratio U/L multiplied by ``factor``.
@@ -140,6 +139,80 @@ class TaughtJob(NamedTuple):
         return self._replace(contribution=_in_shares(pool, self.contribution))
 
 
+class _Extremes(NamedTuple):
+    """Extremes over the jobs that teach, of which the constants are a function."""
+
+    ln_upper: Floats
+    ln_upper_first: Floats
+    """The same of utilities a slot earlier, for resources of which all utilities are 0."""
+    ln_least_rate: float = math.inf
+    ln_least_use: float = math.inf
+    longest: int = 1
+    ln_alone: float = -math.inf
+    arrivals: tuple[int, int] | None = None  # first and last, of jobs with a utility alone
+
+    def with_job(self, taught: TaughtJob) -> _Extremes:
+        """Return the extremes over one more job."""
+        ln_alone, arrivals = self.ln_alone, self.arrivals
+        if taught.ln_alone is not None:
+            ln_alone = max(ln_alone, taught.ln_alone)
+            first, last = arrivals or (taught.arrival, taught.arrival)
+            arrivals = min(first, taught.arrival), max(last, taught.arrival)
+        one = taught.contribution
+        if one is None:
+            return self._replace(ln_alone=ln_alone, arrivals=arrivals)
+        rate = self.ln_least_rate
+        if math.isfinite(one.ln_worst) and math.isfinite(one.ln_use):
+            rate = min(rate, one.ln_worst - one.ln_use)
+        return _Extremes(
+            np.maximum(self.ln_upper, one.ln_upper),
+            np.maximum(self.ln_upper_first, one.ln_upper_first),
+            rate,
+            min(self.ln_least_use, one.ln_use),
+            max(self.longest, one.window),
+            ln_alone,
+            arrivals,
+        )
+
+    @property
+    def ln_upper_in_force(self) -> Floats:
+        """Ln U of (23), (24), (3.13); of the proof where all jobs are worth 0 a slot later.
+
+        A U of 0 would make the resource free at any load.
+        """
+        return np.where(np.isneginf(self.ln_upper), self.ln_upper_first, self.ln_upper)
+
+
+class ContributionCache:
+    """Cache for learners of job sets that differ only in the job at one position.
+
+    Caches of one job set can share ``contributions``, by kind of learner, pool and job.
+    """
+
+    def __init__(
+        self,
+        position: int,
+        contributions: dict[tuple[object, ...], PriceContribution | None] | None = None,
+    ) -> None:
+        self.position = position
+        self.contributions = {} if contributions is None else contributions
+        # Learners of the other jobs by kind, with the number of those before the position.
+        self.others: dict[tuple[object, ...], tuple[ConstantsLearner, int]] = {}
+
+
+_ACTIVE: Final[ContextVar[ContributionCache | None]] = ContextVar("contributions", default=None)
+
+
+@contextmanager
+def use_cache(cache: ContributionCache) -> Iterator[None]:
+    """Let learners that are built within the block use a cache."""
+    token = _ACTIVE.set(cache)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
 @dataclass
 class ConstantsLearner:
     """Learns the constants (23)-(26), or (3.13)-(3.14), over a set of jobs.
@@ -159,94 +232,50 @@ class ConstantsLearner:
     floor: LowerConstant = _AS_PRINTED
     known: bool = True  # whether all jobs are known in advance
     since: int = 0  # first slot of the timespan; in a live service, the slot in which it was set
-    _ln_upper: Floats = field(init=False)
-    _ln_upper_first: Floats = field(init=False)
-    """The same of utilities a slot earlier, for resources of which all utilities are 0."""
-    _ln_least_rate: float = field(init=False, default=math.inf)
-    _ln_least_use: float = field(init=False, default=math.inf)
-    _longest: int = field(init=False, default=1)
-    _ln_alone: float = field(init=False, default=-math.inf)
-    _arrivals: tuple[int, int] | None = field(init=False, default=None)
-    _market: ClearingPrice = field(init=False)
-    _market_first: ClearingPrice = field(init=False)
-    """Demand of jobs that are worth something a slot earlier only; counts without any other."""
     _taught: tuple[TaughtJob, ...] = field(init=False, default=())
-    """Jobs that teach, in order of their promises; empty if all jobs are known."""
+    """Jobs that teach, in order of their promises."""
+    _extremes: _Extremes = field(init=False)
     _slot: int = field(init=False, default=0)
     _began: int = field(init=False, default=0)
     """Slot from which demand was observed; a change of the timespan leaves it."""
-    _cached: tuple[object, PriceConstants] | None = field(
-        init=False, default=None, repr=False, compare=False
-    )
-    """Cached result of `constants` with its inputs; not part of the policy state."""
-    _ln_promised: float | None = field(init=False, default=None, repr=False, compare=False)
-    """Cached clearing price of the promised jobs; not part of the policy state."""
+    # Caches, which aren't part of the policy state: the result of `constants` with its inputs, the
+    # clearing price, and the contributions of jobs.
+    _cached: tuple[object, PriceConstants] | None = field(init=False, default=None, repr=False)
+    _ln_market: float | None = field(init=False, default=None, repr=False)
+    _cache: ContributionCache | None = field(init=False, default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        cached = {"_cached", "_ln_promised"}
-        return {name: value for name, value in vars(self).items() if name not in cached}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _cached=None, _ln_promised=None)
+        return vars(self) | {"_cached": None, "_ln_market": None, "_cache": None}
 
     def __post_init__(self) -> None:
         self._began = self.since
-        self._clear()
-
-    def _clear(self) -> None:
-        self._ln_upper = np.full(len(self.pool.scale), -np.inf)
-        self._ln_upper_first = self._ln_upper.copy()
-        self._ln_least_rate = self._ln_least_use = math.inf
-        self._longest, self._ln_alone, self._arrivals = 1, -math.inf, None
-        self._market = ClearingPrice(self.pool.room, self._span)
-        self._market_first = ClearingPrice(self.pool.room, self._span)
-
-    @property
-    def _span(self) -> int:
-        """Number of slots over which demand is compared with capacity."""
-        return self.horizon if self.until is None else min(self.horizon, self.until)
-
-    def copy(self) -> ConstantsLearner:
-        """Return an independent copy."""
-        clone = copy(self)
-        clone._ln_upper = self._ln_upper.copy()
-        clone._ln_upper_first = self._ln_upper_first.copy()
-        clone._market = self._market.copy()
-        clone._market_first = self._market_first.copy()
-        return clone
+        self._cache = _ACTIVE.get()
+        self._relearn(())
 
     def moved(self, pool: PricePool, alone: StandaloneValue | None = None) -> ConstantsLearner:
         """Return a learner with the same jobs for other servers.
 
-        Learnt values are in shares of the pool's largest capacities. If these differ, the values
-        are computed again from the jobs' amounts. Utilities of jobs alone don't change, nor do
-        constants of a job set that was known in advance.
+        What they teach is computed again from their amounts, except their utilities alone.
         """
-        clone = self.copy()
+        clone = copy(self)
         clone.pool = pool
         clone.floor = self.floor._replace(alone=alone)
-        clone._cached = clone._ln_promised = None
-        if self.known:
-            resized = not np.array_equal(pool.scale, self.pool.scale)
-            for market in (clone._market, clone._market_first):
-                market.resize(pool.room, pool.scale if resized else None)
-        else:
-            clone._relearn([job.on(pool) for job in self._taught])
+        clone._relearn([job.on(pool) for job in self._taught])
         return clone
 
     def within(self, until: int | None, since: int) -> ConstantsLearner:
         """Return a learner with the same jobs for a timespan [since, until)."""
-        clone = self.copy()
+        clone = copy(self)
         clone.until, clone.since = until, since
-        clone._cached = clone._ln_promised = None
+        clone._cached = clone._ln_market = None
         return clone
 
     def at(self, slot: int) -> ConstantsLearner:
         """Return the learner of a later slot: without jobs that no longer teach."""
         if self.known or slot <= self._slot:
             return self
-        clone = self.copy()
-        clone._slot, clone._ln_promised = slot, None
+        clone = copy(self)
+        clone._slot, clone._ln_market = slot, None
         taught = [job for job in self._taught if job.arrival > slot - self.horizon]
         if len(taught) < len(self._taught):
             clone._relearn(taught)
@@ -257,17 +286,18 @@ class ConstantsLearner:
         names = [job.name for job in self._taught]
         if name not in names:
             return self
-        clone = self.copy()
+        clone = copy(self)
         latest = len(names) - 1 - names[::-1].index(name)
         clone._relearn([*self._taught[:latest], *self._taught[latest + 1 :]])
         return clone
 
     def _relearn(self, jobs: Sequence[TaughtJob]) -> None:
         """Learn the constants over these jobs alone."""
-        self._clear()
-        self._taught, self._ln_promised = tuple(jobs), None
+        nothing = np.full(len(self.pool.scale), -np.inf)
+        self._extremes = _Extremes(nothing, nothing)
         for job in jobs:
-            self._add(job)
+            self._extremes = self._extremes.with_job(job)
+        self._taught, self._cached, self._ln_market = tuple(jobs), None, None
 
     @property
     def is_used(self) -> bool:
@@ -277,154 +307,93 @@ class ConstantsLearner:
     def learn(self, jobs: Iterable[Job]) -> bool:
         """Add jobs; return whether the constants changed."""
         before = self.constants()
-        for job in jobs:
-            self._learn_job(job, self._contribution(job))
+        taught = [one for one in map(self._taught_job, jobs) if one is not None]
+        for job in taught:
+            self._extremes = self._extremes.with_job(job)
+        self._taught, self._ln_market = (*self._taught, *taught), None
         return before.differ(self.constants())
-
-    def update_job(self, job: Job, position: int, contributions: Contributions) -> bool:
-        """Add a job of a set that is processed repeatedly; return as `learn`."""
-        before = self.constants()
-        self._learn_job(job, self._cached_contribution(job, position, contributions))
-        return before.differ(self.constants())
-
-    def _cached_contribution(
-        self, job: Job, position: int, contributions: Contributions
-    ) -> PriceContribution | None:
-        """Return the contribution of a job of a set, computed once."""
-        scale = self.pool.scale.tobytes()
-        cached = contributions.setdefault((*self._kind, scale), {})
-        if position not in cached:
-            cached[position] = self._contribution(job)
-        return cached[position]
-
-    @property
-    def _kind(self) -> tuple[object, ...]:
-        """Everything besides the pool that affects a job's contribution."""
-        return self.carries, self.floor.kind, self.horizon, self.until, self.known
 
     def learn_all(self, jobs: Sequence[Job]) -> None:
-        """Add all jobs of a set.
-
-        If job sets that differ in one job follow each other (`remembered`), the other jobs are
-        processed once.
-        """
-        memory = active_cache()
-        if memory is None:
+        """Add all jobs of a set; with a cache, those that don't change are processed once."""
+        cache = self._cache
+        if cache is None:
             self.learn(jobs)
             return
-        changed = memory.position
-        key = (*self._kind, self.pool.scale.tobytes())
-        if key not in memory.around:
-            earlier, later = self.copy(), self.copy()
-            for position, job in enumerate(jobs):
-                if position != changed:
-                    learner = earlier if position < changed else later
-                    learner._learn_job(
-                        job, self._cached_contribution(job, position, memory.contributions)
-                    )
-            memory.around[key] = earlier, later
-        earlier, later = memory.around[key]
-        merged = earlier.copy()
-        merged._learn_job(jobs[changed], merged._contribution(jobs[changed]))
-        merged._merge(later)
-        vars(self).update(vars(merged))
+        changed = cache.position
+        if self._key not in cache.others:
+            others = copy(self)
+            others.learn(jobs[:changed])
+            before = len(others._taught)
+            others.learn(jobs[changed + 1 :])
+            cache.others[self._key] = others, before
+        others, before = cache.others[self._key]
+        taught = self._taught_job(jobs[changed])
+        self._extremes, self._taught, self._ln_market = others._extremes, others._taught, None
+        if taught is not None:
+            self._extremes = self._extremes.with_job(taught)
+            self._taught = (*others._taught[:before], taught, *others._taught[before:])
 
-    def _merge(self, other: ConstantsLearner) -> None:
-        """Add the jobs of another learner, as if they had come later."""
-        np.maximum(self._ln_upper, other._ln_upper, out=self._ln_upper)
-        np.maximum(self._ln_upper_first, other._ln_upper_first, out=self._ln_upper_first)
-        self._ln_least_rate = min(self._ln_least_rate, other._ln_least_rate)
-        self._ln_least_use = min(self._ln_least_use, other._ln_least_use)
-        self._longest = max(self._longest, other._longest)
-        self._ln_alone = max(self._ln_alone, other._ln_alone)
-        if other._arrivals is not None:
-            first, last = self._arrivals or other._arrivals
-            self._arrivals = min(first, other._arrivals[0]), max(last, other._arrivals[1])
-        self._market.merge(other._market)
-        self._market_first.merge(other._market_first)
-
-    def constants_with(
-        self, job: Job, again: tuple[int, Contributions] | None = None
-    ) -> PriceConstants:
+    def constants_with(self, job: Job) -> PriceConstants:
         """Return the constants with one more job, the same object if none changes; learns nothing.
 
         Unless all jobs are known, the clearing price is that of earlier jobs: a job doesn't raise
-        the price that it meets. ``again`` is as in `update_job`.
+        the price that it meets.
         """
-        measure = (
-            self._contribution(job) if again is None else self._cached_contribution(job, *again)
-        )
-        before, clone = self.constants(), self.copy()
+        before, taught = self.constants(), self._taught_job(job)
+        if taught is None:
+            return before
+        clone = copy(self)
+        clone._extremes = self._extremes.with_job(taught)
         if self.known:
-            clone._learn_job(job, measure)
-        else:
-            taught = self._taught_job(job, measure)
-            if taught is not None:
-                clone._add(taught)
+            clone._taught, clone._ln_market = (*self._taught, taught), None
         after = clone.constants()
         return after if before.differ(after) else before
 
-    def _learn_job(self, job: Job, measure: PriceContribution | None) -> None:
-        taught = self._taught_job(job, measure)
-        if taught is None:
-            return
-        if not self.known:
-            self._taught, self._ln_promised = (*self._taught, taught), None
-        self._add(taught)
-
-    def _taught_job(self, job: Job, measure: PriceContribution | None) -> TaughtJob | None:
+    def _taught_job(self, job: Job) -> TaughtJob | None:
         """Return what a job teaches, None if it is nothing."""
         if not job.payable:
             return None
+        contribution = self._cached_contribution(job)
         ln_alone, window = None, self.window(job)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
             # D0 and the optimum are over all pools and jobs, whatever this job needs.
             ln_alone = min(self.floor.alone.ln_utility(job, window), math.log(job.payable))
-        if ln_alone is None and measure is None:
+        if ln_alone is None and contribution is None:
             return None
-        return TaughtJob(job.name, job.arrival, ln_alone, measure)
+        return TaughtJob(job.name, job.arrival, ln_alone, contribution)
 
-    def _add(self, taught: TaughtJob) -> None:
-        if taught.ln_alone is not None:
-            self._ln_alone = max(self._ln_alone, taught.ln_alone)
-            first, last = self._arrivals or (taught.arrival, taught.arrival)
-            self._arrivals = min(first, taught.arrival), max(last, taught.arrival)
-        measure = taught.contribution
-        if measure is None:
-            return
-        np.maximum(self._ln_upper, measure.ln_upper, out=self._ln_upper)
-        np.maximum(self._ln_upper_first, measure.ln_upper_first, out=self._ln_upper_first)
-        if math.isfinite(measure.ln_worst) and math.isfinite(measure.ln_use):
-            self._ln_least_rate = min(self._ln_least_rate, measure.ln_worst - measure.ln_use)
-        self._ln_least_use = min(self._ln_least_use, measure.ln_use)
-        self._longest = max(self._longest, measure.window)
-        if self.floor.kind == "clearing" and self.known:
-            amounts = measure.demand * np.float64(measure.slots)
-            uses = measure.slots * measure.shares
-            market, ln_best = self._market, measure.ln_best
-            if math.isinf(ln_best):
-                market, ln_best = self._market_first, measure.ln_first
-            market.add(taught.arrival, ln_best, ln_best - measure.ln_use, uses, amounts)
+    @property
+    def _key(self) -> tuple[object, ...]:
+        """Everything but the job that affects a contribution."""
+        scale = self.pool.scale.tobytes()
+        return self.carries, self.floor.kind, self.horizon, self.until, self.known, scale
+
+    def _cached_contribution(self, job: Job) -> PriceContribution | None:
+        if self._cache is None:
+            return self._contribution(job)
+        key = (*self._key, job)
+        if key not in self._cache.contributions:
+            self._cache.contributions[key] = self._contribution(job)
+        return self._cache.contributions[key]
 
     def _ln_clearing(self) -> float:
         """Return ln of the price at which the demand clears."""
-        if self.known:
-            return (self._market if self._market.seen else self._market_first).ln_price()
-        if self._ln_promised is None:
+        if self._ln_market is None:
             jobs = [(job.arrival, job.contribution) for job in self._taught if job.contribution]
-            slots = max(0, self._slot - self._began)
-            self._ln_promised = ln_price_of_promises(jobs, self.pool.room, slots, self._span)
-        return self._ln_promised
+            span = self.horizon if self.until is None else min(self.horizon, self.until)
+            if self.known:
+                self._ln_market = ln_price_of_known(jobs, self.pool.room, span)
+            else:
+                slots = max(0, self._slot - self._began)
+                self._ln_market = ln_price_of_promises(jobs, self.pool.room, slots, span)
+        return self._ln_market
 
     def _contribution(self, job: Job) -> PriceContribution | None:
-        """Return a job's contribution, None if it has no demand, no points or no time to run.
+        """Return a job's contribution, None if it has no demand or no time to run.
 
         Its utility counts up to what its tenant could pay.
         """
-        if not job.payable:
-            return None
-        demand = self._demand(job)
-        window = self.window(job)
+        demand, window = self._demand(job), self.window(job)
         if demand is None or not demand.any() or window <= 0:
             return None
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
@@ -498,41 +467,25 @@ class ConstantsLearner:
     def constants(self) -> PriceConstants:
         """Return the constants over the jobs so far, the same object until they change."""
         # Cached, because most jobs change nothing and each needs the constants twice.
-        clears = self.floor.kind == "clearing"
-        seen = self._market.seen or -self._market_first.seen
-        market = 0.0 if not clears else seen if self.known else self._ln_clearing()
-        state = (
-            self._ln_upper_in_force.tobytes(),
-            (self._ln_least_rate, self._ln_least_use, self._longest),
-            (self._ln_alone, self._arrivals),
-            market,
-        )
+        ln_market = self._ln_clearing() if self.floor.kind == "clearing" else -math.inf
+        ln_upper = self._extremes.ln_upper_in_force
+        state = ln_upper.tobytes(), self._extremes[2:], ln_market
         if self._cached is None or self._cached[0] != state:
-            self._cached = state, self._constants()
+            self._cached = state, self._constants(ln_upper, ln_market)
         return self._cached[1]
 
-    @property
-    def _ln_upper_in_force(self) -> Floats:
-        """Ln U of (23), (24), (3.13); of the proof where all jobs are worth 0 a slot later.
-
-        A U of 0 would make the resource free at any load.
-        """
-        return np.where(np.isneginf(self._ln_upper), self._ln_upper_first, self._ln_upper)
-
-    def _constants(self) -> PriceConstants:
-        ln_upper = self._ln_upper_in_force
-        if not math.isfinite(self._ln_least_rate):
+    def _constants(self, ln_upper: Floats, ln_market: float) -> PriceConstants:
+        seen = self._extremes
+        if not math.isfinite(seen.ln_least_rate):
             return PriceConstants(-math.inf, ln_upper)
-        timespan = self._longest if self.until is None else max(1, self.until - self.since)
+        timespan = seen.longest if self.until is None else max(1, self.until - self.since)
         # 1 / eta <= use_i / (T * sum of capacities) for every job i, below (26).
         ln_eta = (
-            math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - self._ln_least_use
+            math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - seen.ln_least_use
         )
-        ln_lower = -math.log(2.0 * self._pools) - ln_eta + self._ln_least_rate
+        ln_lower = max(-math.log(2.0 * self._pools) - ln_eta + seen.ln_least_rate, ln_market)
         if self.floor.kind == "guaranteed":
             ln_lower = self._ln_guaranteed()
-        elif self.floor.kind == "clearing":
-            ln_lower = max(ln_lower, self._ln_clearing())
         upper = np.where(np.isneginf(ln_upper), -np.inf, np.maximum(ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
 
@@ -542,10 +495,11 @@ class ConstantsLearner:
         D0 = T * L * sum of the priced capacities; over all pools it must be at most OPT / 2. If no
         job is known to complete alone, only L = 0 ensures that.
         """
-        priced = float(self.pool.total_shares[np.isfinite(self._ln_upper)].sum())
-        if self._arrivals is None or not priced:
+        seen = self._extremes
+        priced = float(self.pool.total_shares[np.isfinite(seen.ln_upper)].sum())
+        if seen.arrivals is None or not priced:
             return -math.inf
-        first, last = self._arrivals
+        first, last = seen.arrivals
         if self.until is not None:
             # Jobs that teach nothing may have come before those that do.
             begin = max(first, self.since) if self.known else self.since
@@ -555,7 +509,7 @@ class ConstantsLearner:
             if not self.known:
                 # Rounded up to a power of two, so that not every arrival changes the prices.
                 timespan = self.horizon << (-(-timespan // self.horizon) - 1).bit_length()
-        return self._ln_alone - math.log(2.0 * self._pools * timespan * priced)
+        return seen.ln_alone - math.log(2.0 * self._pools * timespan * priced)
 
 
 def _in_shares(pool: PricePool, one: PriceContribution) -> PriceContribution:
@@ -601,3 +555,53 @@ def _ln_smallest_utility(job: Job, window: int) -> float:
 
 def _ln(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
+
+
+LN_COST_PART: Final = math.log(0.5)
+"""Ln of the part of its utility that a job pays at the limit of L. The largest L with which Theorem
+4's proof holds takes the same part, for the whole cluster instead of the job's own resources."""
+
+
+def limit_lower(
+    constants: Sequence[PriceConstants],
+    learners: Sequence[ConstantsLearner],
+    alone: StandaloneValue,
+    jobs: Iterable[Job],
+) -> list[PriceConstants]:
+    """Return constants at which some job pays at most half of its utility on an empty cluster.
+
+    The clearing price is that of each pool as one machine. A job pays in both pools, and a small
+    cluster runs it more slowly, so few and large jobs could all be refused by an empty cluster.
+    If there is none, the L of all pools are lowered by the same factor until there is one. They
+    stay if no job can complete alone.
+    """
+    ln_largest = -math.inf
+    for job in jobs:
+        ln_largest = max(ln_largest, _ln_utility_per_cost(job, constants, learners, alone))
+        if ln_largest + LN_COST_PART >= 0:
+            return list(constants)
+    if ln_largest == -math.inf:
+        return list(constants)
+    return [pool.lowered(ln_largest + LN_COST_PART) for pool in constants]
+
+
+def _ln_utility_per_cost(
+    job: Job,
+    constants: Sequence[PriceConstants],
+    learners: Sequence[ConstantsLearner],
+    alone: StandaloneValue,
+) -> float:
+    """Return ln of the maximum utility per cost of a job that runs alone with one worker count."""
+    counts, slots = alone.plans(job, learners[0].window(job))
+    if not len(counts):
+        return -math.inf
+    ln_rate = np.full(len(counts), -np.inf)
+    for pool, learner in zip(constants, learners, strict=True):
+        shares = learner.shares_per_slot(job)[counts]
+        ln_shares = np.log(shares, out=np.full(len(shares), -np.inf), where=shares > 0)
+        ln_rate = np.logaddexp(ln_rate, pool.ln_lower + ln_shares)
+    ln_utilities = job.utility.log_values(slots - 1)
+    # Without a cost every utility pays, and without a utility no plan does.
+    pays = np.isfinite(ln_utilities)
+    ratios = ln_utilities[pays] - ln_rate[pays] - np.log(slots[pays])
+    return float(ratios.max(initial=-np.inf))

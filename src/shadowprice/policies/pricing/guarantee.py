@@ -61,9 +61,8 @@ def optimum_at_most(
 ) -> float:
     """Return an upper bound of the offline optimum.
 
-    For each pool and resource, a fractional knapsack: jobs at their best utility, each with its
-    minimum worker-slots. The minimum over resources counts, without those that some server doesn't
-    limit.
+    For each pool and limited resource, a fractional knapsack of jobs at their best utility, each
+    with its minimum worker-slots; the minimum counts.
     """
     best = np.array([_best(job) for job in jobs])
     bound = float(best.sum())
@@ -82,11 +81,7 @@ def optimum_at_most(
 def max_share_of_server(
     learners: Sequence[ConstantsLearner], cluster: Cluster, jobs: Sequence[Job]
 ) -> float:
-    """Return the largest share of a server that one job's processes can take in a slot.
-
-    It is at most 1, and is over the resources that the server limits. Each job has its maximum
-    number of processes, as far as they fit.
-    """
+    """Return the largest share of a server's limited resources that one job can take."""
     if not jobs:
         return 0.0
     largest = 0.0
@@ -100,12 +95,9 @@ def max_share_of_server(
                 counts = [math.inf if job.bag else job.max_workers for job in jobs]
                 total += _shares_on(capacity, demands, counts)
             if learner.carries != "workers":
-                with_ps = [job for job in jobs if job.ps is not None]
-                rows = [job.ps is not None for job in jobs]
-                demands = [job.ps for job in with_ps if job.ps is not None]
-                counts = [float(job.ps_counts.max()) for job in with_ps]
-                if demands:
-                    total[rows] += _shares_on(capacity, demands, counts)
+                demands = [0 * job.worker if job.ps is None else job.ps for job in jobs]
+                counts = [float(job.ps_counts.max()) for job in jobs]
+                total += _shares_on(capacity, demands, counts)
             largest = max(largest, float(total.max()))
     return min(largest, 1.0)
 
@@ -135,13 +127,12 @@ def guarantee(
 ) -> Fields:
     """Return the theorem's ratio for a run, and whether each of its premises held.
 
-    ``jobs`` are all that arrived. ``earned`` is the total utility of the plans of all admitted
-    jobs, by the model. ``premises`` are those that only the policy knows. ``factor`` is the ratio
-    over alpha: 2 in OASiS's Theorem 4, 6 G / delta in PD-ORS's Theorem 3.
+    ``jobs`` are all that arrived, ``earned`` is the total utility of all admitted plans, and
+    ``premises`` are those that only the policy knows. ``factor`` is the ratio over alpha: 2 in
+    OASiS's Theorem 4, 6 G / delta in PD-ORS's Theorem 3.
 
     ``D0_within_half_of_optimum`` is None if neither bound of the optimum decides. The ratio is
-    proved only if ``premises_held``: that and every other premise is true. Infinite numbers are
-    None.
+    proved only if ``premises_held``: all are true. Infinite numbers are None.
     """
     alpha = guarantee_alpha(constants)
     first = min((job.arrival for job in jobs), default=0)

@@ -1,18 +1,26 @@
-"""Offers of a priced planner to a job, and the protocol of such planners."""
+"""Offers of a priced planner to a job, the protocol of such planners, and refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
 
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import TaskCopies
+from shadowprice.core.cluster import Amounts
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
-from shadowprice.core.refusal import Refusal
-from shadowprice.core.schedule import Schedule
+from shadowprice.core.potential import planned_progress
+from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.core.utility import utility_value
+from shadowprice.policies.placements import constant_schedule, dense_placement, fit_counts
 from shadowprice.policies.pricing.board import PriceBoard
 
 
@@ -39,6 +47,15 @@ class ResourceBottleneck(NamedTuple):
     room: float  # how many of them fit in a slot on average
 
 
+class BoardUse(NamedTuple):
+    """What a schedule takes from one board."""
+
+    label: str  # appended to the name of a resource, such as " of worker servers"
+    board: PriceBoard
+    counts: Integers  # of processes, by entry of the schedule
+    demand: Amounts  # of one of them
+
+
 class TooExpensiveProof(NamedTuple):
     """Proof that no offer has a positive payoff."""
 
@@ -49,16 +66,21 @@ class TooExpensiveProof(NamedTuple):
     cost: float | None = None
 
 
-class PricedJob(Protocol):
-    """One job at the prices of one moment."""
+class PricedJob(ABC):
+    """One job at the prices of one moment; ``remaining`` counts the progress units to make."""
 
+    def __init__(self, view: View, job: Job, remaining: int) -> None:
+        self.view = view
+        self.job = job
+        self.remaining = remaining
+
+    @abstractmethod
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan completes the work.
 
         Every utility is multiplied by ``factor``. ``more`` progress units are planned beyond those
         that remain, but not for a bag of tasks.
         """
-        ...
 
     def prove_too_expensive(self) -> TooExpensiveProof | None:
         """Return a quick proof that no offer has a positive payoff.
@@ -66,34 +88,47 @@ class PricedJob(Protocol):
         For callers that don't need the best offer of a refused job. None if there is no proof that
         is faster than `best`.
         """
-        ...
+        return None
 
+    @abstractmethod
     def schedule(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer."""
-        ...
 
+    @abstractmethod
     def max_gain(self) -> int:
         """Return the maximum progress units of one slot in an empty cluster."""
-        ...
 
     def explain_infeasible(self) -> Refusal | None:
         """Return why no plan completes the work; None if the other methods explain it."""
-        ...
+        return None
 
+    @abstractmethod
     def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource that limits the job most in the slots in which it could run."""
-        ...
+
+    @abstractmethod
+    def uses(self, schedule: Schedule) -> list[BoardUse]:
+        """Return what a schedule takes from each board."""
 
     def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
-        ...
+        totals: dict[str, Floats] = {}
+        for label, board, counts, demand in self.uses(schedule):
+            spent = board.spent(self.view.ledger, schedule, counts, demand)
+            totals[label] = totals[label] + spent if label in totals else spent
+        label, total = max(totals.items(), key=lambda entry: float(entry[1].max()))
+        column = int(np.argmax(total))
+        return self.view.cluster.resources[column] + label, float(total[column])
 
     def slot_costs(self, schedule: Schedule) -> Floats:
         """Return the cost of a schedule in each of its active slots."""
-        ...
+        total = np.zeros(len(schedule.active_slots))
+        for _, board, counts, demand in self.uses(schedule):
+            total += board.cost_by_slot(self.view.ledger, schedule, counts, demand)
+        return total
 
 
-class DerivedJob:
+class DerivedJob(PricedJob):
     """Base of priced jobs whose plans meet more conditions; all else is that of another's.
 
     If ``begun``, the first slot of a plan counts a restart.
@@ -102,10 +137,8 @@ class DerivedJob:
     def __init__(
         self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
     ) -> None:
+        super().__init__(view, job, remaining)
         self._quote = quote
-        self._view = view
-        self._job = job
-        self._remaining = remaining
         self._begun = begun
 
     def prove_too_expensive(self) -> TooExpensiveProof | None:
@@ -124,6 +157,10 @@ class DerivedJob:
         """Return the resource that limits the job most in the slots in which it could run."""
         return self._quote.find_bottleneck()
 
+    def uses(self, schedule: Schedule) -> list[BoardUse]:
+        """Return what a schedule takes from each board."""
+        return self._quote.uses(schedule)
+
     def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         return self._quote.most_expensive(schedule)
@@ -131,6 +168,12 @@ class DerivedJob:
     def slot_costs(self, schedule: Schedule) -> Floats:
         """Return the cost of a schedule in each of its active slots."""
         return self._quote.slot_costs(schedule)
+
+    def _offer(self, plan: Schedule, factor: float, choice: Integers) -> PricedOffer:
+        """Return the offer of a plan."""
+        utility = factor * utility_value(self.job.utility, plan.completion - self.job.arrival)
+        cost = float(self._quote.slot_costs(plan).sum())
+        return PricedOffer(plan.completion, utility, cost, utility - cost, choice, plan=plan)
 
 
 class PricedPlanner(Protocol):
@@ -148,3 +191,348 @@ class PricedPlanner(Protocol):
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
         """Return a job's quote for its remaining progress units."""
         ...
+
+
+_MAX_PLANS: Final = 4  # each longer by the last shortfall; most jobs need one
+_RESTART_LOSS: Final = 1e-3  # of the payoff: from it on, fixed placements are tried too
+_MAX_FIXED_PLACEMENTS: Final = 8  # a plan may have hundreds of placements
+
+
+class RestartAwareJob(DerivedJob):
+    """A quote whose offers complete the work with their restarts counted.
+
+    The papers plan as if a move cost nothing. A plan that is just long enough then falls short by
+    its restarts, and its promise breaks. Here more and more work is planned, until the plan's
+    progress less its restarts covers the work.
+
+    The job is not a bag, because copies don't move. If ``begun``, the first slot of a plan counts a
+    restart too.
+    """
+
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
+        """Return an offer that completes the work with restarts, None if none was found."""
+        plain = self._quote.best(factor, more=more)
+        return None if plain is None else self.lengthen(plain, factor, more=more)
+
+    def lengthen(
+        self, plain: PricedOffer, factor: float = 1.0, *, more: int = 0
+    ) -> PricedOffer | None:
+        """Return an offer that completes the work with restarts, None if none was found.
+
+        Restarts depend on all of the plan, while the search plans slot by slot. So the payoff isn't
+        necessarily the maximum; that of ``plain`` bounds it. The other parameters are those that
+        ``plain``, the best offer without restarts, was made with.
+        """
+        best = next(self._lengthen(plain, factor, more), None)
+        if best is None or best.payoff < plain.payoff - _RESTART_LOSS * abs(plain.payoff):
+            offers = [*self._fixed_offers(plain, factor, more), *([] if best is None else [best])]
+            best = max(offers, key=lambda offer: offer.payoff, default=None)
+        if best is None or plain.bound is None:
+            return best
+        # A fixed placement may beat the bound of a planner that rounds work up to chunks.
+        return replace(best, bound=max(plain.bound, best.payoff))
+
+    def _lengthen(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
+        """Yield the first plan that is long enough, of plans for more and more work."""
+        remaining, offer, planned_extra = self.remaining + more, plain, more
+        for _ in range(_MAX_PLANS):
+            done = self._charged_progress(offer)
+            if done >= remaining:
+                yield offer
+                return
+            planned_extra += remaining - done
+            longer = self._quote.best(factor, more=planned_extra)
+            if longer is None:
+                return
+            offer = longer
+        kept_share = 1 - self.job.restart
+        if kept_share:
+            # Enough for a restart in every slot: each keeps that share of its units, rounded down.
+            slots = self.view.end - self.view.slot
+            enough = -(-(remaining + slots) * kept_share.denominator // kept_share.numerator)
+            longer = self._quote.best(factor, more=enough - self.remaining)
+            if longer is not None and self._charged_progress(longer) >= remaining:
+                yield longer
+
+    def _charged_progress(self, offer: PricedOffer) -> int:
+        """Return the progress units of an offer's plan after its restarts."""
+        plan = self._quote.schedule(offer)
+        return planned_progress(self.job, plan, None, charged=True, ran=self._begun)
+
+    def _fixed_offers(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
+        """Yield offers that keep one placement of the plan until the work is done."""
+        first: dict[Placement, int] = {}
+        for slot, placement in self._quote.schedule(plain).placements():
+            first.setdefault(placement, slot)
+        for placement, slot in islice(first.items(), _MAX_FIXED_PLACEMENTS):
+            plan = self._fixed_plan(slot, placement, self.remaining + more)
+            if plan is not None:
+                yield self._offer(plan, factor, plain.choice)
+
+    def _fixed_plan(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
+        """Return a plan with one placement from a slot on, None if it doesn't fit."""
+        job, colocated = self.job, placement.colocated
+        workers = placement.total_workers
+        remaining_after = remaining - job.gain(workers, colocated=colocated, moved=self._begun)
+        end = slot + 1 + max(0, -(-remaining_after // job.gain(workers, colocated=colocated)))
+        if end > self.view.end:
+            return None
+        ledger = self.view.ledger
+        used = ledger.used[slot - ledger.start : end - ledger.start]
+        entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
+        for server, workers_on, ps_on in entries:
+            demand = workers_on * job.worker
+            if job.ps is not None:
+                demand = demand + ps_on * job.ps
+            if (used[:, server] + demand > ledger.capacity[server]).any():
+                return None
+        return constant_schedule(placement, slot, end)
+
+    def explain_infeasible(self) -> Refusal | None:
+        """Return why no plan completes the work; restarts, if a plan without them does."""
+        plain = self._quote.best()
+        if plain is None:
+            return self._quote.explain_infeasible()
+        loss = float(self.job.restart)
+        return Refusal(
+            RefusalReason.NO_ROOM,
+            f"a restart takes {loss:.2g} of a slot, and no plan that is longer by that has "
+            f"room; without them it would be done in slot {plain.completion}",
+            completion=plain.completion,
+            numbers={"restart_slots": loss},
+        )
+
+
+_MAX_COUNTS: Final = 12  # maximum number of worker counts that are tried, evenly spaced
+
+
+class FixedPlacement(DerivedJob):
+    """A quote whose offers keep one placement from the first slot to the last.
+
+    The papers' plans move a job from slot to slot. A job that loses its work when it is stopped
+    can't move.
+    ``boards`` are those of workers and of parameter servers, or one for both.
+    """
+
+    def __init__(
+        self,
+        quote: PricedJob,
+        boards: Sequence[PriceBoard],
+        view: View,
+        job: Job,
+        remaining: int,
+        *,
+        begun: bool,
+    ) -> None:
+        super().__init__(quote, view, job, remaining, begun=begun)
+        self._hosts = tuple(np.zeros(view.cluster.servers, dtype=np.bool_) for _ in range(2))
+        for hosts, board in zip(self._hosts, (boards[0], boards[-1]), strict=True):
+            hosts[board.servers] = True
+        self._hosts[0][:] &= view.cluster.hosts_workers
+        self._hosts[1][:] &= view.cluster.hosts_ps
+
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
+        """Return the offer with the largest payoff among the earliest of each worker count."""
+        offers = self._offers(factor, self.remaining + more)
+        return max(offers, key=lambda offer: offer.payoff, default=None)
+
+    def _offers(self, factor: float, remaining: int) -> Iterator[PricedOffer]:
+        none = np.full(self.view.end - self.view.slot, -1, dtype=np.int64)
+        counts = np.linspace(0, len(self.job.worker_counts) - 1, _MAX_COUNTS).round().astype(int)
+        for choice in np.unique(counts).tolist():
+            plan = self._earliest(int(choice), remaining)
+            if plan is not None:
+                yield self._offer(plan, factor, none)
+
+    def _earliest(self, choice: int, remaining: int) -> Schedule | None:
+        """Return the plan with a worker count that completes first, None if none fits."""
+        job, view = self.job, self.view
+        workers = int(job.worker_counts[choice])
+        # Co-location may be faster, so it is tried first, with its own duration.
+        for colocated in (True, False):
+            first = job.gain(workers, colocated=colocated, moved=self._begun)
+            gain = job.gain(workers, colocated=colocated)
+            if not gain:
+                continue
+            slots = 1 + max(0, -(-(remaining - first) // gain))
+            for start in range(view.slot, view.end - slots + 1):
+                placement = self._fit(start, slots, choice, colocated=colocated)
+                if placement is not None:
+                    return constant_schedule(placement, start, start + slots)
+        return None
+
+    def _fit(self, start: int, slots: int, choice: int, *, colocated: bool) -> Placement | None:
+        """Return a placement that is free in some slots, on one server if ``colocated``."""
+        job, ledger = self.job, self.view.ledger
+        offset = start - ledger.start
+        # A cordoned server has no capacity for this job, but is in use.
+        free = np.maximum(ledger.capacity - ledger.used[offset : offset + slots].max(axis=0), 0)
+        workers, ps = int(job.worker_counts[choice]), int(job.ps_counts[choice])
+        room = fit_counts(free, job.worker, self._hosts[0])
+        if colocated:
+            return self._on_one(free, room, workers, ps)
+        # Servers with the most capacity first: fewer servers mean less traffic.
+        order = np.argsort(-room, kind="stable")
+        on_workers = _fill(room, order, workers)
+        if on_workers is None:
+            return None
+        on_ps = np.zeros_like(on_workers)
+        if ps and job.ps is not None:
+            remaining = free - on_workers[:, None] * job.worker
+            ps_room = fit_counts(remaining, job.ps, self._hosts[1])
+            filled = _fill(ps_room, np.argsort(-ps_room, kind="stable"), ps)
+            if filled is None:
+                return None
+            on_ps = filled
+        placement = dense_placement(on_workers, on_ps)
+        if placement.colocated and job.two_rates:
+            return None  # tried before, as a co-located placement
+        return placement
+
+    def _on_one(self, free: Integers, room: Integers, workers: int, ps: int) -> Placement | None:
+        """Return a placement on the first server that fits all processes."""
+        job = self.job
+        fits = room >= workers
+        if ps and job.ps is not None:
+            remaining = free - workers * job.worker
+            fits &= self._hosts[1] & (fit_counts(remaining, job.ps) >= ps)
+        servers = np.flatnonzero(fits)
+        return Placement.of([(int(servers[0]), workers, ps)]) if len(servers) else None
+
+    def explain_infeasible(self) -> Refusal | None:
+        """Return why no plan with one placement completes the work."""
+        if self._quote.best() is None:
+            return self._quote.explain_infeasible()
+        return Refusal(
+            RefusalReason.NO_ROOM,
+            "the job does not save its progress, so it needs one placement from its start to its "
+            "end; no placement is free for that long",
+        )
+
+
+def _fill(room: Integers, order: Integers, count: int) -> Integers | None:
+    """Distribute a count over servers in order; return None if their capacity is too small."""
+    offered = np.minimum(room[order], count)
+    before = np.cumsum(offered) - offered
+    taken = np.clip(count - before, 0, offered)
+    if int(taken.sum()) < count:
+        return None
+    result = np.zeros(len(room), dtype=np.int64)
+    result[order] = taken
+    return result
+
+
+_MAX_NEWTON_STEPS = 20
+_DISTANT_FACTOR = 1e9
+"""Factor at which the plan of maximum utility has the maximum payoff, per unit of cost."""
+_MAX_FACTOR = 1e200  # maximum factor: more would overflow if the utility is nearly 0
+
+
+def build_refusal(
+    quote: PricedJob, view: View, job: Job, offer: PricedOffer | None, remaining: int
+) -> Refusal:
+    """Return a refusal with its numbers; ``offer`` is the best plan, if any, and doesn't pay."""
+    if offer is None:
+        return quote.explain_infeasible() or _no_schedule(quote, view, remaining)
+    _, nearest = min_acceptance_factor(quote, job, offer)
+    if nearest is None:
+        return _no_value(quote, view, job, offer, remaining)
+    return Refusal(
+        RefusalReason.PRICE,
+        f"its utility by slot {nearest.completion} is {nearest.utility:.4g}, not above the price "
+        f"of its best plan, {nearest.cost:.4g}",
+        value=nearest.utility,
+        cost=nearest.cost,
+        completion=nearest.completion,
+        bottleneck=_most_expensive_resource(quote, nearest),
+        numbers={"payoff": offer.payoff},
+    )
+
+
+def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: int) -> Refusal:
+    """Return the refusal of a job that could only complete after its utility is gone."""
+    durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
+    useful = int(np.count_nonzero(job.utility.values(durations) > 0))
+    shortest = -(-work // max(quote.max_gain(), 1))
+    numbers = {"slots_needed": shortest, "slots_with_value": useful}
+    if shortest > useful:
+        return Refusal(
+            RefusalReason.NO_VALUE,
+            f"needs {shortest} slots with its maximum number of workers, and its utility is 0 "
+            f"after {useful}",
+            value=0.0,
+            cost=offer.cost,
+            completion=offer.completion,
+            numbers=numbers,
+        )
+    bottleneck = quote.find_bottleneck()
+    return Refusal(
+        RefusalReason.NO_ROOM,
+        f"too little free capacity to complete by slot {view.slot + useful - 1}, after which its "
+        f"utility is 0; planned for slot {offer.completion} at best",
+        value=0.0,
+        cost=offer.cost,
+        completion=offer.completion,
+        bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
+        numbers=numbers,
+    )
+
+
+def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
+    slots = view.end - view.slot
+    shortest = -(-work // max(quote.max_gain(), 1))
+    if shortest > slots:
+        limit = "timespan" if view.until == view.end else "planning horizon"
+        return Refusal(
+            RefusalReason.TOO_LATE,
+            f"needs {shortest} slots with its maximum number of workers, and the {limit} has "
+            f"{max(slots, 0)} left",
+            bottleneck=f"{limit} ending at slot {view.end}",
+            numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
+        )
+    bottleneck = quote.find_bottleneck()
+    return Refusal(
+        RefusalReason.NO_ROOM,
+        f"free {bottleneck.resource} capacity is only enough for {bottleneck.room:.3g} "
+        f"{bottleneck.kind} a slot on average until slot {view.end}",
+        bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
+        numbers={"mean_room": bottleneck.room},
+    )
+
+
+def _most_expensive_resource(quote: PricedJob, offer: PricedOffer) -> str:
+    """Return the most expensive resource of a plan, its part of the cost, and its slots."""
+    schedule = quote.schedule(offer)
+    label, amount = quote.most_expensive(schedule)
+    span = f"slots {schedule.start} to {schedule.completion}"
+    return f"{label}, {amount / max(offer.cost, 1e-300):.0%} of the cost over {span}"
+
+
+def min_acceptance_factor(
+    quote: PricedJob, job: Job, offer: PricedOffer
+) -> tuple[float, PricedOffer | None]:
+    """Return the minimum factor on the utility at which some plan has a payoff of 0, and that plan.
+
+    The factor is the minimum of cost / utility over completion slots. Newton's method on the
+    largest payoff as a function of the factor (Dinkelbach) takes a few steps, each one exact
+    search. It starts from the offer, or from the plan of maximum utility if the offer has no
+    utility. The plan is None if none has a utility.
+    """
+    nearest: PricedOffer | None = None
+    if offer.utility > 0 and offer.cost / offer.utility < _DISTANT_FACTOR:
+        nearest, factor = offer, offer.cost / offer.utility
+    else:
+        at_best = max(utility_value(job.utility, 0), 1.0 / _MAX_FACTOR)
+        factor = min(_DISTANT_FACTOR * max(offer.cost, 1.0) / at_best, _MAX_FACTOR)
+    for _ in range(_MAX_NEWTON_STEPS):
+        better = quote.best(factor)
+        if better is None or (nearest is not None and better.payoff <= 1e-9 * better.cost):
+            break
+        value = utility_value(job.utility, better.completion - job.arrival)
+        if value <= 0:
+            break
+        nearest = replace(better, utility=value, payoff=value - better.cost)
+        if better.cost >= _MAX_FACTOR * value:
+            break
+        factor = better.cost / value
+    return factor, nearest

@@ -39,8 +39,7 @@ class Extension:
 def find_extension(view: View, state: JobState, *, charged: bool) -> Extension | None:
     """Return the extension of a job's plan, None if its servers or slots aren't available.
 
-    The job is not a bag, and still has the reservations of its plan. With ``charged``, plans count
-    restarts.
+    The job is not a bag, and still has the reservations of its plan.
     """
     job, running = state.job, view.running_placement(state.job.name)
     ahead = state.plan.from_slot(view.slot)
@@ -147,10 +146,7 @@ def _choose_displaced(
 def _candidates(
     view: View, name: str, servers: list[int], start: int, end: int
 ) -> Iterator[tuple[bool, float, JobState, Integers]]:
-    """Yield the jobs with reservations there.
-
-    Each with whether it runs, its loss by a shift, its state, and its reservations.
-    """
+    """Yield the other jobs there: whether they run, loss by a shift, state, and reservations."""
     for other in view.open_jobs.values():
         job = other.job
         if job.name == name or not len(other.plan) or job.bag is not None:

@@ -1,9 +1,22 @@
 """Posted prices in a file: a price for every limit of every pool in every slot.
 
 A certificate (`shadowprice bound --prices FILE`) writes them and ``oasis --set prices=fixed:FILE``
-decides at them. The file is JSON: the limits of each pool (`policies.pricing.limits`), and one row
+decides at them. The file is JSON: the limits of each pool, and one row
 ``[slot, pool, limit, price]`` for every price that is not 0, in utility per slot for all that the
 limit allows.
+
+Every placement obeys linear limits on the total capacity of a pool. The plain limits are the
+resources: demands add up to at most the capacities. But servers are integral: 50 servers of 4 GPUs
+host 50 workers of 3 GPUs, not 66. For a nondecreasing superadditive function u on [0, 1] and
+processes on a server of capacity c, with C the largest capacity,
+
+    sum of u(demand / C) <= u(sum of demands / C) <= u(c / C),
+
+so each function u, summed over the servers, gives one more limit. The functions are those of Fekete
+and Schepers (*New classes of fast lower bounds for bin packing problems*, Mathematical Programming
+91, 2001): for k = 1, 2, ...,
+
+    u_k(x) = x if (k + 1) x is an integer, else floor((k + 1) x) / k.
 """
 
 from __future__ import annotations
@@ -12,17 +25,76 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shadowprice.core.arrays import Floats
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.pricing.limits import CapacityLimit, build_limits, shares
+
+MAX_DFF_K: Final = 4  # maximum k of the functions u_k (dual feasible functions)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityLimit:
+    """One limit of a pool."""
+
+    resource: int  # column of the resource
+    parts: int  # the function's k; 0 for the resource itself
+    reference: int  # C, the largest capacity of a server of the pool
+    total: Fraction  # sum of u(capacity / C) over all servers
+
+    def weight(self, demand: int) -> Fraction:
+        """Return u(demand / C)."""
+        return _weight(demand, self.reference, self.parts)
+
+    def share(self, demands: Integers) -> float:
+        """Return the share of the limit that one process with these demands takes."""
+        return float(self.weight(int(demands[self.resource])) / self.total)
+
+
+def _weight(demand: int, reference: int, parts: int) -> Fraction:
+    x = Fraction(demand, reference)
+    if not parts or x >= 1:
+        return min(x, Fraction(1)) if parts else x
+    scaled = (parts + 1) * x
+    if scaled.denominator == 1:
+        return x
+    return Fraction(scaled.numerator // scaled.denominator, parts)
+
+
+def build_limits(cluster: Cluster, members: Flags) -> list[CapacityLimit]:
+    """Return the limits of a pool's servers, none of a resource that is unlimited or absent."""
+    limits = []
+    for resource in range(len(cluster.resources)):
+        capacities = cluster.capacity[members, resource]
+        if not len(capacities) or not capacities.any() or bool((capacities >= UNLIMITED).any()):
+            continue
+        reference = int(capacities.max())
+        sizes, counts = np.unique(capacities, return_counts=True)
+        for parts in range(MAX_DFF_K + 1):
+            total = sum(
+                (
+                    int(count) * _weight(int(size), reference, parts)
+                    for size, count in zip(sizes, counts, strict=True)
+                ),
+                start=Fraction(0),
+            )
+            limits.append(CapacityLimit(resource, parts, reference, total))
+    return limits
+
+
+def shares(limits: Sequence[CapacityLimit], demand: Integers | None) -> Floats:
+    """Return the share of each limit that one process of a demand takes, shape (limits,)."""
+    if demand is None:
+        return np.zeros(len(limits))
+    return np.array([limit.share(demand) for limit in limits])
+
 
 FORMAT = "shadowprice-prices"
 VERSION = 1
@@ -63,10 +135,7 @@ class PostedPrices:
     """Of each pool: one for all servers, or one for workers and one for PS."""
 
     def costs(self, job: Job, first: int, slots: int) -> Floats:
-        """Return the cost of each worker count, with its parameter servers, in each slot.
-
-        The slots are ``[first, first + slots)``; the result has a row for each.
-        """
+        """Return the cost of each worker count, with its PS, in some slots."""
         use = np.zeros((len(job.worker_counts), *self.prices.shape[1:]))
         for pool, counts, demand in (
             (0, job.worker_counts, job.worker),
@@ -126,21 +195,14 @@ class PostedPrices:
 
 
 def pool_limits(cluster: Cluster) -> list[list[CapacityLimit]]:
-    """Return the limits of a cluster's pools.
-
-    If no server hosts both, workers and parameter servers have one pool each; otherwise there is
-    one.
-    """
+    """Return the limits of a cluster's pools: one, or one per role if no server hosts both."""
     if bool((cluster.hosts_workers & cluster.hosts_ps).any()):
         return [build_limits(cluster, cluster.hosts_workers | cluster.hosts_ps)]
     return [build_limits(cluster, cluster.hosts_workers), build_limits(cluster, cluster.hosts_ps)]
 
 
 def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
-    """Read a file of prices for a cluster.
-
-    Raises `InputError` if the file can't be read, is damaged, or has prices of another cluster.
-    """
+    """Read a file of prices; raise `InputError` if it is unreadable or for another cluster."""
     try:
         document = _Document.model_validate_json(path.read_bytes())
     except OSError as error:

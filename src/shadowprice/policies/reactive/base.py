@@ -10,24 +10,9 @@ from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
+from shadowprice.core import events
 from shadowprice.core.arrays import Integers
-from shadowprice.core.events import (
-    CapacityChanged,
-    Decision,
-    JobCancelled,
-    JobRevised,
-    JobsArrived,
-    JobsDisplaced,
-    JobsFinished,
-    LengthsRevised,
-    PolicyEvent,
-    Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-    TimespanChanged,
-)
+from shadowprice.core.events import Decision, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import (
     Capabilities,
@@ -38,7 +23,7 @@ from shadowprice.core.policy import (
     unavailable_server_rows,
 )
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import RevisionRefusedError
+from shadowprice.core.refusal import Refusal, RevisionRefusedError
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, EmptyCluster
 from shadowprice.policies.reactive.table import JobTable
 from shadowprice.policies.registry import Parameters
@@ -77,40 +62,36 @@ class ReactivePolicy(ABC, Generic[P]):
         self._keep_learnt_state(before)
         self._changed = True
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
         match event:
-            case SlotBegan():
+            case events.SlotBegan():
                 yield from self._begin(view)
                 return
-            case LengthsRevised(_, names):
+            case events.LengthsRevised(_, names):
                 self._revise_lengths(view, names)
                 return
-            case JobsArrived(_, jobs):
+            case events.JobsArrived(_, jobs):
                 yield from self._arrive(view, jobs)
-            case JobsFinished(_, names):
+            case events.JobsFinished(_, names):
                 for name in names:
                     self._finish(view, name)
-            case JobCancelled(_, name):
+            case events.JobCancelled(_, name):
                 self._cancel(name)
-            case JobsDisplaced(_, names):
+            case events.JobsDisplaced(_, names):
                 self._displace(view, names)
-            case ServerLost(_, _, server):
+            case events.ServerLost(_, _, server):
                 self._lose(server)
-            case ServerBack(_, _, server):
+            case events.ServerBack(_, _, server):
                 self._restore(server)
-            case JobRevised(_, job, admission=True):
+            case events.JobRevised(_, job, admission=True):
                 yield from self._readmit(view, job)
-            case CapacityChanged() | JobRevised() | TimespanChanged():
+            case events.CapacityChanged() | events.JobRevised() | events.TimespanChanged():
                 pass  # the engine has called `resume`
         yield from self._settle(view, event)
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Return for how many of the next slots nothing is decided; see `HoldingPolicy`.
-
-        Only called if the policy has the capability. By default a policy decides only after an
-        event.
-        """
+        """Return for how many of the next slots nothing is decided; see `HoldingPolicy`."""
         del view, progress
         return 0 if self._changed else slots
 
@@ -135,10 +116,7 @@ class ReactivePolicy(ABC, Generic[P]):
 
     @abstractmethod
     def _remove_job(self, name: str) -> None:
-        """Remove a job that finished or was cancelled, if the policy knows it.
-
-        After a resync it doesn't know jobs that had ended.
-        """
+        """Remove a job that ended, if the policy knows it: after a resync it may not."""
 
     def _finish(self, view: View, name: str) -> None:
         """Remove a job that finished, if the policy knows it."""
@@ -167,12 +145,9 @@ class ReactivePolicy(ABC, Generic[P]):
 
     @abstractmethod
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Add an open job at a resync; ``before`` is the policy's previous state.
+        """Add an open job at a resync; the policy's state ``before`` may lack it."""
 
-        That state may lack the job: the policy may be new.
-        """
-
-    def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
+    def _settle(self, view: View, event: events.PolicyEvent) -> Iterator[Decision]:
         """Finish an event; by default, record that the next slot must be decided."""
         del view, event
         self._changed = True
@@ -192,7 +167,8 @@ class QueueingPolicy(ReactivePolicy[P]):
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
         del explained  # there is only one reason to refuse
-        return self._empty.quote(job, self._target_worker_count(job), view.slot)
+        fits = self._empty.workers(job, self._target_worker_count(job))
+        return Quote.of(Queue(job.name) if fits else Reject(job.name, NO_PLACEMENT), view.slot)
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
         del view
@@ -218,20 +194,21 @@ class TableReactivePolicy(QueueingPolicy[P]):
         """Add a job with a worker count that the empty cluster carries; return its row."""
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # jobs are refused only if the empty cluster can't carry them
         for job in jobs:
-            workers = self._empty.workers(job, self._target_worker_count(job))
-            if workers:
-                self._enter(job, workers)
-                yield Queue(job.name)
-            else:
-                yield Reject(job.name, NO_PLACEMENT)
+            refusal = self._try_admitting(view, job)
+            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
+
+    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
+        """Enter a job into the table, or return why it is refused."""
+        del view
+        workers = self._empty.workers(job, self._target_worker_count(job))
+        if not workers:
+            return NO_PLACEMENT
+        self._enter(job, workers)
+        return None
 
     def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
-        """Return the rows of jobs that may move, and the capacity of servers beside the others.
-
-        If some may not, the next slot is decided too: they may be able to move by then.
-        """
+        """Return the rows that may move, and the capacity of servers beside the others."""
         table, capacity = self._table, self._cluster.capacity.copy()
         if not view.may_pin:
             return rows, capacity

@@ -12,9 +12,7 @@ import numpy as np
 
 from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
@@ -52,10 +50,7 @@ class FreeCapacity:
         return not self.placed and not self._down
 
     def place(self, job: Job, workers: int) -> Placement | None:
-        """Place a job round robin, with the parameter servers that its workers need.
-
-        Returns the placement. If the job doesn't fit, nothing changes, and the result is None.
-        """
+        """Place a job round robin with its PS; None, and no change, if it doesn't fit."""
         filled = place(
             self.free, job.worker, self.ps_demand(job), workers, job.ps_needed(workers),
             self.hosts_workers, self.hosts_ps, self.cursors, self._out,
@@ -130,12 +125,6 @@ class EmptyCluster:
             if self._carries(job, count)
         )
         return next(fitting, 0)
-
-    def quote(self, job: Job, wanted: int, slot: int) -> Quote:
-        """Return the quote of a policy that queues every job that fits."""
-        count = self.workers(job, wanted)
-        answer = Queue(job.name) if count else Reject(job.name, NO_PLACEMENT)
-        return Quote.of(answer, slot)
 
     def _carries(self, job: Job, workers: int) -> bool:
         servers = job.ps_needed(workers)

@@ -15,7 +15,7 @@ from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
-from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, PlacementTable
+from shadowprice.kernels.reactive.places import LESS, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
 
 _MIN_SHAPES: Final = 4096
@@ -26,11 +26,7 @@ _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
 
 
 class JobRows(ABC):
-    """Open jobs in order of arrival, as rows; a subclass has their placements.
-
-    Rows are reused, so the table is as large as the maximum number of jobs open at once. Lost
-    servers may not host anything.
-    """
+    """Open jobs in order of arrival, as rows that are reused; a subclass has their placements."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -214,14 +210,6 @@ class JobTable(JobRows):
         self.current_workers[moved] = self.new_workers[moved]
         self.current_ps[moved] = self.new_ps[moved]
         self.is_placed[moved] = self.current_workers[moved].any(axis=1)
-
-    def compare(self, rows: Integers) -> Integers:
-        """Compare the next placements of rows with the current ones."""
-        workers = self.new_workers[rows] - self.current_workers[rows]
-        ps = self.new_ps[rows] - self.current_ps[rows]
-        less = ((workers < 0) | (ps < 0)).any(axis=1)
-        more = ((workers > 0) | (ps > 0)).any(axis=1)
-        return np.asarray(less * LESS + more * MORE, dtype=np.int64)
 
     def _placement(self, row: int) -> Placement:
         return dense_placement(self.new_workers[row], self.new_ps[row])

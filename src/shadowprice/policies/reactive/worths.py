@@ -8,16 +8,7 @@ import numpy as np
 
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.utility import Constant, Deadline, Linear, Power, Reciprocal, Sigmoid, Utility
-from shadowprice.kernels.reactive.worth import (
-    CONSTANT,
-    DEADLINE,
-    LINEAR,
-    POWER,
-    RECIPROCAL,
-    SIGMOID,
-    TOLD,
-    Worths,
-)
+from shadowprice.kernels.reactive import worth as kernel
 
 LAST_KNOT: Final = 1 << 40  # maximum tabulated duration in slots; longer durations have its utility
 
@@ -36,7 +27,7 @@ class UtilityTable:
 
     def __init__(self) -> None:
         # The kernels' input; a new object after the table grew.
-        self.columns = Worths(
+        self.columns = kernel.Worths(
             np.zeros(0, np.int64), np.zeros((0, 3)), np.zeros((0, 0), np.int64), np.zeros((0, 0))
         )
 
@@ -44,7 +35,7 @@ class UtilityTable:
         """Set the utility of a row; the table grows if needed."""
         family, parameters = _kernel_family(utility)
         table: tuple[Integers, Floats] | None = None
-        if family == TOLD:
+        if family == kernel.TOLD:
             table = knots(utility)
             parameters = (float(len(table[0])),)
         self._reserve(row + 1, 0 if table is None else len(table[0]))
@@ -63,7 +54,7 @@ class UtilityTable:
         rows = old_rows if rows <= old_rows else max(rows, 2 * old_rows)
         # Only tabulated utilities have knots.
         width = old_width if width <= old_width else max(width, 2 * old_width)
-        self.columns = Worths(
+        self.columns = kernel.Worths(
             np.zeros(rows, np.int64),
             np.zeros((rows, 3)),
             np.zeros((rows, width), np.int64),
@@ -78,26 +69,25 @@ def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
     # By exact type, because subclasses may compute other values.
     match utility:
         case Constant(value) if type(utility) is Constant:
-            return CONSTANT, (value,)
+            return kernel.CONSTANT, (value,)
         case Sigmoid(value, decay, target) if type(utility) is Sigmoid:
-            return SIGMOID, (value, decay, target)
+            return kernel.SIGMOID, (value, decay, target)
         case Reciprocal(value) if type(utility) is Reciprocal:
-            return RECIPROCAL, (value,)
+            return kernel.RECIPROCAL, (value,)
         case Linear(value, slope) if type(utility) is Linear:
-            return LINEAR, (value, slope)
+            return kernel.LINEAR, (value, slope)
         case Power(scale, exponent) if type(utility) is Power:
-            return POWER, (scale, exponent)
+            return kernel.POWER, (scale, exponent)
         case Deadline(value, by) if type(utility) is Deadline:
-            return DEADLINE, (value, by)
-    return TOLD, ()
+            return kernel.DEADLINE, (value, by)
+    return kernel.TOLD, ()
 
 
 def knots(utility: Utility) -> tuple[Integers, Floats]:
     """Return durations and values between which linear interpolation gives the utility.
 
-    Intervals are halved until a line fits them: a step takes as many halvings as the duration has
-    binary digits, a line takes none. Utilities never rise, so an interval with equal ends is flat.
-    There are at most `MAX_KNOTS`, the first at 0, the last at `LAST_KNOT`.
+    Intervals are halved until a line fits them. Utilities never rise, so an interval with equal
+    ends is flat. There are at most `MAX_KNOTS`, the first at 0, the last at `LAST_KNOT`.
     """
 
     def values(durations: Integers) -> Floats:

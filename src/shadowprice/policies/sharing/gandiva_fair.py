@@ -1,26 +1,143 @@
 """Gandiva_fair: split stride scheduling of gangs, slot by slot, with tickets per tenant.
 
-Chaudhary et al., EuroSys 2020; not elastic and without placement preferences, as in Astraea's
+Chaudhary et al., "Balancing Efficiency and Fairness in Heterogeneous GPU Clusters for Deep
+Learning" (EuroSys 2020); not elastic and without placement preferences, as in Astraea's
 evaluation. Tenants trade worker types at the given speeds. Left out: job profiling, migration
 costs, and the split into a central and per-server schedulers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 
-from shadowprice.core.arrays import Integers
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, is_free, occupy
-from shadowprice.policies.sharing.gang_policy import GangPolicy
-from shadowprice.policies.sharing.parameters import GandivaFairParameters
-from shadowprice.policies.sharing.strides import GangRequest, SplitStrideScheduler, trade_tickets
+from shadowprice.policies.sharing import GandivaFairParameters
+from shadowprice.policies.sharing.gang_policy import (
+    FixedGang,
+    GangPolicy,
+    first_fit,
+    is_free,
+    occupy,
+)
 from shadowprice.policies.tenants.tenancy import TenantShares
+
+
+@dataclass(frozen=True, slots=True)
+class GangRequest:
+    """A job that can run in the coming slot."""
+
+    name: str
+    tenant: int  # index of its owner
+    workers: int  # all or none
+
+
+class SplitStrideScheduler:
+    """Split stride scheduler: tickets buy units, however a tenant splits them over jobs.
+
+    A tenant's *pass* grows by 1 / tickets for every unit that it uses. The tenant with the lowest
+    pass chooses next, and runs its job that has used least. A gang that doesn't fit is left out for
+    the slot and keeps its claim, so no gang starves. Without tickets, a tenant gets leftovers.
+    """
+
+    def __init__(self, tickets: Sequence[int]) -> None:
+        self._unit = math.lcm(*(count for count in tickets if count), 1)
+        self._stride = [self._unit // count if count else 0 for count in tickets]
+        self._pass = [0] * len(tickets)
+        self._used: dict[str, int] = {}
+        self._active: set[int] = set()
+
+    def fill(
+        self, claims: Iterable[GangRequest], fits: Callable[[GangRequest], bool]
+    ) -> list[GangRequest]:
+        """Choose the jobs of one slot in placement order, and raise their tenants' passes.
+
+        ``fits`` places a job in the slot's free units, or returns False.
+        """
+        queues: dict[int, list[GangRequest]] = {}
+        for claim in claims:
+            queues.setdefault(claim.tenant, []).append(claim)
+        self._activate(set(queues))
+        used = {
+            claim.name: self._used.get(claim.name, 0)
+            for queue in queues.values()
+            for claim in queue
+        }
+        for queue in queues.values():
+            queue.sort(key=lambda claim: (used[claim.name], claim.name), reverse=True)
+        chosen = []
+        while queues:
+            # Tenants without tickets, which have no stride, come last.
+            tenant = min(
+                queues, key=lambda owner: (not self._stride[owner], self._pass[owner], owner)
+            )
+            claim = queues[tenant].pop()
+            if not queues[tenant]:
+                del queues[tenant]
+            if fits(claim):
+                chosen.append(claim)
+                self._pass[tenant] += claim.workers * self._stride[tenant]
+                used[claim.name] += claim.workers
+        # Jobs without a claim have left, so their usage is dropped.
+        self._used = used
+        return chosen
+
+    def _activate(self, present: set[int]) -> None:
+        # Idle time isn't saved up: a returning tenant starts level with the lowest active pass.
+        active_passes = [self._pass[tenant] for tenant in present & self._active]
+        for tenant in present - self._active:
+            self._pass[tenant] = max(self._pass[tenant], min(active_passes, default=0))
+        self._active = present
+
+
+def trade_tickets(shares: Floats, speeds: Floats) -> Floats:
+    """Exchange fast units for slow ones between tenants whose speed-ups differ.
+
+    Types are traded in pairs, fastest first. The tenant that gains least from the faster type sells
+    its units of it to the tenant that gains most, and is paid in slower units. The price is the
+    second highest gain among possible buyers, at least the seller's own gain (section 5 of the
+    paper). Because this is a second-price rule, overstating a speed-up doesn't change the buyer's
+    price. Shares and speeds are by tenant and type, types from slow to fast. The total of each type
+    is unchanged, and the sum of ``shares * speeds`` doesn't decrease for any tenant.
+    """
+    traded = shares.astype(np.float64)
+    types = shares.shape[1]
+    for fast in range(types - 1, 0, -1):
+        for slow in range(fast):
+            _trade_pair(traded, speeds[:, fast] / speeds[:, slow], fast, slow)
+    return traded
+
+
+def _trade_pair(traded: Floats, gains: Floats, fast: int, slow: int) -> None:
+    while True:
+        sellers = np.flatnonzero(traded[:, fast] > 0)
+        buyers = np.flatnonzero(traded[:, slow] > 0)
+        if not (sellers.size and buyers.size):
+            return
+        seller = sellers[np.argmin(gains[sellers])]
+        buyer = buyers[np.argmax(gains[buyers])]
+        if gains[buyer] <= gains[seller]:
+            return
+        rivals = gains[buyers[buyers != buyer]]
+        price = max(float(rivals.max(initial=0.0)), float(gains[seller]))
+        if traded[seller, fast] * price <= traded[buyer, slow]:
+            # The seller sells everything: its rest is exactly 0, so that the loop ends.
+            units, paid = traded[seller, fast], traded[seller, fast] * price
+            left_fast, left_slow = 0.0, traded[buyer, slow] - paid
+        else:
+            units, paid = traded[buyer, slow] / price, traded[buyer, slow]
+            left_fast, left_slow = traded[seller, fast] - units, 0.0
+        traded[seller, fast], traded[buyer, slow] = left_fast, left_slow
+        traded[buyer, fast] += units
+        traded[seller, slow] += paid
+
 
 _TICKETS: Final = 1000  # tickets per unit, so that traded shares keep three digits
 

@@ -1,25 +1,148 @@
-"""Base class of the schedulers of fixed-size gangs: arrivals, departures and quotes."""
+"""Base class of the schedulers of fixed-size gangs on capacity units, and their placement."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Self, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self, TypeVar
 
 import numpy as np
 
+from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Refusal, RevisionRefusedError
+from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.reactive.base import ReactivePolicy
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang, occupy
-from shadowprice.policies.sharing.parameters import SharingParameters
-from shadowprice.policies.tenants.gang_jobs import workers_servable
-from shadowprice.policies.tenants.tenancy import read_tenant_shares, require_tenants
+from shadowprice.policies.sharing import SharingParameters, Size
+from shadowprice.policies.tenants.tenancy import (
+    UnitClaim,
+    gang_job,
+    min_gang_slots,
+    read_tenant_shares,
+    require_tenants,
+    workers_servable,
+)
+
+GANG: Final = "gang"  # label of a job that states its number of workers
+
+
+@dataclass(frozen=True, slots=True)
+class FixedGang:
+    """A job with its fixed size."""
+
+    job: Job
+    claim: UnitClaim
+    workers: int
+    reach: tuple[int, ...]
+    """Of each number of parameter servers, see `tenants.gang_jobs.workers_servable`."""
+
+
+def fixed_gang(
+    job: Job, claim: UnitClaim, size: Size, workers: Integers, ps: Integers
+) -> FixedGang | Refusal:
+    """Choose the largest size up to the requested one that fits empty servers, or else any.
+
+    The size ``label`` is the number in the job's label ``gang``, or the maximum.
+    """
+    gang = gang_job(job, claim, int(ps.max(initial=0)) if claim.ps_type is not None else 0)
+    slots = min_gang_slots(gang, workers, ps)
+    possible = gang.counts[slots < UNLIMITED]
+    if not possible.size:
+        return Refusal(
+            RefusalReason.NEVER_FITS,
+            f"no gang of {int(gang.counts[0])} workers or more fits the empty cluster",
+            bottleneck="places of workers and of parameter servers",
+        )
+    requested = int(possible[0]) if size == "min" else int(possible[-1])
+    if isinstance(size, int):
+        requested = size
+    elif size == "label" and job.labels.get(GANG, "").isdecimal():
+        requested = int(job.labels[GANG])
+    smaller = possible[possible <= requested]
+    count = int(smaller[-1] if smaller.size else possible[0])
+    return FixedGang(job, claim, count, tuple(int(n) for n in gang.reach))
+
+
+def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | None:
+    """Place a gang on the first servers with free units, by type and server; None if none fit.
+
+    The PS take the first server that can serve the workers elsewhere, after it is filled (3i).
+    """
+    workers = workers[gang.claim.worker_type]
+    if workers.sum() < gang.workers:
+        return None
+    if gang.claim.ps_type is None:
+        return _fill(gang.workers, workers, None, 0)
+    ps = ps[gang.claim.ps_type]
+    for servers, reach in enumerate(gang.reach):
+        if reach < 0:
+            continue
+        hosts = np.flatnonzero((ps >= servers) & (workers >= gang.workers - reach))
+        if hosts.size:
+            return _fill(gang.workers, workers, int(hosts[0]), servers)
+    return None
+
+
+def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None:
+    """Place a gang's PS, the fewest that work, on the server with most of its workers' cells."""
+    counts_on = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
+    if gang.claim.ps_type is not None:
+        ps = ps[gang.claim.ps_type]
+        order = np.argsort(-cells, kind="stable")
+        host = next(
+            (
+                (int(server), servers)
+                for servers, reach in enumerate(gang.reach)
+                if reach >= 0
+                for server in order[ps[order] >= servers][:1]
+                if gang.workers - cells[server] <= reach
+            ),
+            None,
+        )
+        if host is None:
+            return None
+        counts_on.setdefault(host[0], [0, 0])[1] = host[1]
+    return Placement.of((server, counts[0], counts[1]) for server, counts in counts_on.items())
+
+
+def is_free(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> bool:
+    """Return whether the free units, by type and server, suffice for a placement of a gang."""
+    servers, claim = list(placement.servers), gang.claim
+    if (workers[claim.worker_type, servers] < placement.workers).any():
+        return False
+    return claim.ps_type is None or not (ps[claim.ps_type, servers] < placement.ps).any()
+
+
+def occupy(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> None:
+    """Subtract the units of a gang from the free ones, by type and server."""
+    servers, claim = list(placement.servers), gang.claim
+    workers[claim.worker_type, servers] -= placement.workers
+    if claim.ps_type is not None:
+        ps[claim.ps_type, servers] -= placement.ps
+
+
+def _fill(count: int, workers: Integers, host: int | None, servers: int) -> Placement:
+    entries: list[tuple[int, int, int]] = []
+    remaining = count
+    if host is not None:
+        # The host takes as many workers as it can, so that the PS can serve the rest.
+        taken = min(int(workers[host]), remaining)
+        entries.append((host, taken, servers))
+        remaining -= taken
+    for server in np.flatnonzero(workers).tolist():
+        if not remaining:
+            break
+        if server != host:
+            taken = min(int(workers[server]), remaining)
+            entries.append((server, taken, 0))
+            remaining -= taken
+    return Placement.of(entries)
+
 
 P = TypeVar("P", bound=SharingParameters)
 
@@ -60,10 +183,7 @@ class GangPolicy(ReactivePolicy[P]):
         return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
     def _units_up(self, view: View) -> tuple[dict[str, Placement], Integers, Integers]:
-        """Return the gangs that can't move, and the units beside them.
-
-        The units of workers and of parameter servers are those of each server that is available.
-        """
+        """Return the gangs that can't move, and the units of workers and PS beside them."""
         up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
         workers, ps = self._tenancy.workers * up, self._tenancy.ps * up
         staying: dict[str, Placement] = {}
@@ -124,10 +244,7 @@ class GangPolicy(ReactivePolicy[P]):
             self._gangs[state.job.name] = gang
 
     def _build_former_gang(self, job: Job, before: Self) -> FixedGang | None:
-        """Return a gang that no longer fits at its former size: it waits for more servers.
-
-        Returns None if a revision forbids this size, or units can't express the revised demand.
-        """
+        """Return a gang of its former size that waits for more servers, None if that is revised."""
         former = before._gangs.get(job.name)
         if former is None or job.worker_count_index(former.workers) is None:
             return None

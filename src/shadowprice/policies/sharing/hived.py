@@ -21,15 +21,15 @@ from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import JobState, PolicyContext, View
 from shadowprice.core.schedule import Placement
-from shadowprice.policies.sharing.fixed_gangs import (
+from shadowprice.policies.sharing import HivedParameters
+from shadowprice.policies.sharing.gang_policy import (
     FixedGang,
+    GangPolicy,
     add_ps_placement,
     first_fit,
     is_free,
     occupy,
 )
-from shadowprice.policies.sharing.gang_policy import GangPolicy
-from shadowprice.policies.sharing.parameters import HivedParameters
 from shadowprice.policies.tenants.cells import Cell, VirtualClusters, assign_cells
 
 
@@ -150,10 +150,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def _guarantee(
         self, view: View, staying: Collection[str], workers: Integers, ps: Integers
     ) -> None:
-        """Allocate tenants' cells by arrival; the first job that must wait blocks later ones.
-
-        Gangs in ``staying`` can't move to cells.
-        """
+        """Allocate tenants' cells by arrival; the first job that must wait blocks later ones."""
         tenancy = self._tenancy
         used: Counter[tuple[int, int]] = Counter()
         for name, guaranteed in self._guaranteed.items():
@@ -209,8 +206,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     ) -> list[Cell] | None:
         """Allocate a tenant's cells on servers that are up; None if there are too few.
 
-        ``units`` are the free units of each server. Cells without them, because of gangs that can't
-        move, stay allocated and are added to ``occupied``.
+        Cells without free ``units`` stay allocated and are added to ``occupied``.
         """
         clusters = self._clusters[kind]
         while True:

@@ -82,10 +82,7 @@ class BuddyAllocator:
         return 0
 
     def allocate(self, size: int) -> Cell | None:
-        """Allocate a cell from the smallest free cell that is large enough.
-
-        Ties go to the first server. Return None if no cell is large enough.
-        """
+        """Allocate a cell from the smallest free cell that is large enough, on the first server."""
         available = self.smallest(size)
         if not available:
             return None
@@ -118,10 +115,7 @@ class BuddyAllocator:
 
 
 def assign_cells(units: Sequence[int], shares: Sequence[int]) -> list[list[Cell]]:
-    """Give every tenant the largest cells within its share that fit side by side.
-
-    Raises `ShadowpriceError` if the shares exceed the servers' units.
-    """
+    """Give every tenant the largest cells within its share that fit side by side."""
     if sum(shares) > sum(units):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
     physical = BuddyAllocator(_largest_cells(units))
@@ -155,11 +149,7 @@ class _Bound:
 
 
 class VirtualClusters:
-    """The virtual private clusters of all tenants on one set of servers.
-
-    ``units`` are the units of each server, ``owned`` the number of cells of each tenant by size, as
-    `assign_cells` found them.
-    """
+    """The virtual private clusters of all tenants, with the ``owned`` cells of each by size."""
 
     def __init__(self, units: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
         self._physical = BuddyAllocator(_largest_cells(units))
@@ -170,13 +160,10 @@ class VirtualClusters:
         self._bindings = 0
 
     def allocate(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
-        """Allocate the cells of a gang from a tenant's own.
+        """Allocate the cells of a gang from a tenant's own; None if its idle units don't suffice.
 
-        The gang requests cells of at most ``largest`` units, largest first: whole servers, then the
-        binary digits of the rest. If the tenant has a cell only in pieces, its two halves are
-        requested instead, so the gang keeps as much locality as the tenant's cells allow.
-
-        Return None, and allocate nothing, if the tenant's own idle units don't suffice.
+        The gang requests cells of at most ``largest`` units: whole servers, then the binary digits
+        of the rest. Of a cell that exists only in pieces, its two halves are requested.
         """
         sizes = [largest] * (workers // largest) + binary_digits(workers % largest)
         taken: list[Cell] = []

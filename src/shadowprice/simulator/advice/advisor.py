@@ -36,7 +36,7 @@ from shadowprice.advice.variants import JobVariants
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
+from shadowprice.policies.pricing.constants import ContributionCache, use_cache
 from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
 from shadowprice.simulator.advice.delays import ArrivalDelaySearch
 from shadowprice.simulator.advice.moments import DecisionPoint, Probe, Rerun, run_probes

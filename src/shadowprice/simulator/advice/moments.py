@@ -31,7 +31,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
-from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
+from shadowprice.policies.pricing.constants import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals

@@ -4,7 +4,7 @@ A policy that decides each job on arrival, by prices, reads only reservations, t
 prices. If plans hold (no incidents, no restarts, exact execution), an engine only lets time pass
 between two arrivals. Most arrivals need no new decision either. With the same reservations and
 prices the decision is the same. At slightly different prices, a job that was far too expensive
-still is (`policies.pricing.terms.Shortfall`).
+still is (`policies.pricing.admission.Shortfall`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from shadowprice.core.policy import JobState
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.validation import EmptyClusterCheck
-from shadowprice.policies.pricing.admission import PricedAdmission
-from shadowprice.policies.pricing.contributions import Contributions
-from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
+from shadowprice.policies.pricing.admission import DecisionInputs, PricedAdmission, Shortfall
+from shadowprice.policies.pricing.clearing import PriceContribution
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
@@ -65,7 +64,7 @@ class DecisionCache:
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        self.contributions: Contributions = {}
+        self.contributions: dict[tuple[object, ...], PriceContribution | None] = {}
         self.pauses: SimulationCheckpoints | None = None
         self._check = EmptyClusterCheck(scenario.cluster)
         self.arriving: dict[int, list[Arrival]] = {}
@@ -203,12 +202,11 @@ class ArrivalReplay:
         policy.expect([job for _, job in coming])
         for position, job in coming:
             yield position, None
-            cache_key = None if position == self._changed else (position, self._cache.contributions)
-            with policy.as_if_learnt(self.view, job, cache_key):
+            with policy.as_if_learnt(self.view, job):
                 self._update_terms()
                 decision = self._decide(position, job)
             if isinstance(decision, Commit):
-                policy.learn(self.view, job, cache_key)
+                policy.learn(self.view, job)
                 self._reserve(position, job, decision.schedule)
             yield position, decision
 
