@@ -19,7 +19,7 @@ from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices
+from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices, slot_states
 from shadowprice.kernels.slots.costs import slot_costs
 from shadowprice.kernels.slots.placement import (
     EXACT,
@@ -31,7 +31,6 @@ from shadowprice.kernels.slots.placement import (
     place_external,
 )
 from shadowprice.kernels.slots.rounding import mix
-from shadowprice.kernels.slots.states import slot_states
 from shadowprice.policies.bags.quotes import PricedBag
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pricing.board import PriceBoard
@@ -210,11 +209,9 @@ class PdorsPlanner:
             machine = int(choices.machine[state, index])
             return [(machine, int(job.worker_counts[index]), int(servers[index]))]
         slot = slot_at(choices.slots, state)
-        machines = len(slot.free)
-        workers, ps = np.zeros((2, machines), dtype=np.int64)
-        place_external(
+        *_, (workers, ps) = place_external(
             slot, build_pairs(job), np.full(counts, np.inf), self._build_method(spread),
-            choices.streams[state], choice, workers, ps,
+            choices.streams[state], choice,
         )  # fmt: skip
         used = np.flatnonzero((workers > 0) | (ps > 0))
         return [(int(server), int(workers[server]), int(ps[server])) for server in used]
