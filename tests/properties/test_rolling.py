@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +26,9 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Constant, Deadline, Linear, Reciprocal, Sigmoid, Utility
 from shadowprice.engine import Engine
-from shadowprice.kernels.replanning.next_slot import exceeds_capacity
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling import open_jobs, planner
+from shadowprice.policies.rolling import open_jobs
 from shadowprice.policies.rolling.open_jobs import MIN_UTILITY_SHARE, NO_LAST_SLOT, OpenJobs
 from shadowprice.policies.rolling.quotas import build_quotas
 from shadowprice.results.recorder import Recorder
@@ -207,28 +205,6 @@ def test_promises_are_kept_where_servers_of_several_roles_are_alike(
     for _, promise in promises:
         assert promise.completion is not None
         assert recorder.completions[promise.job] <= promise.completion
-
-
-@pytest.mark.extended
-def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {True: 0, False: 0}
-
-    def counted_check(*arguments: Any) -> bool:
-        result = bool(exceeds_capacity(*arguments))
-        answers[result] += 1
-        return result
-
-    decided = []
-    for ask in (counted_check, lambda *_: False):
-        monkeypatch.setattr(planner, "exceeds_capacity", ask)
-        made = []
-        for seed in range(80):
-            cluster, jobs, _ = random_world(seed, incidents=False)
-            _, recorder, _ = run(cluster, jobs, prices="given", price=1e9)
-            made.append((recorder.decisions, recorder.completions))
-        decided.append(made)
-    assert answers[True] > 10 < answers[False]
-    assert decided[0] == decided[1]
 
 
 def live(cluster: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, float]:

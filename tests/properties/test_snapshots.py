@@ -18,7 +18,7 @@ from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import dump_policy_state, load_policy_state
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
-from shadowprice.kernels.replanning.jobs import JobArrays
+from shadowprice.kernels.replanning.plans import JobArrays
 from shadowprice.simulator.driver import Simulation
 from tests.support.audited_runs import Auditor, random_world
 from tests.support.engine_events import describe_commands, external_events

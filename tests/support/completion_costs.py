@@ -11,7 +11,7 @@ from shadowprice.kernels.horizon.bounds import (
     relaxations,
     slot_options,
 )
-from shadowprice.kernels.horizon.prefix import solve_prefix
+from shadowprice.kernels.horizon.search import solve_prefix
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

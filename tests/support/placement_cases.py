@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from shadowprice.kernels.reactive.worth import Worths
-from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import (
     Placements,
 )
+from shadowprice.kernels.replanning.plans import JobArrays
 
 
 def random_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArrays:

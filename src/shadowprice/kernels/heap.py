@@ -8,28 +8,28 @@ TOP = constant(0)
 
 
 @inlined
-def _is_above(key: Floats, a: int, b: int) -> bool:
-    """Return whether ``a`` belongs above ``b``: the larger key, the higher number on ties."""
-    return bool(key[a] > key[b] or (key[a] == key[b] and a > b))
+def _is_above(key: Floats, tie: Integers, a: int, b: int) -> bool:
+    """Return whether ``a`` belongs above ``b``: the larger key, then the larger tie-breaker."""
+    return bool(key[a] > key[b] or (key[a] == key[b] and tie[a] > tie[b]))
 
 
 @inlined
-def lift(heap: Integers, place: int, key: Floats) -> None:
+def lift(heap: Integers, place: int, key: Floats, tie: Integers) -> None:
     """Restore a heap after its last entry, at ``place``, was added; see `sink`."""
     while place > 0:
         parent = (place - 1) // 2
-        if not _is_above(key, heap[place], heap[parent]):
+        if not _is_above(key, tie, heap[place], heap[parent]):
             break
         heap[place], heap[parent] = heap[parent], heap[place]
         place = parent
 
 
 @allocation_free
-def sink(heap: Integers, size: int, key: Floats) -> None:
+def sink(heap: Integers, size: int, key: Floats, tie: Integers) -> None:
     """Restore a heap after its first entry changed.
 
     The first ``size`` entries of ``heap`` are the heap: distinct numbers, whose keys ``key`` has,
-    without NaN.
+    without NaN, and ``tie`` the order of those with equal keys.
     """
     place = 0
     entry = heap[0]
@@ -37,9 +37,9 @@ def sink(heap: Integers, size: int, key: Floats) -> None:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and _is_above(key, heap[child + 1], heap[child]):
+        if child + 1 < size and _is_above(key, tie, heap[child + 1], heap[child]):
             child += 1
-        if not _is_above(key, heap[child], entry):
+        if not _is_above(key, tie, heap[child], entry):
             break
         heap[place] = heap[child]
         place = child

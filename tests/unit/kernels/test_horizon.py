@@ -5,7 +5,7 @@ import pytest
 
 from shadowprice.kernels.horizon.batch import JobRows, JobSchedules, price_jobs
 from shadowprice.kernels.horizon.bounds import SlotOptions
-from shadowprice.kernels.horizon.residues import residue_costs
+from shadowprice.kernels.horizon.core import residue_costs
 from shadowprice.kernels.horizon.search import best_schedule
 from tests.oracles.knapsack import best_payoff, brute_force_costs, random_instance, table_costs
 from tests.support.completion_costs import cost_bounds, every_cost

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
+from shadowprice.kernels.slots.polygons import Counts, Point
 from shadowprice.kernels.slots.polygons import Slot as Machines
 from shadowprice.kernels.slots.rounding import (
     RequiredTotals,
@@ -53,15 +54,13 @@ def rounded(
 ) -> tuple[int, float, np.ndarray, np.ndarray]:
     out_w, out_s = np.zeros((2, slot.machines), dtype=np.int64)
     rounds, chance = round_feasibly(
-        w,
-        s,
+        Point(w, s),
         Machines(*slot.place),
         RequiredTotals(int(slot.workers[i]), int(slot.servers[i]), int(slot.workers[-1])),
         gain,
         tries,
         stream(seed),
-        out_w,
-        out_s,
+        Counts(out_w, out_s),
     )
     return rounds, chance, out_w, out_s
 

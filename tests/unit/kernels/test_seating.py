@@ -11,7 +11,7 @@ import pytest
 from shadowprice.kernels.replanning.next_slot import StepWeights, best_step
 from shadowprice.kernels.replanning.placement import Placements, place_paused_jobs
 from shadowprice.kernels.replanning.plans import PackingLog
-from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
+from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE, server_roles
 from tests.oracles.standing import put_on
 from tests.support.examples import sample
 from tests.support.placement_cases import dense_counts, random_jobs
@@ -99,8 +99,7 @@ def test_waiting_jobs_are_placed_as_by_the_twin(seed: int) -> None:
     rows, servers, resources = int(rng.integers(1, 12)), int(rng.integers(1, 16)), 2
     jobs = random_jobs(rng, rows, resources)._replace(remaining=rng.integers(1, 12, rows))
     free = rng.integers(0, 9, (servers, resources))
-    hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
-    carries = hosts_workers * WORKER_ROLE + hosts_ps * PS_ROLE
+    carries = server_roles(rng.random(servers) < 0.8, rng.random(servers) < 0.8)
     level = np.where(rng.random(rows) < 0.3, 0, -1)
     there = [row for row in range(rows) if level[row] >= 0]
     stood = Placements(
@@ -112,6 +111,7 @@ def test_waiting_jobs_are_placed_as_by_the_twin(seed: int) -> None:
     )
     worth = rng.random(rows) * (rng.random(rows) < 0.9)
     terms = StepWeights(
+        worth,
         rng.random((rows, 2)) + 0.1,
         rng.choice([0.0, 0.1, 1.0], rows),
         rng.integers(-1, 3, rows),
@@ -125,7 +125,7 @@ def test_waiting_jobs_are_placed_as_by_the_twin(seed: int) -> None:
     log = PackingLog(np.zeros(1, np.int64), none, none, none, level)
     every = np.arange(rows)
     rest = free.copy()
-    result = place_paused_jobs(rest, hosts_workers, hosts_ps, jobs, every, worth, terms, stood, log)
+    result = place_paused_jobs(rest, carries, jobs, every, terms, stood, log)
     assert level.tolist() == expected.tolist()
     assert (rest == twin.free).all()
     assert (rest >= np.minimum(free, 0)).all()
@@ -140,7 +140,7 @@ def test_a_step_that_takes_nothing_priced_has_a_finite_value() -> None:
     jobs = random_jobs(np.random.default_rng(3), 1, 2)
     jobs = jobs._replace(remaining=np.full(1, 1 << 60))
     nothing = np.zeros((0, 0), np.bool_)
-    terms = StepWeights(np.zeros((1, 2)), np.zeros(1), np.full(1, -1), nothing)
+    terms = StepWeights(np.zeros(1), np.zeros((1, 2)), np.zeros(1), np.full(1, -1), nothing)
     value, level = best_step(jobs, 0, -1, 0, int(jobs.spread_levels[0]), terms)
     assert level >= 0
     # Times a utility of 0 it is 0, and not NaN, which would break the order of a heap.

@@ -39,18 +39,15 @@ def place(
     gain: float = 1.006,
     tries: int = 1000,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    at_w, at_s = np.zeros((2, slot.machines), dtype=np.int64)
     if enough is None:
         enough = np.full(len(slot.workers), np.inf)
-    cost, relaxed, rounds = place_external(
+    cost, relaxed, rounds, (at_w, at_s) = place_external(
         Machines(*slot.place),
         Pairs(slot.workers, slot.servers),
         enough,
         Method(method, spread, gain, 0.5, tries),
         np.uint64(mix(np.uint64(seed), 5)),
         only,
-        at_w,
-        at_s,
     )
     return cost, relaxed, rounds, at_w, at_s
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import (
     Placements,
     compare_placements,
     place_packed_jobs,
     reduce_to_sum,
 )
-from shadowprice.kernels.replanning.plans import PackingLog
-from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS
+from shadowprice.kernels.replanning.plans import JobArrays, PackingLog
+from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE, server_roles
 from tests.oracles import standing as twin
 from tests.support.examples import sample
 from tests.support.placement_cases import dense_counts, random_jobs
@@ -28,6 +27,7 @@ def test_placements_equal_those_of_the_twin(seed: int) -> None:
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
     jobs = random_jobs(rng, rows, resources)
     stood = Placements(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
+    nobody, none = stood, np.full(rows, -1)
     on_workers, on_ps = dense_counts(stood, rows, servers)
     for _ in range(6):
         level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
@@ -57,15 +57,7 @@ def test_placements_equal_those_of_the_twin(seed: int) -> None:
             old = log._replace(level=level.copy())
             new_workers, new_ps = np.zeros_like(on_workers), np.zeros_like(on_ps)
             whole, found = place_packed_jobs(
-                room,
-                hosts_workers,
-                hosts_ps,
-                jobs,
-                log,
-                stood,
-                NO_PLACEMENTS,
-                NO_PLACEMENTS.first,
-                stay,
+                room, server_roles(hosts_workers, hosts_ps), jobs, log, stood, nobody, none, stay
             )
             expected = twin.stand(
                 free, hosts_workers, hosts_ps, jobs, old, on_workers, on_ps, new_workers, new_ps,
@@ -100,9 +92,9 @@ def test_a_pinned_job_whose_level_does_not_fit_keeps_only_what_is_pinned() -> No
     free = np.array([[5], [2]])
     zero_one = np.array([0, 1])
     log = PackingLog(np.array([2]), np.zeros(2, np.int64), zero_one, 1 - zero_one, np.array([1]))
-    hosts = np.ones(2, np.bool_)
+    roles = np.full(2, PS_ROLE | WORKER_ROLE)
     fits, placements = place_packed_jobs(
-        free, hosts, hosts, jobs, log, pinned, pinned, np.array([0]), False
+        free, roles, jobs, log, pinned, pinned, np.array([0]), False
     )
     assert not fits
     assert log.level.tolist() == [0]
@@ -146,7 +138,7 @@ def test_fixed_jobs_stay_and_others_are_placed_independently(seed: int, rises: b
     rows, servers, resources = int(rng.integers(2, 9)), int(rng.integers(2, 16)), 2
     kinds = rng.integers(4, 16, (int(rng.integers(1, 4)), resources))
     capacity = kinds[rng.integers(0, len(kinds), servers)]
-    hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
+    roles = server_roles(rng.random(servers) < 0.8, rng.random(servers) < 0.8)
     jobs = random_jobs(rng, rows, resources)
     nobody = Placements(
         *(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3
@@ -154,9 +146,7 @@ def test_fixed_jobs_stay_and_others_are_placed_independently(seed: int, rises: b
     level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
     none = np.full(rows, -1)
     log, _ = packed(rng, jobs, level, none)
-    _, stood = place_packed_jobs(
-        capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NO_PLACEMENTS, none[:0], False
-    )
+    _, stood = place_packed_jobs(capacity.copy(), roles, jobs, log, nobody, nobody, none, False)
     on_workers, on_ps = dense_counts(stood, rows, servers)
     # Some running rows are fixed, and some rise: spread ones, to a higher level.
     least = np.where((log.level >= 0) & (rng.random(rows) < 0.6), log.level, -1)
@@ -170,9 +160,7 @@ def test_fixed_jobs_stay_and_others_are_placed_independently(seed: int, rises: b
         state = np.random.default_rng(seed)
         log, others = packed(state, jobs, level, least)
         free = capacity.copy()
-        whole, found = place_packed_jobs(
-            free, hosts_workers, hosts_ps, jobs, log, stood, fixed, least, stay
-        )
+        whole, found = place_packed_jobs(free, roles, jobs, log, stood, fixed, least, stay)
         workers, ps = dense_counts(found, rows, servers)
         held = np.einsum("js,jr->sr", workers, jobs.worker) + np.einsum("js,jr->sr", ps, jobs.ps)
         assert (held + free == capacity).all()
@@ -188,9 +176,7 @@ def test_fixed_jobs_stay_and_others_are_placed_independently(seed: int, rises: b
             theirs, their_ps = on_workers * at[:, None], on_ps * at[:, None]
             room = capacity - np.einsum("js,jr->sr", theirs, jobs.worker)
             room -= np.einsum("js,jr->sr", their_ps, jobs.ps)
-            same, expected = place_packed_jobs(
-                room, hosts_workers, hosts_ps, jobs, others, stood, NO_PLACEMENTS, none[:0], stay
-            )
+            same, expected = place_packed_jobs(room, roles, jobs, others, stood, nobody, none, stay)
             some, some_ps = dense_counts(expected, rows, servers)
             assert same == whole
             assert (theirs + some == workers).all()

@@ -280,11 +280,10 @@ def test_bag_copies_are_planned_beside_pinned_jobs(server: int) -> None:
     on = place_cluster(2, 1)
     policy = make_policy("rolling", PolicyContext(on), {})
     assert isinstance(policy, RollingPolicy)
-    row = policy._state.jobs.add(training(on, "a"))
-    count = np.ones(1, np.int64)
-    policy._state.plan.pinned = {
-        row: PinnedPlan(0, 9, np.array([server]), count, np.zeros(1, np.int64))
-    }
+    jobs, count = policy._state.jobs, np.ones(1, np.int64)
+    row = jobs.add(training(on, "a"))
+    placement = np.array([server]), count, np.zeros(1, np.int64)
+    policy._state.plan.pinned = {row: PinnedPlan.of(jobs.arrays, row, 0, 9, *placement)}
     wanted = CopyPlan(3, 4, (), np.ones(2, np.int64), 0.0)
     later = build_bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
     result = policy._bag_scheduler._assign_servers(policy._state, 0, later, wanted)

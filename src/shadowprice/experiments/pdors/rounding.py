@@ -18,7 +18,7 @@ from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
 from shadowprice.kernels.slots.choices import slot_at
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external
-from shadowprice.kernels.slots.polygons import Slot
+from shadowprice.kernels.slots.polygons import Counts, Point, Slot
 from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.pdors import PdorsParameters
@@ -120,18 +120,15 @@ def _placements(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame:
 def _place(
     job: Job, choices: SlotChoices, state: int, method: int, gain: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    slot = slot_at(choices.slots, state)
-    machines = len(slot.free)
-    return place_external(
-        slot,
+    cost, relaxed, rounds, _ = place_external(
+        slot_at(choices.slots, state),
         build_pairs(job),
         np.full(len(job.worker_counts), np.inf),
         Method(method, False, gain, 1.0, TRIES),
         choices.streams[state],
         -1,
-        np.zeros(machines, dtype=np.int64),
-        np.zeros(machines, dtype=np.int64),
     )
+    return cost, relaxed, rounds
 
 
 def solve_interior(
@@ -192,7 +189,7 @@ def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame
     for points in solutions.values():
         fits &= np.isfinite(points[:, 0, 0])
     rows = []
-    scratch = np.zeros((2, len(slot.free)), np.int64)
+    scratch = Counts(*np.zeros((2, len(slot.free)), np.int64))
     for pair in np.flatnonzero(fits).tolist():
         m_w, m_p = int(workers[pair]), int(servers[pair])
         stream = np.uint64(mix(choices.streams[state], m_w))
@@ -201,8 +198,8 @@ def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame
             between = int((np.abs(point - np.rint(point)) > WHOLE).sum())
             for surplus in SOLUTION_SURPLUS:
                 rounds, _ = round_feasibly(
-                    point[0], point[1], slot, RequiredTotals(m_w, m_p, int(workers[-1])),
-                    1.0 + surplus, TRIES, stream, scratch[0], scratch[1],
+                    Point(*point), slot, RequiredTotals(m_w, m_p, int(workers[-1])),
+                    1.0 + surplus, TRIES, stream, scratch,
                 )  # fmt: skip
                 rows.append((name, surplus, between, rounds))
     schema = {

@@ -52,8 +52,7 @@ def greatest_common_divisor(gain: Integers) -> int:
 def equal_slots(cost: Floats) -> tuple[Integers, Integers]:
     """Group slots whose rows of costs (slots, choices) are equal to the bit.
 
-    Returns the class of each slot (slots,), in order of first appearance, and the first slot of
-    each class (classes,).
+    Returns the class of each slot, in order of first appearance, and the first slot of each class.
     """
     slots, choices = cost.shape
     class_of = np.empty(slots, np.int64)
@@ -192,6 +191,7 @@ def relaxations(
     steepest = np.zeros(slots)
     spent = np.zeros(slots)
     heap = np.empty(slots, np.int64)
+    number = np.arange(slots)
     size = 0
     gathered = 0
     feasible = False
@@ -215,7 +215,7 @@ def relaxations(
             spent[t] = option_cost[k, hull[k, low]]
             gathered += option_gain[k, hull[k, low]]
             heap[size] = t
-            lift(heap, size, steepest)
+            lift(heap, size, steepest, number)
             size += 1
         if gathered < required:
             continue
@@ -237,7 +237,7 @@ def relaxations(
                 heap[0] = heap[size]
             else:
                 steepest[s] = slope[c, end - 1]
-            sink(heap, size, steepest)
+            sink(heap, size, steepest, number)
         # Sum again: removed edges may exceed the sum by orders of magnitude, and so would their
         # rounding errors.
         total = 0.0

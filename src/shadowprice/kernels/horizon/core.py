@@ -12,25 +12,256 @@ Operational Research 83, 1995), with additions for slots that are equal or nearl
 - *Equal slots.* m equal slots are built by doubling. Any 2h of them split into two halves whose
   deviations differ by at most the spread of one slot, so a window of about two spreads around the
   deviation still needed is enough at every level.
-- *Residues.* `horizon.residues` bounds the cost of compensating a deviation. States that the other
-  slots can't compensate within the gap are dropped.
+- *Residues* (Gomory's group relaxation). At the break slope, taking or leaving an entire break
+  edge costs nothing, so only the deviation modulo the length of that edge is hard to compensate. If
+  every deviation may be used any number of times, the cheapest way to each residue is a shortest
+  path on a circle. Unlike convex hulls, this bound counts parameter servers as integers. States
+  that the other slots can't compensate within the gap are dropped.
 - *Windows.* A partial solution must be able to reach the requirement with the remaining slots.
   Beyond the upper end of a window only the cheapest is kept, because it can replace all others.
 
 No list has a limit: the search is exact.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from shadowprice.kernels.arrays import Integers
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.horizon.bounds import SlotOptions
-from shadowprice.kernels.horizon.lists import States, Target, combine
-from shadowprice.kernels.horizon.residues import MODULUS_LIMIT, drop_infeasible, residue_costs
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
 
 #: A deviation without limit; far above any sum of gains.
 FAR = 1 << 60
+
+#: Maximum length of a break edge for which residues are computed, at quadratic cost.
+MODULUS_LIMIT = 512
+
+#: Largest table (in units of deviation) that a combination of two lists may use.
+TABLE_LIMIT = 1 << 22
+
+
+class States(NamedTuple):
+    """A list of partial solutions, with the entries of two lists that make each of them."""
+
+    deviation: Integers  # strictly decreasing
+    reduced: Floats
+    left: Integers
+    right: Integers
+
+
+class Target(NamedTuple):
+    """The deviation that a solution must reach, and the bounds by which states are dropped."""
+
+    need: int
+    gap: float  # maximum reduced cost
+    multiplier: float  # price of a unit: added to a state's reduced cost for each of deviation
+    slack: float  # a state is dominated by one that gathers as much for at most this more
+    least: Floats  # result of `residue_costs`; empty for no bound
+
+
+@inlined
+def _empty_states(size: int) -> States:
+    """Return a list with space for some states."""
+    return States(
+        np.empty(size, np.int64), np.empty(size), np.empty(size, np.int64), np.empty(size, np.int64)
+    )
+
+
+@inlined
+def _combine_table(a: States, b: States, low: int, high: int, target: Target) -> States:
+    """Combine two lists through a table over deviations ``low..high``."""
+    ax, ar, bx, br = a.deviation, a.reduced, b.deviation, b.reduced
+    gap, multiplier, slack = target.gap, target.multiplier, target.slack
+    best = np.full(high - low + 1, np.inf)
+    pair = np.empty(high - low + 1, np.int64)
+    above_cost = np.inf
+    above = -1
+    for j in range(len(bx)):
+        room = gap - br[j]
+        for i in range(len(ax)):
+            if ar[i] > room:
+                continue
+            d = ax[i] + bx[j]
+            r = ar[i] + br[j]
+            if d > high:
+                c = r + multiplier * d
+                if c < above_cost:
+                    above_cost = c
+                    above = i * len(bx) + j
+            elif d >= low and r < best[d - low]:
+                best[d - low] = r
+                pair[d - low] = i * len(bx) + j
+    count = 1
+    for d in range(high - low + 1):
+        if best[d] < np.inf:
+            count += 1
+    deviation, reduced, left, right = _empty_states(count)
+    n = 0
+    cheapest = np.inf
+    if above >= 0:
+        left[0] = above // len(bx)
+        right[0] = above % len(bx)
+        deviation[0] = ax[left[0]] + bx[right[0]]
+        reduced[0] = ar[left[0]] + br[right[0]]
+        cheapest = above_cost
+        n = 1
+    for d in range(high - low, -1, -1):
+        if best[d] < np.inf:
+            c = best[d] + multiplier * (d + low)
+            # From the most units down: a state with fewer units is useful only if it is cheaper.
+            if c < cheapest - slack:
+                cheapest = c
+                deviation[n] = d + low
+                reduced[n] = best[d]
+                left[n] = pair[d] // len(bx)
+                right[n] = pair[d] % len(bx)
+                n += 1
+    return States(deviation[:n], reduced[:n], left[:n], right[:n])
+
+
+@kernel
+def _combine_merge(a: States, b: States, low: int, high: int, target: Target) -> States:
+    """Combine two lists by merging a shifted copy of the first for each entry of the second."""
+    ax, ar, bx, br = a.deviation, a.reduced, b.deviation, b.reduced
+    gap, multiplier, slack = target.gap, target.multiplier, target.slack
+    n = 0
+    merged, new = _empty_states(0), _empty_states(len(ax) + 64)
+    for j in range(len(bx)):
+        if len(new.deviation) < n + len(ax):
+            new = _empty_states(2 * (n + len(ax)))
+        shift = bx[j]
+        extra = br[j]
+        room = gap - extra
+        i = 0
+        p = 0
+        m = 0
+        cheapest = np.inf
+        while True:
+            while i < len(ax) and ar[i] > room:
+                i += 1
+            old = p < n
+            fresh = i < len(ax) and ax[i] + shift >= low
+            if not old and not fresh:
+                break
+            if old and (not fresh or merged.deviation[p] >= ax[i] + shift):
+                d, r = merged.deviation[p], merged.reduced[p]
+                left, right = merged.left[p], merged.right[p]
+                p += 1
+            else:
+                d, r = ax[i] + shift, ar[i] + extra
+                left, right = i, j
+                i += 1
+            c = r + multiplier * d
+            if c < cheapest - slack:
+                cheapest = c
+                # Of the states above the window, or of equal deviation, only the last is useful.
+                if m > 0 and (
+                    (d > high and new.deviation[m - 1] > high) or new.deviation[m - 1] == d
+                ):
+                    m -= 1
+                new.deviation[m], new.reduced[m] = d, r
+                new.left[m], new.right[m] = left, right
+                m += 1
+        merged, new = new, merged
+        n = m
+    return _part(merged, 0, n)
+
+
+@inlined
+def _part(states: States, start: int, length: int) -> States:
+    """Return some successive states."""
+    end = start + length
+    deviation, reduced, left, right = states
+    return States(deviation[start:end], reduced[start:end], left[start:end], right[start:end])
+
+
+@inlined
+def _combine(a: States, b: States, low: int, high: int, target: Target) -> States:
+    """Return the undominated sums of two lists in a window, and the cheapest one above it."""
+    ax, bx = a.deviation, b.deviation
+    pairs = len(ax) * len(bx)
+    if pairs == 0:
+        return _empty_states(0)
+    bottom = max(low, ax[-1] + bx[-1])
+    top = min(high, ax[0] + bx[0])
+    span = top - bottom + 1
+    if 0 < span <= min(TABLE_LIMIT, 2 * pairs + 64):
+        return _combine_table(a, b, bottom, top, target)
+    if len(ax) >= len(bx):
+        return _combine_merge(a, b, low, high, target)
+    swapped = _combine_merge(b, a, low, high, target)
+    return States(swapped.deviation, swapped.reduced, swapped.right, swapped.left)
+
+
+@inlined
+def residue_costs(
+    modulus: int,
+    gap: float,
+    multiplier: float,
+    copies: Integers,
+    base: Integers,
+    options: SlotOptions,
+) -> Floats:
+    """Return the least reduced cost of any deviations whose sum has a given residue, (modulus,).
+
+    Any positive modulus gives valid bounds; the length of the break edge gives good ones. One
+    excess unit counts as a deviation of -1 at the price of a unit. The cost is ``inf`` for residues
+    that no deviations below ``gap`` reach. The other parameters are those of `best_deviation`.
+    """
+    option_gain, option_cost, option_count = options.gain, options.cost, options.option_count
+    step_cost = np.full(modulus, np.inf)
+    step_cost[(modulus - 1) % modulus] = multiplier
+    for k in range(len(copies)):
+        if copies[k] == 0:
+            continue
+        g0 = option_gain[k, base[k]]
+        c0 = option_cost[k, base[k]]
+        for i in range(option_count[k]):
+            d = option_gain[k, i] - g0
+            r = max(0.0, (option_cost[k, i] - c0) - multiplier * d)
+            if r <= gap:
+                step = d % modulus
+                step_cost[step] = min(step_cost[step], r)
+    minimum = np.full(modulus, np.inf)
+    minimum[0] = 0.0
+    for step in range(1, modulus):
+        extra = step_cost[step]
+        if extra >= minimum[step]:
+            continue
+        a = modulus
+        b = step
+        while b != 0:
+            a, b = b, a % b
+        for start in range(a):  # the step walks a circles, each twice round
+            x = start
+            for _ in range(2 * (modulus // a)):
+                y = x + step
+                if y >= modulus:
+                    y -= modulus
+                minimum[y] = min(minimum[y], minimum[x] + extra)
+                x = y
+    return minimum
+
+
+@inlined
+def _drop_infeasible(states: States, start: int, length: int, target: Target) -> int:
+    """Remove states whose residue other slots can't fix within the gap; return the new length."""
+    deviation, reduced, left, right = states
+    need, gap, minimum = target.need, target.gap, target.least
+    modulus = len(minimum)
+    if modulus == 0:
+        return length
+    n = start
+    for i in range(start, start + length):
+        if reduced[i] + minimum[(need - deviation[i]) % modulus] <= gap:
+            deviation[n] = deviation[i]
+            reduced[n] = reduced[i]
+            left[n] = left[i]
+            right[n] = right[i]
+            n += 1
+    return n - start
 
 
 @kernel
@@ -39,10 +270,7 @@ def _reserve(states: States, need: int) -> States:
     held = len(states.deviation)
     if need <= held:
         return states
-    size = max(need, 2 * held)
-    grown = States(
-        np.empty(size, np.int64), np.empty(size), np.empty(size, np.int64), np.empty(size, np.int64)
-    )
+    grown = _empty_states(max(need, 2 * held))
     _write(states, grown, 0)
     return grown
 
@@ -59,33 +287,16 @@ def _write(states: States, target: States, start: int) -> None:
 
 @kernel
 def _combine_nodes(
-    nodes: Integers,
-    node: int,
-    x: int,
-    y: int,
-    low: int,
-    high: int,
-    target: Target,
-    states: States,
+    nodes: Integers, node: int, x: int, y: int, low: int, high: int, target: Target, states: States
 ) -> States:
     """Store the combination of nodes ``x`` and ``y`` as ``node`` (rows: start, length, x, y)."""
-    xs, xn = nodes[x, 0], nodes[x, 1]
-    ys, yn = nodes[y, 0], nodes[y, 1]
-    deviation, reduced = states.deviation, states.reduced
-    sums = combine(
-        deviation[xs : xs + xn],
-        reduced[xs : xs + xn],
-        deviation[ys : ys + yn],
-        reduced[ys : ys + yn],
-        low,
-        high,
-        target,
-    )
+    first, second = _part(states, nodes[x, 0], nodes[x, 1]), _part(states, nodes[y, 0], nodes[y, 1])
+    sums = _combine(first, second, low, high, target)
     start, length = nodes[node - 1, 0] + nodes[node - 1, 1], len(sums.deviation)
     states = _reserve(states, start + length)
     _write(sums, states, start)
     nodes[node, 0] = start
-    nodes[node, 1] = drop_infeasible(states, start, length, target)
+    nodes[node, 1] = _drop_infeasible(states, start, length, target)
     nodes[node, 2] = x
     nodes[node, 3] = y
     return states
@@ -127,7 +338,7 @@ def _add_leaf(
 ) -> tuple[float, States]:
     """Store a class's options within the gap as node ``used``, if there are others than the base.
 
-    Returns the smallest reduced cost of leaving the base, which is infinite without a node.
+    Returns the smallest reduced cost of leaving the base; infinite without a node.
     """
     g0 = options.gain[k, base]
     c0 = options.cost[k, base]
@@ -260,9 +471,7 @@ def _deviation_below(
     for k in range(classes):
         total += copies[k]
     nodes = np.empty((4 * classes + 64 * 8 + 2 * total, 4), np.int64)
-    states = States(
-        np.empty(1024, np.int64), np.empty(1024), np.empty(1024, np.int64), np.empty(1024, np.int64)
-    )
+    states = _empty_states(1024)
     # Node 0 is the empty solution.
     nodes[0, 0] = 0
     nodes[0, 1] = 1

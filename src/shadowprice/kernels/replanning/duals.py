@@ -7,11 +7,9 @@ capacity: accept all that fits, the highest value first. Here
     min over p >= 0 of  sum_r budget_r p_r + sum_j weight_j max(0, value_j - sum_r use_jr p_r).
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
-from shadowprice.kernels.arrays import Floats, Integers
+from shadowprice.kernels.arrays import Floats
 from shadowprice.kernels.heap import TOP, sink_smallest
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
@@ -29,55 +27,32 @@ def shadow_prices(
     number of rounds over all resources; one round is exact if one resource is scarce. The price of
     a resource that isn't scarce is 0.
     """
-    jobs, resources = use.shape
     prices = np.zeros(budgets.shape)
-    buffers = _Buffers(
-        np.empty(jobs), np.empty(jobs), np.empty(jobs, np.int64), np.empty(resources),
-        np.empty(resources), np.empty(resources, np.int64),
-    )  # fmt: skip
     for n in range(len(budgets)):
-        _solve(value, use, weights[n], budgets[n], sweeps, prices[n], buffers)
+        _solve(value, use, weights[n], budgets[n], sweeps, prices[n])
     return prices
-
-
-class _Buffers(NamedTuple):
-    """Scratch arrays of `_solve`."""
-
-    spent: Floats  # sum_r use_jr p_r, shape (jobs,)
-    steepest: Floats  # shape (jobs,)
-    heap: Integers  # shape (jobs,)
-    load: Floats  # shape (resources,)
-    heaviest: Floats  # shape (resources,)
-    computed_at: Integers  # shape (resources,)
 
 
 @kernel
 def _solve(
-    value: Floats,
-    use: Floats,
-    weight: Floats,
-    budget: Floats,
-    sweeps: int,
-    price: Floats,
-    buffers: _Buffers,
+    value: Floats, use: Floats, weight: Floats, budget: Floats, sweeps: int, price: Floats
 ) -> None:
     """Solve one program of `shadow_prices`; ``price`` is 0 before and has the result after."""
     jobs, resources = use.shape
-    spent, steepest, heap, load, heaviest, computed_at = buffers
+    load = np.zeros(resources)
     is_scarce = False
     for r in range(resources):
-        load[r] = 0.0
         for j in range(jobs):
             load[r] += weight[j] * use[j, r]
         load[r] = load[r] / budget[r] if budget[r] > 0.0 else 0.0
-        heaviest[r] = -load[r]
-        computed_at[r] = -1
         is_scarce = is_scarce or load[r] > 1.0
     if not is_scarce:
         return
-    for j in range(jobs):
-        spent[j] = 0.0
-    order = stable_order(heaviest)
+    order = stable_order(-load)
+    spent = np.zeros(jobs)  # sum_r use_jr p_r
+    steepest = np.empty(jobs)
+    heap = np.empty(jobs, np.int64)
+    computed_at = np.full(resources, -1)
     # A resource's price follows from those of the others, so compute it again if one has changed.
     changes = 0
     for _ in range(sweeps):

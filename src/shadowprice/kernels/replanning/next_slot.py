@@ -7,34 +7,25 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import allocation_free, inlined, kernel
-from shadowprice.kernels.replanning.jobs import (
-    JobArrays,
-    colocated_demand,
-    colocated_role,
-    last_slot_worth,
-    max_gain,
-    utility,
-    with_certain_gains,
-)
 from shadowprice.kernels.replanning.plans import (
+    JobArrays,
     PackingLog,
     PlannedLevels,
     best_plan,
     commit_plan,
+    last_slot_worth,
     log_allocation,
     max_colocated_level,
-    utility_density,
+    max_gain,
+    pack_colocated,
+    pack_spread,
+    utility,
+    with_certain_gains,
 )
 from shadowprice.kernels.replanning.timeline import (
-    ONE,
-    PS_ROLE,
     WORKER_ROLE,
     Timeline,
-    add_tenant_usage,
-    copy_state,
-    is_within_share,
-    pack,
-    pack_ps_first,
+    tenant_headroom,
     total_fit,
 )
 
@@ -52,15 +43,29 @@ An infinite value times a utility of 0 would be NaN, which breaks the order of a
 def utility_densities(
     jobs: JobArrays, rows: Integers, next_slot: int, weight: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the utility density of each row and its utility; see `plans.utility_density`.
+    """Return the maximum utility density of each row on an empty cluster, and its utility.
 
-    ``weight`` (table rows, 2) is the weight of a worker and of a parameter server of each job.
+    The density is the utility over weighted worker-slots, the maximum over all levels; 0 if nothing
+    completes in time. ``weight`` (table rows, 2), of a worker and of a parameter server of each
+    job, is any positive weight: it ranks jobs, and nothing is paid.
     """
-    result = np.zeros(len(rows))
-    value = np.zeros(len(rows))
+    density, best_utility = np.zeros(len(rows)), np.zeros(len(rows))
     for n in range(len(rows)):
-        result[n], value[n] = utility_density(jobs, rows[n], next_slot, weight[rows[n]])
-    return result, value
+        row = rows[n]
+        for position in range(jobs.hull_size[row]):
+            level = jobs.hull[row, position]
+            gain = jobs.gains[row, level]
+            slots = (jobs.remaining[row] + gain - 1) // gain
+            if next_slot + slots - 1 > jobs.last_slot[row]:
+                continue
+            processes = weight[row, 0] * jobs.worker_counts[row, level]
+            processes += weight[row, 1] * jobs.ps_counts[row, level]
+            value = utility(jobs, row, next_slot + slots - 1)
+            weighted_slots = max(processes, 1e-300) * slots
+            if value > density[n] * weighted_slots:
+                density[n] = value / weighted_slots
+                best_utility[n] = value
+    return density, best_utility
 
 
 @kernel
@@ -98,53 +103,20 @@ def latest_acceptable_slot(
     return max(completion, last_slot_worth(jobs, row, min_utility, completion, last))
 
 
-@allocation_free
+@kernel
 def latest_acceptable_slots(
-    jobs: JobArrays,
-    rows: Integers,
-    next_slot: int,
-    horizon: int,
-    slack: float,
-    result: Integers,
-    value: Floats,
-) -> None:
-    """Write the utility of each row's earliest completion, and its latest acceptable slot.
-
-    See `latest_acceptable_slot`. ``result`` and ``value`` (jobs,) are written.
-    """
+    jobs: JobArrays, rows: Integers, next_slot: int, horizon: int, slack: float
+) -> tuple[Integers, Floats]:
+    """Return each row's latest acceptable slot, and the utility of its earliest completion."""
+    result = np.zeros(len(rows), np.int64)
+    value = np.zeros(len(rows))
     for n in range(len(rows)):
         row = rows[n]
         fastest = max(max_gain(jobs, row), 1)
         completion = next_slot + (jobs.remaining[row] + fastest - 1) // fastest - 1
         value[n] = utility(jobs, row, completion)
         result[n] = latest_acceptable_slot(jobs, row, next_slot, completion, horizon, slack)
-
-
-@kernel
-def exceeds_capacity(
-    jobs: JobArrays, order: Integers, due: Integers, next_slot: int, capacity: Floats
-) -> bool:
-    """Return whether jobs need more than the capacity up to a due slot, so that no plans exist.
-
-    Each job needs at least its work at the level that is thriftiest with the resource. ``order``
-    (jobs,) are rows, the earliest due first, and ``due`` (table rows,) is the due slot of each.
-    ``capacity`` (resources,) is that of all servers together.
-    """
-    need = np.zeros(len(capacity))
-    for n in range(len(order)):
-        row = order[n]
-        for resource in range(len(capacity)):
-            min_use = np.inf
-            for level in range(jobs.levels[row]):
-                if jobs.gains[row, level] > 0:
-                    used = float(jobs.worker_counts[row, level]) * jobs.worker[row, resource]
-                    used += float(jobs.ps_counts[row, level]) * jobs.ps[row, resource]
-                    min_use = min(min_use, used / jobs.gains[row, level])
-            if min_use < np.inf:
-                need[resource] += min_use * jobs.remaining[row]
-            if need[resource] > capacity[resource] * (due[row] - next_slot + 1) * (1.0 + 1e-9):
-                return True
-    return False
+    return result, value
 
 
 @kernel
@@ -155,8 +127,6 @@ def plan_waiting(
     restarts: Flags,
     rows: Integers,
     price: Floats,
-    shared: bool,
-    fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
     result: Floats,
@@ -167,34 +137,22 @@ def plan_waiting(
     certain progress; such plans may break. ``restarts`` (jobs,): whether restarts cost a job
     progress, so that more than the certain progress is expected. ``rows`` (jobs,): waiting jobs,
     the highest density first. ``price`` (rows of the table, 2): of a worker and of a parameter
-    server. ``shared``: whether some servers host both.
-
-    Written: ``line`` (the plans are subtracted), ``steps`` and ``log`` (the plans), ``fitting``
-    (intervals,), which is scratch space, and ``result`` (jobs, 5): completion slot that was tried
-    (-1 without a plan), completion slot, utility, cost, and 1 if the plan counts on certain
-    progress only.
+    server. ``result`` (jobs, 5), written: completion slot that was tried (-1 without a plan),
+    completion slot, utility, cost, and 1 if the plan counts on certain progress only.
     """
     expected = with_certain_gains(jobs, expected_gains)
     for n in range(len(rows)):
         row = rows[n]
         result[n, 0] = -1.0
         result[n, 4] = 1.0
-        end, ceiling, completion, value, cost = best_plan(
-            line, jobs, row, price[row], shared, fitting
-        )
-        if end >= 0:
-            if not commit_plan(line, jobs, row, ceiling, completion, fitting, steps, log):
-                continue
-        elif restarts[n]:
+        planned = jobs
+        plan = best_plan(line, jobs, row, price[row])
+        if plan[0] < 0 and restarts[n]:
             result[n, 4] = 0.0
-            end, ceiling, completion, value, cost = best_plan(
-                line, expected, row, price[row], shared, fitting
-            )
-            if end >= 0 and not commit_plan(
-                line, expected, row, ceiling, completion, fitting, steps, log
-            ):
-                continue
-        if end >= 0:
+            planned = expected
+            plan = best_plan(line, expected, row, price[row])
+        end, ceiling, completion, value, cost = plan
+        if end >= 0 and commit_plan(line, planned, row, ceiling, completion, steps, log):
             result[n, 0] = end
             result[n, 1] = completion
             result[n, 2] = value
@@ -202,8 +160,9 @@ def plan_waiting(
 
 
 class StepWeights(NamedTuple):
-    """Weights of a job's steps up."""
+    """Weights of jobs' steps up."""
 
+    utility: Floats  # of completing each job, shape (rows,)
     process: Floats  # weight of a worker and of a parameter server, shape (rows, 2)
     loss: Floats  # share of a slot lost by a move; 0 before the first start, shape (rows,)
     previous_level: Integers  # level in the previous slot, -1 for none, shape (rows,)
@@ -212,12 +171,7 @@ class StepWeights(NamedTuple):
 
 @kernel
 def allocate_spare(
-    line: Timeline,
-    jobs: JobArrays,
-    rows: Integers,
-    job_utility: Floats,
-    weights: StepWeights,
-    log: PackingLog,
+    line: Timeline, jobs: JobArrays, rows: Integers, weights: StepWeights, log: PackingLog
 ) -> None:
     """Allocate the spare capacity of the first slot: one step up at a time, the best first.
 
@@ -226,14 +180,13 @@ def allocate_spare(
     keep its placement also costs the move. A co-located job may start here; it scales up once its
     server is known (`placement.scale_up_colocated`).
 
-    ``rows`` (jobs,) may run in the slot, and ``job_utility`` (jobs,) is that of completing each.
-    The first slot of ``line`` and the levels in ``log`` are updated.
+    ``rows`` (jobs,) may run in the slot.
     """
     heap = [(0.0, -1, -1)]  # numba infers the type from this entry
     heap.pop()
     for n in range(len(rows)):
-        below = jobs.levels[rows[n]]
-        push_step(heap, jobs, rows[n], job_utility[n], n, below, weights, log)
+        if log.level[rows[n]] < jobs.spread_levels[rows[n]]:
+            push_step(heap, jobs, rows, n, jobs.levels[rows[n]], weights, log)
     state = line.state[0]
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
@@ -244,65 +197,52 @@ def allocate_spare(
         if current_level >= 0:
             workers -= jobs.worker_counts[row, current_level]
             ps_count -= jobs.ps_counts[row, current_level]
-        colocated = target >= jobs.spread_levels[row]
         first_role = 0
-        if not colocated:
-            first_role = _pack_spread_step(
-                line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
-            )
+        if target < jobs.spread_levels[row]:
+            first_role = _pack_spread_step(line, state, jobs, row, workers, ps_count)
         elif max_colocated_level(line, state, jobs, row) >= target:
-            first_role = WORKER_ROLE
-            pack(line, state, colocated_role(jobs, row), colocated_demand(jobs, row, target), ONE)
-            add_tenant_usage(
-                line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
-            )
+            first_role = pack_colocated(line, state, jobs, row, target)
         if first_role == 0:
             # Free capacity only shrinks, but a smaller step may still fit.
-            push_step(heap, jobs, row, job_utility[n], n, target, weights, log)
+            push_step(heap, jobs, rows, n, target, weights, log)
             continue
         if not log_allocation(log, row, target, workers, ps_count, first_role):
             return
-        below = jobs.levels[row]
-        push_step(heap, jobs, row, job_utility[n], n, below, weights, log)
+        if target < jobs.spread_levels[row]:
+            push_step(heap, jobs, rows, n, jobs.levels[row], weights, log)
 
 
 @kernel
 def push_step(
     heap: list[tuple[float, int, int]],
     jobs: JobArrays,
-    row: int,
-    job_utility: float,
+    rows: Integers,
     n: int,
     below: int,
     weights: StepWeights,
     log: PackingLog,
 ) -> None:
-    """Push the best step up of a job below a level, if it adds progress.
+    """Push the best step up of ``rows[n]`` below a level, if it adds progress.
 
-    A paused job starts co-located if it can, else spread.
+    A paused job starts co-located if it can, else spread. A running job keeps its mode.
     """
+    row = rows[n]
     current_level, spread = log.level[row], jobs.spread_levels[row]
-    if current_level >= spread:
-        return
     value, target = 0.0, -1
     if current_level < 0 and below > spread:
         value, target = best_step(jobs, row, current_level, spread, below, weights)
     if target < 0:
-        first, end = current_level + 1, min(below, spread)
+        first, end = current_level + 1, below if current_level >= spread else min(below, spread)
         value, target = best_step(jobs, row, current_level, first, end, weights)
     if target >= 0:
-        heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
+        heapq.heappush(heap, (-value * weights.utility[row] / jobs.remaining[row], n, target))
 
 
 @allocation_free
 def best_step(
     jobs: JobArrays, row: int, current_level: int, first: int, end: int, weights: StepWeights
 ) -> tuple[float, int]:
-    """Return the value per weight of the best step up, and its level; -1 if none adds progress.
-
-    ``current_level`` is the job's present level, -1 for none. ``[first, end)`` are the levels to
-    consider.
-    """
+    """Return value by weight and level of the best step to ``[first, end)``; level -1 for none."""
     gain = 0.0
     used = 0.0
     if current_level >= 0:
@@ -335,32 +275,15 @@ def best_step(
 
 @inlined
 def _pack_spread_step(
-    line: Timeline,
-    state: int,
-    tenant: int,
-    worker: Integers,
-    workers: int,
-    ps: Integers,
-    ps_count: int,
+    line: Timeline, state: int, jobs: JobArrays, row: int, workers: int, ps_count: int
 ) -> int:
-    """Pack more workers and parameter servers of a tenant into a state, within its headroom.
-
-    Returns the role that was packed first; 0 if they don't fit, and nothing changes.
-    """
-    if not is_within_share(line, state, tenant, worker, workers, ps, ps_count):
-        return 0
+    """Pack more processes of a spread job within its tenant's headroom; see `pack_spread`."""
+    worker, ps = jobs.worker[row], jobs.ps[row]
+    if len(line.share) > 0:
+        for r in range(len(worker)):
+            needed = workers * worker[r] + ps_count * ps[r]
+            if needed > 0 and needed > tenant_headroom(line, state, jobs.tenant[row], r):
+                return 0
     if total_fit(line, state, WORKER_ROLE, worker, workers) < workers:
         return 0
-    first_role = WORKER_ROLE
-    if ps_count == 0:
-        pack(line, state, WORKER_ROLE, worker, workers)
-    else:
-        scratch = len(line.state) - 1
-        copy_state(line, state, scratch)
-        pack(line, state, WORKER_ROLE, worker, workers)
-        if not pack(line, state, PS_ROLE, ps, ps_count):
-            if not pack_ps_first(line, state, scratch, worker, workers, ps, ps_count):
-                return 0
-            first_role = PS_ROLE
-    add_tenant_usage(line, state, tenant, worker, workers, ps, ps_count)
-    return first_role
+    return pack_spread(line, state, jobs, row, workers, ps_count)

@@ -9,13 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shadowprice.kernels.arrays import Flags, Floats, Integers, copy_into
+from shadowprice.kernels.arrays import Integers, copy_into
 from shadowprice.kernels.jit import allocation_free, inlined, kernel
 from shadowprice.kernels.order import stable_order
-from shadowprice.kernels.replanning.jobs import JobArrays, colocated_demand, colocated_role
-from shadowprice.kernels.replanning.next_slot import StepWeights, best_step, push_step
-from shadowprice.kernels.replanning.plans import PackingLog
-from shadowprice.kernels.replanning.timeline import ONE, PS_ROLE, UNLIMITED_COUNT, WORKER_ROLE
+from shadowprice.kernels.replanning.next_slot import StepWeights, push_step
+from shadowprice.kernels.replanning.plans import (
+    JobArrays,
+    PackingLog,
+    colocated_demand,
+    colocated_role,
+)
+from shadowprice.kernels.replanning.timeline import ONE, PS_ROLE, WORKER_ROLE, best_fit_group
 
 
 class ServerGroups(NamedTuple):
@@ -26,6 +30,7 @@ class ServerGroups(NamedTuple):
     after each. ``group_of`` finds the group of a server when its free capacity changes.
     """
 
+    server_free: Integers  # free capacity of each server, shape (servers, resources)
     free: Integers  # free capacity of each server of a group, shape (capacity, resources)
     role: Integers  # role of its servers, as in `Timeline`
     size: Integers  # number of its servers; an empty group is reused
@@ -38,50 +43,12 @@ class ServerGroups(NamedTuple):
     used: Integers  # number of groups, shape (1,)
 
 
-@allocation_free
-def best_fit_group(
-    groups: ServerGroups, role: int, demand: Integers, remaining: int
-) -> tuple[int, int]:
-    """Return the best-fitting group for ``remaining`` demands, or -1, and how many fit on a server.
-
-    The best group is the one that all remaining demands together fill best. If no server fits all
-    of them, it is the group with the most free capacity.
-    """
-    best = -1
-    best_fit_count = 0
-    for g in range(groups.used[0]):
-        if groups.size[g] == 0 or groups.role[g] & role != role:
-            continue
-        fit_count = UNLIMITED_COUNT
-        for r in range(len(demand)):
-            if demand[r] > 0:
-                if groups.free[g, r] < demand[r]:
-                    fit_count = 0
-                    break
-                fit_count = min(fit_count, groups.free[g, r] // demand[r])
-        if fit_count == 0:
-            continue
-        if best < 0:
-            better = True
-        elif fit_count == best_fit_count:
-            better = _precedes(groups, g, best)
-        elif fit_count >= remaining:
-            better = best_fit_count < remaining or fit_count < best_fit_count
-        else:
-            better = best_fit_count < remaining and fit_count > best_fit_count
-        if better:
-            best = g
-            best_fit_count = fit_count
-    return best, best_fit_count
-
-
 @inlined
-def _precedes(groups: ServerGroups, g: int, other: int) -> bool:
-    """Return whether a group precedes another with the same fit; see `timeline._precedes`."""
-    for r in range(groups.free.shape[1]):
-        if groups.free[g, r] != groups.free[other, r]:
-            return bool(groups.free[g, r] < groups.free[other, r])
-    return bool(groups.role[g] < groups.role[other])
+def _best_fit(groups: ServerGroups, role: int, demand: Integers, remaining: int) -> tuple[int, int]:
+    """Return `timeline.best_fit_group` for groups of servers."""
+    return best_fit_group(
+        groups.used[0], groups.free, groups.role, groups.size, role, demand, remaining
+    )
 
 
 @allocation_free
@@ -98,9 +65,7 @@ def lowest_server(groups: ServerGroups, g: int) -> int:
 
 
 @allocation_free
-def update_free(
-    free: Integers, groups: ServerGroups, server: int, demand: Integers, count: int
-) -> None:
+def update_free(groups: ServerGroups, server: int, demand: Integers, count: int) -> None:
     """Add demands to a server's free capacity, and move it to the matching group."""
     if count == 0:
         return
@@ -117,8 +82,8 @@ def update_free(
         groups.next[s] = groups.next[server]
     groups.size[g] -= 1
     for r in range(len(demand)):
-        free[server, r] += count * demand[r]
-    g = _find_or_add_group(groups, free[server], role)
+        groups.server_free[server, r] += count * demand[r]
+    g = _find_or_add_group(groups, groups.server_free[server], role)
     groups.group_of[server] = g
     groups.size[g] += 1
     groups.next[server] = groups.head[g]
@@ -155,11 +120,12 @@ def _equal(first: Integers, second: Integers) -> bool:
 
 
 @kernel
-def group_servers(free: Integers, hosts_workers: Flags, hosts_ps: Flags) -> ServerGroups:
-    """Group servers by free capacity."""
+def group_servers(free: Integers, roles: Integers) -> ServerGroups:
+    """Group servers by free capacity and role; those with role 0 host nothing."""
     servers, resources = free.shape
     capacity = servers + 1
     groups = ServerGroups(
+        free,
         np.zeros((capacity, resources), np.int64),
         np.zeros(capacity, np.int64),
         np.zeros(capacity, np.int64),
@@ -174,7 +140,7 @@ def group_servers(free: Integers, hosts_workers: Flags, hosts_ps: Flags) -> Serv
     buckets = 2 * servers + 1
     table = np.full(buckets, -1)  # hash table of groups with open addressing
     for s in range(servers):
-        role = (WORKER_ROLE if hosts_workers[s] else 0) + (PS_ROLE if hosts_ps[s] else 0)
+        role = roles[s]
         if role == 0:
             continue
         key = role
@@ -207,7 +173,11 @@ def group_servers(free: Integers, hosts_workers: Flags, hosts_ps: Flags) -> Serv
 
 
 class Placements(NamedTuple):
-    """Placements of jobs, as entries of one server each."""
+    """Placements of jobs, as entries of one server each.
+
+    While placements are computed, a row has space for more entries. They are in any order, and some
+    may be empty.
+    """
 
     first: Integers  # first entry of a row
     size: Integers  # number of a row's entries
@@ -216,155 +186,116 @@ class Placements(NamedTuple):
     ps: Integers
 
 
-class PlacementLists(NamedTuple):
-    """Placements while they are computed: a linked list of entries for each job."""
-
-    head: Integers  # newest entry of a row, -1 for none
-    next: Integers  # the row's next older entry, -1 for none
-    server: Integers
-    workers: Integers
-    ps: Integers
-    used: Integers  # number of entries, shape (1,)
+@inlined
+def _new_entries(first: Integers, size: int) -> Placements:
+    """Return no entries, with space for some in all."""
+    return Placements(
+        first,
+        np.zeros(len(first), np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+    )
 
 
 @allocation_free
-def find_or_add_entry(lists: PlacementLists, row: int, server: int) -> int:
-    """Return a row's entry of a server, and add one if there is none."""
-    entry = lists.head[row]
-    while entry >= 0:
-        if lists.server[entry] == server:
-            return int(entry)
-        entry = lists.next[entry]
-    return add_entry(lists, row, server)
-
-
-@inlined
-def add_entry(lists: PlacementLists, row: int, server: int) -> int:
-    """Add a row's entry of a server, of which it has none."""
-    entry = lists.used[0]
-    lists.used[0] = entry + 1
-    lists.server[entry] = server
-    lists.workers[entry] = 0
-    lists.ps[entry] = 0
-    lists.next[entry] = lists.head[row]
-    lists.head[row] = entry
-    return int(entry)
+def find_or_add_entry(entries: Placements, row: int, server: int, is_new: bool) -> int:
+    """Return a row's entry of a server; add one if there is none, as ``is_new`` may say."""
+    end = entries.first[row] + entries.size[row]
+    if not is_new:
+        for entry in range(entries.first[row], end):
+            if entries.server[entry] == server:
+                return int(entry)
+    entries.server[end] = server
+    entries.workers[end] = 0
+    entries.ps[end] = 0
+    entries.size[row] += 1
+    return int(end)
 
 
 @kernel
-def to_placements(lists: PlacementLists) -> Placements:
+def to_placements(entries: Placements) -> Placements:
     """Return the placements of all entries that aren't empty."""
-    rows, used = len(lists.head), lists.used[0]
+    rows, used = len(entries.first), entries.size.sum()
     first, size = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     server, workers = np.empty(used, np.int64), np.empty(used, np.int64)
     ps = np.empty(used, np.int64)
     end = 0
     for row in range(rows):
         first[row] = end
-        entry = lists.head[row]
-        while entry >= 0:
-            if lists.workers[entry] > 0 or lists.ps[entry] > 0:
-                end += 1
-            entry = lists.next[entry]
+        for entry in range(entries.first[row], entries.first[row] + entries.size[row]):
+            if entries.workers[entry] == 0 and entries.ps[entry] == 0:
+                continue
+            # Sort by insertion: the newest entry mostly has the highest server.
+            position = end
+            while position > first[row] and server[position - 1] > entries.server[entry]:
+                server[position] = server[position - 1]
+                workers[position] = workers[position - 1]
+                ps[position] = ps[position - 1]
+                position -= 1
+            server[position] = entries.server[entry]
+            workers[position] = entries.workers[entry]
+            ps[position] = entries.ps[entry]
+            end += 1
         size[row] = end - first[row]
-        # Sort from the end on: the newest entry mostly has the highest server.
-        start = end
-        entry = lists.head[row]
-        while entry >= 0:
-            if lists.workers[entry] > 0 or lists.ps[entry] > 0:
-                start -= 1
-                position = start
-                while position + 1 < end and server[position + 1] < lists.server[entry]:
-                    server[position] = server[position + 1]
-                    workers[position] = workers[position + 1]
-                    ps[position] = ps[position + 1]
-                    position += 1
-                server[position] = lists.server[entry]
-                workers[position] = lists.workers[entry]
-                ps[position] = lists.ps[entry]
-            entry = lists.next[entry]
     return Placements(first, size, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
 
 
 @allocation_free
 def place_spread(
-    free: Integers,
-    groups: ServerGroups,
-    role: int,
-    demand: Integers,
-    count: int,
-    row: int,
-    lists: PlacementLists,
+    groups: ServerGroups, role: int, demand: Integers, count: int, row: int, entries: Placements
 ) -> bool:
     """Place several of a job's demands on servers, by the rule of `timeline.pack`."""
     remaining = count
     # Each server is chosen once, so a search is only needed if the job is on some already.
-    is_new = lists.head[row] < 0
+    is_new = entries.size[row] == 0
     while remaining > 0:
-        best, fit_count = best_fit_group(groups, role, demand, remaining)
+        best, fit_count = _best_fit(groups, role, demand, remaining)
         if best < 0:
             return False
         server = lowest_server(groups, best)
         placed = min(fit_count, remaining)
-        if is_new:
-            entry = add_entry(lists, row, server)
-        else:
-            entry = find_or_add_entry(lists, row, server)
+        entry = find_or_add_entry(entries, row, server, is_new)
         if role == WORKER_ROLE:
-            lists.workers[entry] += placed
+            entries.workers[entry] += placed
         else:
-            lists.ps[entry] += placed
-        update_free(free, groups, server, demand, -placed)
+            entries.ps[entry] += placed
+        update_free(groups, server, demand, -placed)
         remaining -= placed
     return True
 
 
 @kernel
 def place_colocated(
-    free: Integers,
-    groups: ServerGroups,
-    jobs: JobArrays,
-    row: int,
-    level: int,
-    lists: PlacementLists,
+    groups: ServerGroups, jobs: JobArrays, row: int, level: int, entries: Placements
 ) -> bool:
     """Place a co-located level on one server, by the rule of `timeline.pack`."""
     demand = colocated_demand(jobs, row, level)
-    best, _ = best_fit_group(groups, colocated_role(jobs, row), demand, ONE)
+    best, _ = _best_fit(groups, colocated_role(jobs, row), demand, ONE)
     if best < 0:
         return False
     server = lowest_server(groups, best)
-    entry = find_or_add_entry(lists, row, server)
-    lists.workers[entry] = jobs.worker_counts[row, level]
-    lists.ps[entry] = jobs.ps_counts[row, level]
-    update_free(free, groups, server, demand, -ONE)
+    entry = find_or_add_entry(entries, row, server, entries.size[row] == 0)
+    entries.workers[entry] = jobs.worker_counts[row, level]
+    entries.ps[entry] = jobs.ps_counts[row, level]
+    update_free(groups, server, demand, -ONE)
     return True
 
 
 @allocation_free
-def release_job(
-    free: Integers,
-    groups: ServerGroups,
-    worker: Integers,
-    ps: Integers,
-    row: int,
-    lists: PlacementLists,
-) -> None:
+def release_job(groups: ServerGroups, jobs: JobArrays, row: int, entries: Placements) -> None:
     """Release all entries of a job."""
-    entry = lists.head[row]
-    while entry >= 0:
-        update_free(free, groups, lists.server[entry], worker, lists.workers[entry])
-        update_free(free, groups, lists.server[entry], ps, lists.ps[entry])
-        lists.workers[entry] = 0
-        lists.ps[entry] = 0
-        entry = lists.next[entry]
+    for entry in range(entries.first[row], entries.first[row] + entries.size[row]):
+        update_free(groups, entries.server[entry], jobs.worker[row], entries.workers[entry])
+        update_free(groups, entries.server[entry], jobs.ps[row], entries.ps[entry])
+        entries.workers[entry] = 0
+        entries.ps[entry] = 0
 
 
 @kernel
 def place_packed_jobs(
     free: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    roles: Integers,
     jobs: JobArrays,
     log: PackingLog,
     current: Placements,
@@ -375,38 +306,55 @@ def place_packed_jobs(
     """Place the levels that were packed by groups on servers, in the order of the log.
 
     Returns whether everything fits, and the placements. Without ``keep_servers`` they are valid in
-    any case.
-
-    ``free`` (servers, resources): placements are subtracted. ``hosts_workers``, ``hosts_ps``
-    (servers,). ``pinned``: placements to which the log's levels are added. ``pinned_level``
-    (rows,): -1 for jobs that may move; empty if all may.
+    any case. They are subtracted from ``free`` (servers, resources). The log's levels are added to
+    the placements in ``pinned``; ``pinned_level`` (rows,) is -1 for jobs that may move.
 
     With ``keep_servers`` jobs first keep their current servers. If not, everything is packed by the
     rules of the timeline, and fits as it did there. A level that doesn't fit, because the timeline
     ran out of groups, is dropped with all its entries; a pinned job falls back to its pinned level.
     """
-    lists = _empty_lists_for_log(jobs, log, current, len(free), len(pinned.server))
-    for row in range(len(pinned_level)):
+    servers, rows = len(free), len(current.first)
+    # Placing one number of a demand uses each server at most once.
+    space = current.size + pinned.size
+    for n in range(log.used[0]):
+        space[log.row[n]] += min(log.workers[n], servers) + min(log.ps[n], servers)
+    for row in range(rows):
+        level = log.level[row]
+        if level >= 0:
+            space[row] += min(jobs.worker_counts[row, level], servers)
+            space[row] += min(jobs.ps_counts[row, level], servers)
+    end = np.cumsum(space)
+    entries = _new_entries(end - space, end[-1] if rows > 0 else 0)
+    for row in range(rows):
         if pinned_level[row] >= 0:
-            _place_pinned(free, jobs, row, pinned, lists)
+            for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
+                _add_pinned(entries, row, pinned, n)
+                server, workers, ps = pinned.server[n], pinned.workers[n], pinned.ps[n]
+                for r in range(free.shape[1]):
+                    free[server, r] -= workers * jobs.worker[row, r] + ps * jobs.ps[row, r]
     if keep_servers:
-        complete = _place_keeping_servers(free, hosts_workers, hosts_ps, jobs, log, current, lists)
+        complete = _place_keeping_servers(free, roles, jobs, log, current, entries)
     else:
-        complete = _place_as_packed(
-            free, hosts_workers, hosts_ps, jobs, log, pinned, pinned_level, lists
-        )
-    return complete, to_placements(lists)
+        complete = _place_as_packed(free, roles, jobs, log, pinned, pinned_level, entries)
+    return complete, to_placements(entries)
+
+
+@inlined
+def _add_pinned(entries: Placements, row: int, pinned: Placements, n: int) -> None:
+    """Add an entry of a job's pinned placement."""
+    entry = find_or_add_entry(entries, row, pinned.server[n], entries.size[row] == 0)
+    entries.workers[entry] = pinned.workers[n]
+    entries.ps[entry] = pinned.ps[n]
 
 
 @kernel
 def _place_keeping_servers(
     free: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    roles: Integers,
     jobs: JobArrays,
     log: PackingLog,
     current: Placements,
-    lists: PlacementLists,
+    entries: Placements,
 ) -> bool:
     """Place jobs first on their current servers, then the rest; stop if a job doesn't fit."""
     rows = len(current.first)
@@ -416,81 +364,81 @@ def _place_keeping_servers(
         if not is_logged[row]:
             is_logged[row] = True
             if log.level[row] >= jobs.spread_levels[row]:
-                _keep_colocated(
-                    free, hosts_workers, hosts_ps, jobs, row, log.level[row], current, lists
-                )
+                _keep_colocated(free, roles, jobs, row, log.level[row], current, entries)
             else:
-                _keep_spread(free, jobs, row, log.level[row], current, lists)
-    groups = group_servers(free, hosts_workers, hosts_ps)
+                _keep_spread(free, jobs, row, log.level[row], current, entries)
+    groups = group_servers(free, roles)
     for row in range(rows):
         if not is_logged[row]:
             continue
-        if log.level[row] >= jobs.spread_levels[row]:
-            if lists.head[row] < 0 and not place_colocated(
-                free, groups, jobs, row, log.level[row], lists
-            ):
+        level = log.level[row]
+        if level >= jobs.spread_levels[row]:
+            if entries.size[row] == 0 and not place_colocated(groups, jobs, row, level, entries):
                 return False
             continue
-        missing, missing_ps = (
-            jobs.worker_counts[row, log.level[row]],
-            jobs.ps_counts[row, log.level[row]],
-        )
-        list_entry = lists.head[row]
-        while list_entry >= 0:
-            missing -= lists.workers[list_entry]
-            missing_ps -= lists.ps[list_entry]
-            list_entry = lists.next[list_entry]
-        if not place_spread(free, groups, WORKER_ROLE, jobs.worker[row], missing, row, lists):
+        missing, missing_ps = _missing_processes(jobs, row, level, entries)
+        if not place_spread(groups, WORKER_ROLE, jobs.worker[row], missing, row, entries):
             return False
-        if not place_spread(free, groups, PS_ROLE, jobs.ps[row], missing_ps, row, lists):
+        if not place_spread(groups, PS_ROLE, jobs.ps[row], missing_ps, row, entries):
             return False
     return True
+
+
+@inlined
+def _missing_processes(
+    jobs: JobArrays, row: int, level: int, entries: Placements
+) -> tuple[int, int]:
+    """Return the workers and parameter servers of a level that aren't placed yet."""
+    missing, missing_ps = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
+    for entry in range(entries.first[row], entries.first[row] + entries.size[row]):
+        missing -= entries.workers[entry]
+        missing_ps -= entries.ps[entry]
+    return missing, missing_ps
 
 
 @kernel
 def _place_as_packed(
     free: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    roles: Integers,
     jobs: JobArrays,
     log: PackingLog,
     pinned: Placements,
     pinned_level: Integers,
-    lists: PlacementLists,
+    entries: Placements,
 ) -> bool:
     """Place entries of the log by the rules of the timeline; drop levels that don't fit."""
-    rows = len(log.level)
     complete = True
-    groups = group_servers(free, hosts_workers, hosts_ps)
-    is_dropped = np.zeros(rows, np.bool_)
+    groups = group_servers(free, roles)
+    is_dropped = np.zeros(len(log.level), np.bool_)
     for log_entry in range(log.used[0]):
         row = log.row[log_entry]
         if log.level[row] < 0 or is_dropped[row]:
             continue
+        worker, ps = jobs.worker[row], jobs.ps[row]
         if log.level[row] >= jobs.spread_levels[row]:
-            fits = place_colocated(free, groups, jobs, row, log.level[row], lists)
+            fits = place_colocated(groups, jobs, row, log.level[row], entries)
         else:
             fits = place_spread(
-                free, groups, WORKER_ROLE, jobs.worker[row], log.workers[log_entry], row, lists
-            ) and place_spread(free, groups, PS_ROLE, jobs.ps[row], log.ps[log_entry], row, lists)
-        if not fits:
-            complete = False
-            is_dropped[row] = True
-            if len(pinned_level) > 0 and pinned_level[row] >= 0:
-                _release_unpinned(free, groups, jobs, row, pinned, lists)
-                log.level[row] = pinned_level[row]
-                continue
-            release_job(free, groups, jobs.worker[row], jobs.ps[row], row, lists)
-            log.level[row] = -1
+                groups, WORKER_ROLE, worker, log.workers[log_entry], row, entries
+            ) and place_spread(groups, PS_ROLE, ps, log.ps[log_entry], row, entries)
+        if fits:
+            continue
+        complete = False
+        is_dropped[row] = True
+        release_job(groups, jobs, row, entries)
+        log.level[row] = -1
+        if pinned_level[row] >= 0:
+            log.level[row] = pinned_level[row]
+            for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
+                _add_pinned(entries, row, pinned, n)
+                update_free(groups, pinned.server[n], worker, -pinned.workers[n])
+                update_free(groups, pinned.server[n], ps, -pinned.ps[n])
     return complete
 
 
 @kernel
 def compare_placements(rows: Integers, current: Placements, new: Placements) -> Integers:
-    """Compare new placements with the current ones; see `kernels.reactive.places` for the values.
-
-    The value is 0 for equal, 1 for less on some server, 2 for more on some server, 3 for both.
-    """
+    """Compare new placements with current ones; the values are those of `reactive.places`."""
     result = np.zeros(len(rows), np.int64)
     for n in range(len(rows)):
         row = rows[n]
@@ -516,79 +464,8 @@ def compare_placements(rows: Integers, current: Placements, new: Placements) -> 
 
 
 @inlined
-def _empty_lists_for_log(
-    jobs: JobArrays, log: PackingLog, current: Placements, servers: int, pinned: int
-) -> PlacementLists:
-    """Return empty lists with capacity for all possible entries."""
-    # Placing one number of a demand uses each server at most once.
-    rows = len(current.first)
-    capacity = pinned
-    for entry in range(log.used[0]):
-        capacity += min(log.workers[entry], servers) + min(log.ps[entry], servers)
-    for row in range(rows):
-        level = log.level[row]
-        if level >= 0:
-            capacity += min(jobs.worker_counts[row, level], servers) + min(
-                jobs.ps_counts[row, level], servers
-            )
-        capacity += current.size[row]
-    return PlacementLists(
-        np.full(rows, -1),
-        np.empty(capacity, np.int64),
-        np.empty(capacity, np.int64),
-        np.empty(capacity, np.int64),
-        np.empty(capacity, np.int64),
-        np.zeros(1, np.int64),
-    )
-
-
-@inlined
-def _place_pinned(
-    free: Integers, jobs: JobArrays, row: int, pinned: Placements, lists: PlacementLists
-) -> None:
-    """Add a job's pinned placement."""
-    for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
-        server = pinned.server[n]
-        entry = find_or_add_entry(lists, row, server)
-        lists.workers[entry] = pinned.workers[n]
-        lists.ps[entry] = pinned.ps[n]
-        for r in range(free.shape[1]):
-            free[server, r] -= pinned.workers[n] * jobs.worker[row, r]
-            free[server, r] -= pinned.ps[n] * jobs.ps[row, r]
-
-
-@inlined
-def _release_unpinned(
-    free: Integers,
-    groups: ServerGroups,
-    jobs: JobArrays,
-    row: int,
-    pinned: Placements,
-    lists: PlacementLists,
-) -> None:
-    """Release a job's processes except its pinned placement."""
-    entry = lists.head[row]
-    while entry >= 0:
-        workers, ps = lists.workers[entry], lists.ps[entry]
-        for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
-            if pinned.server[n] == lists.server[entry]:
-                workers -= pinned.workers[n]
-                ps -= pinned.ps[n]
-        update_free(free, groups, lists.server[entry], jobs.worker[row], workers)
-        update_free(free, groups, lists.server[entry], jobs.ps[row], ps)
-        lists.workers[entry] -= workers
-        lists.ps[entry] -= ps
-        entry = lists.next[entry]
-
-
-@inlined
 def _keep_spread(
-    free: Integers,
-    jobs: JobArrays,
-    row: int,
-    level: int,
-    current: Placements,
-    lists: PlacementLists,
+    free: Integers, jobs: JobArrays, row: int, level: int, current: Placements, entries: Placements
 ) -> None:
     """Keep a level's processes on their servers; release the smallest groups first.
 
@@ -597,13 +474,12 @@ def _keep_spread(
     """
     start, end = current.first[row], current.first[row] + current.size[row]
     workers, ps = current.workers[start:end].copy(), current.ps[start:end].copy()
-    entry = lists.head[row]
-    while entry >= 0:  # pinned processes are placed already
+    for entry in range(entries.first[row], entries.first[row] + entries.size[row]):
+        # Pinned processes are placed already.
         for n in range(end - start):
-            if current.server[start + n] == lists.server[entry]:
-                workers[n] = max(0, workers[n] - lists.workers[entry])
-                ps[n] = max(0, ps[n] - lists.ps[entry])
-        entry = lists.next[entry]
+            if current.server[start + n] == entries.server[entry]:
+                workers[n] = max(0, workers[n] - entries.workers[entry])
+                ps[n] = max(0, ps[n] - entries.ps[entry])
     for n in range(end - start):
         free_on_server = free[current.server[start + n]]
         for r in range(free.shape[1]):
@@ -612,25 +488,17 @@ def _keep_spread(
                 workers[n] = max(0, free_on_server[r]) // worker_demand
             if ps_demand > 0 and workers[n] * worker_demand + ps[n] * ps_demand > free_on_server[r]:
                 ps[n] = max(0, free_on_server[r] - workers[n] * worker_demand) // ps_demand
-    missing, missing_ps = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
-    entry = lists.head[row]
-    while entry >= 0:
-        missing -= lists.workers[entry]
-        missing_ps -= lists.ps[entry]
-        entry = lists.next[entry]
+    missing, missing_ps = _missing_processes(jobs, row, level, entries)
     workers = reduce_to_sum(workers, missing)
     ps = reduce_to_sum(ps, missing_ps)
-    is_new = lists.head[row] < 0
+    is_new = entries.size[row] == 0
     for n in range(end - start):
         if workers[n] == 0 and ps[n] == 0:
             continue
         server = current.server[start + n]
-        if is_new:
-            entry = add_entry(lists, row, server)
-        else:
-            entry = find_or_add_entry(lists, row, server)
-        lists.workers[entry] += workers[n]
-        lists.ps[entry] += ps[n]
+        entry = find_or_add_entry(entries, row, server, is_new)
+        entries.workers[entry] += workers[n]
+        entries.ps[entry] += ps[n]
         for r in range(free.shape[1]):
             free[server, r] -= workers[n] * jobs.worker[row, r] + ps[n] * jobs.ps[row, r]
 
@@ -638,29 +506,28 @@ def _keep_spread(
 @inlined
 def _keep_colocated(
     free: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    roles: Integers,
     jobs: JobArrays,
     row: int,
     level: int,
     current: Placements,
-    lists: PlacementLists,
+    entries: Placements,
 ) -> None:
     """Place a co-located level on the server with most of the job's workers, if it fits there."""
-    demand = colocated_demand(jobs, row, level)
+    demand, role = colocated_demand(jobs, row, level), colocated_role(jobs, row)
     best = -1
     for n in range(current.first[row], current.first[row] + current.size[row]):
         server = current.server[n]
-        fits = hosts_workers[server] and (jobs.ps_counts[row, level] == 0 or hosts_ps[server])
+        fits = roles[server] & role == role
         for r in range(len(demand)):
             fits = fits and demand[r] <= free[server, r]
         if fits and (best < 0 or current.workers[n] > current.workers[best]):
             best = n
     if best >= 0:
         server = current.server[best]
-        entry = find_or_add_entry(lists, row, server)
-        lists.workers[entry] = jobs.worker_counts[row, level]
-        lists.ps[entry] = jobs.ps_counts[row, level]
+        entry = find_or_add_entry(entries, row, server, entries.size[row] == 0)
+        entries.workers[entry] = jobs.worker_counts[row, level]
+        entries.ps[entry] = jobs.ps_counts[row, level]
         for r in range(len(demand)):
             free[server, r] -= demand[r]
 
@@ -682,7 +549,6 @@ def scale_up_colocated(
     free: Integers,
     jobs: JobArrays,
     rows: Integers,
-    job_utility: Floats,
     weights: StepWeights,
     placements: Placements,
     log: PackingLog,
@@ -690,15 +556,12 @@ def scale_up_colocated(
     """Scale co-located jobs up into the free capacity of their servers, one best step at a time.
 
     A step is weighed as in `next_slot.allocate_spare`. ``rows`` (jobs,) are co-located jobs that
-    run in the slot, and ``job_utility`` (jobs,) is that of completing each. Steps are subtracted
-    from ``free`` (servers, resources), as `place_packed_jobs` left it. ``placements`` and ``log``
-    are updated.
+    run in the slot. ``free`` (servers, resources), ``placements`` and ``log`` are updated.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
-        level_limit = jobs.levels[rows[n]]
-        _push_colocated_step(heap, jobs, rows[n], job_utility[n], n, level_limit, weights, log)
+        push_step(heap, jobs, rows, n, jobs.levels[rows[n]], weights, log)
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
@@ -719,35 +582,15 @@ def scale_up_colocated(
             placements.ps[entry] += ps_count
             log.level[row] = target
             level_limit = jobs.levels[row]
-        _push_colocated_step(heap, jobs, row, job_utility[n], n, level_limit, weights, log)
-
-
-@inlined
-def _push_colocated_step(
-    heap: list[tuple[float, int, int]],
-    jobs: JobArrays,
-    row: int,
-    job_utility: float,
-    n: int,
-    level_limit: int,
-    weights: StepWeights,
-    log: PackingLog,
-) -> None:
-    """Push the best step up of a co-located job below a level, if it adds progress."""
-    current_level = log.level[row]
-    value, target = best_step(jobs, row, current_level, current_level + 1, level_limit, weights)
-    if target >= 0:
-        heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
+        push_step(heap, jobs, rows, n, level_limit, weights, log)
 
 
 @kernel
 def place_paused_jobs(
     free: Integers,
-    hosts_workers: Flags,
-    hosts_ps: Flags,
+    roles: Integers,
     jobs: JobArrays,
     rows: Integers,
-    job_utility: Floats,
     weights: StepWeights,
     placements: Placements,
     log: PackingLog,
@@ -755,97 +598,71 @@ def place_paused_jobs(
     """Place paused jobs on the remaining capacity of servers, the best steps first.
 
     `next_slot.allocate_spare` assumes that servers are packed as in plans. Jobs that keep their
-    placement leave less capacity on some servers, and more on others.
-
-    ``rows`` (jobs,) may run in the slot, and ``job_utility`` (jobs,) is that of completing each.
-    Placements are subtracted from ``free`` (servers, resources), as `scale_up_colocated` left it,
-    and levels are written to ``log``. Returns all placements; the same object if no job fits.
+    placement leave less capacity on some servers, and more on others. ``free`` (servers, resources)
+    and ``log`` are updated. Returns all placements; the same object if no job fits.
     """
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
         if log.level[rows[n]] < 0:
-            level_limit = jobs.levels[rows[n]]
-            push_step(heap, jobs, rows[n], job_utility[n], n, level_limit, weights, log)
+            push_step(heap, jobs, rows, n, jobs.levels[rows[n]], weights, log)
     if len(heap) == 0:
         return placements
-    groups = group_servers(free, hosts_workers, hosts_ps)
-    lists = _with_capacity(_empty_lists(len(placements.first)), len(free))
-    placed_any = False
+    groups = group_servers(free, roles)
+    entries = _new_entries(np.zeros(len(placements.first), np.int64), len(free))
+    used = 0
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
-        if best_fit_group(groups, WORKER_ROLE, jobs.worker[row], ONE)[0] < 0:
+        if _best_fit(groups, WORKER_ROLE, jobs.worker[row], ONE)[0] < 0:
             continue
-        used = lists.used[0]
-        lists = _with_capacity(lists, used + 2 * len(free))
-        if _place_job(free, groups, jobs, row, target, lists):
+        entries = _with_space(entries, used + 2 * len(free))
+        entries.first[row] = used
+        if _place_job(groups, jobs, row, target, entries):
             log.level[row] = target
-            placed_any = True
+            used += entries.size[row]
         else:
-            lists.head[row], lists.used[0] = -1, used
-            push_step(heap, jobs, row, job_utility[n], n, target, weights, log)
-    return _concatenate(placements, to_placements(lists)) if placed_any else placements
+            entries.size[row] = 0
+            push_step(heap, jobs, rows, n, target, weights, log)
+    return _concatenate(placements, to_placements(entries)) if used > 0 else placements
 
 
 @inlined
 def _place_job(
-    free: Integers,
-    groups: ServerGroups,
-    jobs: JobArrays,
-    row: int,
-    level: int,
-    lists: PlacementLists,
+    groups: ServerGroups, jobs: JobArrays, row: int, level: int, entries: Placements
 ) -> bool:
-    """Place a job at a level; on failure nothing changes.
-
-    Workers come first, or parameter servers if they don't fit after the workers.
-    """
+    """Place a job at a level; on failure nothing changes."""
     if level >= jobs.spread_levels[row]:
-        return place_colocated(free, groups, jobs, row, level, lists)
+        return place_colocated(groups, jobs, row, level, entries)
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
     worker, ps = jobs.worker[row], jobs.ps[row]
-    if place_spread(free, groups, WORKER_ROLE, worker, workers, row, lists) and place_spread(
-        free, groups, PS_ROLE, ps, ps_count, row, lists
+    if place_spread(groups, WORKER_ROLE, worker, workers, row, entries) and place_spread(
+        groups, PS_ROLE, ps, ps_count, row, entries
     ):
         return True
-    release_job(free, groups, worker, ps, row, lists)
+    release_job(groups, jobs, row, entries)
     if ps_count == 0:
         return False
-    if place_spread(free, groups, PS_ROLE, ps, ps_count, row, lists) and place_spread(
-        free, groups, WORKER_ROLE, worker, workers, row, lists
+    if place_spread(groups, PS_ROLE, ps, ps_count, row, entries) and place_spread(
+        groups, WORKER_ROLE, worker, workers, row, entries
     ):
         return True
-    release_job(free, groups, worker, ps, row, lists)
+    release_job(groups, jobs, row, entries)
     return False
 
 
-@inlined
-def _empty_lists(rows: int) -> PlacementLists:
-    """Return empty lists without capacity."""
-    return PlacementLists(
-        np.full(rows, -1),
-        np.empty(0, np.int64),
-        np.empty(0, np.int64),
-        np.empty(0, np.int64),
-        np.empty(0, np.int64),
-        np.zeros(1, np.int64),
-    )
-
-
 @kernel
-def _with_capacity(lists: PlacementLists, entries: int) -> PlacementLists:
-    """Return lists with capacity for at least ``entries`` entries."""
-    if len(lists.next) >= entries:
-        return lists
-    capacity = max(entries, 2 * len(lists.next))
-    return PlacementLists(
-        lists.head,
-        _longer(lists.next, capacity),
-        _longer(lists.server, capacity),
-        _longer(lists.workers, capacity),
-        _longer(lists.ps, capacity),
-        lists.used,
+def _with_space(entries: Placements, size: int) -> Placements:
+    """Return entries with space for at least ``size``."""
+    if len(entries.server) >= size:
+        return entries
+    size = max(size, 2 * len(entries.server))
+    return Placements(
+        entries.first,
+        entries.size,
+        _longer(entries.server, size),
+        _longer(entries.workers, size),
+        _longer(entries.ps, size),
     )
 
 

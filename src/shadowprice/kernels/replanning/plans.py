@@ -1,34 +1,25 @@
 """Plans of single jobs in a timeline: the fewest workers that complete in time.
 
+A job's useful worker counts are its *levels* (`JobArrays`). It may run faster if all its processes
+are on one server (PD-ORS, Fact 1). A *co-located* job is one demand of one server; a *spread* job
+is many demands. Capacity for one placement mode doesn't imply capacity for the other, so a plan
+uses one mode throughout, and every search is within one mode.
+
 A job's *ceiling* is the maximum level that its plan takes in any slot, as a position on the job's
 hulls (`JobArrays.hull`); the job runs with less if less fits. The least ceiling that completes by a
 slot is ElasticFlow's minimum satisfactory share (`reactive.shares`), here for several resources,
 kinds of servers, parameter servers, and curves of any shape. Ceilings are on the upper hull of the
 curve, so that a job never runs with a worker count that wastes workers if a better one fits.
-
-A plan uses one placement mode throughout (`replanning.jobs`), and every search is within one mode.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from shadowprice.kernels.arrays import Floats, Integers
+from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
 from shadowprice.kernels.reactive.shares import completes_fresh, min_ceiling
-from shadowprice.kernels.replanning.jobs import (
-    COLOCATED,
-    SPREAD,
-    JobArrays,
-    colocated_demand,
-    colocated_role,
-    first_slot_gains,
-    hull_range,
-    last_slot_worth,
-    level_range,
-    mode_count,
-    utility,
-)
+from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.replanning.timeline import (
     ONE,
     PS_ROLE,
@@ -42,6 +33,119 @@ from shadowprice.kernels.replanning.timeline import (
     tenant_headroom,
     total_fit,
 )
+
+
+class JobArrays(NamedTuple):
+    """Open jobs as rows; arrays without a shape are (rows,).
+
+    The levels of a job are its useful worker counts: each gains more than all smaller ones of the
+    same mode. Spread levels, at the external rate, come first. Co-located levels, at the internal
+    rate, follow; a job with one rate has none. The hulls are the upper hulls of both curves through
+    the origin.
+    """
+
+    worker: Integers  # demand, shape (rows, resources)
+    ps: Integers  # zeros for all-reduce jobs
+    levels: Integers  # number of levels
+    spread_levels: Integers  # number of levels in spread mode
+    worker_counts: Integers  # workers of each level, ascending in each mode, shape (rows, width)
+    ps_counts: Integers  # parameter servers of each level
+    gains: Integers  # progress units of each level per slot
+    # Progress units of a slot in which the job restarts. Plans count on no more, so that no move
+    # can break a promise.
+    certain_gains: Integers
+    starts_free: Flags  # the first slot yields `gains`, because only later starts cost progress
+    hull_size: Integers  # number of levels on the hulls
+    spread_hull_size: Integers  # number of those on the spread curve
+    hull: Integers  # the levels on the hulls, ascending, shape (rows, width)
+    remaining: Integers  # progress units
+    arrival: Integers  # slot
+    last_slot: Integers  # last slot in which completing has a utility that counts
+    tenant: Integers  # row of `Timeline.share`
+    worths: Worths
+
+
+@inlined
+def with_certain_gains(jobs: JobArrays, certain_gains: Integers) -> JobArrays:
+    """Return jobs with other certain progress; numba doesn't support ``_replace``."""
+    return JobArrays(
+        jobs.worker, jobs.ps, jobs.levels, jobs.spread_levels, jobs.worker_counts, jobs.ps_counts,
+        jobs.gains, certain_gains, jobs.starts_free, jobs.hull_size, jobs.spread_hull_size,
+        jobs.hull, jobs.remaining, jobs.arrival, jobs.last_slot, jobs.tenant, jobs.worths,
+    )  # fmt: skip
+
+
+SPREAD, COLOCATED = constant(0), constant(1)
+"""Placement modes: processes on any servers, or all of them on one."""
+
+
+@inlined
+def mode_count(jobs: JobArrays, row: int) -> int:
+    """Return the number of placement modes of a job."""
+    return 2 if jobs.levels[row] > jobs.spread_levels[row] else 1
+
+
+@inlined
+def max_gain(jobs: JobArrays, row: int) -> int:
+    """Return the maximum progress units of a job in a slot, in either mode."""
+    spread, colocated = jobs.spread_levels[row] - 1, jobs.levels[row] - 1
+    return int(max(jobs.gains[row, spread], jobs.gains[row, colocated]))
+
+
+@inlined
+def first_slot_gains(jobs: JobArrays, row: int) -> Integers:
+    """Return the certain progress units of a job's first slot, by level."""
+    first: Integers = jobs.gains[row] if jobs.starts_free[row] else jobs.certain_gains[row]
+    return first
+
+
+@inlined
+def hull_range(jobs: JobArrays, row: int, mode: int) -> tuple[int, int]:
+    """Return the first position of a mode on the hulls, and the end of its positions."""
+    if mode == SPREAD:
+        return 0, int(jobs.spread_hull_size[row])
+    return int(jobs.spread_hull_size[row]), int(jobs.hull_size[row])
+
+
+@inlined
+def colocated_role(jobs: JobArrays, row: int) -> int:
+    """Return the role that a server needs to host all processes of a job."""
+    needs_ps = jobs.ps_counts[row, jobs.spread_levels[row]] > 0
+    return WORKER_ROLE | PS_ROLE if needs_ps else WORKER_ROLE
+
+
+@inlined
+def colocated_demand(jobs: JobArrays, row: int, level: int) -> Integers:
+    """Return the demand of all workers and parameter servers of a level together."""
+    demand = np.empty(jobs.worker.shape[1], np.int64)
+    for r in range(len(demand)):
+        demand[r] = jobs.worker_counts[row, level] * jobs.worker[row, r]
+        demand[r] += jobs.ps_counts[row, level] * jobs.ps[row, r]
+    return demand
+
+
+@inlined
+def utility(jobs: JobArrays, row: int, slot: int) -> float:
+    """Return the utility of completing in a slot."""
+    return worth(jobs.worths, row, float(slot - jobs.arrival[row]))
+
+
+@allocation_free
+def last_slot_worth(jobs: JobArrays, row: int, min_utility: float, low: int, high: int) -> int:
+    """Return the last slot of ``[low, high]`` that is worth ``min_utility`` or more, or low - 1.
+
+    Bisection is exact, because utilities never rise.
+    """
+    if utility(jobs, row, low) < min_utility:
+        return low - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if utility(jobs, row, middle) >= min_utility:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
 
 LOWEST = constant(0)
 
@@ -69,14 +173,8 @@ def _level_demand(jobs: JobArrays, row: int) -> LevelDemand:
 
 
 @inlined
-def _max_spread_level(
-    line: Timeline, state: int, demand: LevelDemand, last: int, shared: bool
-) -> int:
-    """Return the highest level of a spread job, up to ``last``, that fits into a state, or -1.
-
-    ``shared`` says whether some servers host both workers and parameter servers. Then only a trial
-    packing can decide.
-    """
+def _max_spread_level(line: Timeline, state: int, demand: LevelDemand, last: int) -> int:
+    """Return the highest level of a spread job, up to ``last``, that fits into a state, or -1."""
     top = _max_level_in_share(line, state, demand, LOWEST, last)
     if top < 0:
         return -1
@@ -84,11 +182,12 @@ def _max_spread_level(
     level = _last_at_most(demand.worker_counts, top + 1, limit)
     if level < 0 or demand.ps_counts[top] == 0:
         return level
-    if not shared:
+    if not line.shared:
         limit = total_fit(line, state, PS_ROLE, demand.ps, demand.ps_counts[level])
         while level >= 0 and demand.ps_counts[level] > limit:
             level -= 1
         return level
+    # Workers and parameter servers compete for servers: only a trial packing can decide.
     scratch = len(line.state) - 1
     low, high = -1, level
     probe = level  # the highest level fits most often
@@ -164,23 +263,31 @@ def _last_at_most(numbers: Integers, count: int, limit: int) -> int:
 
 
 @allocation_free
-def fitting_levels(
-    line: Timeline, jobs: JobArrays, row: int, mode: int, end: int, shared: bool, fitting: Integers
-) -> int:
-    """Write the level that fits into each interval that starts before ``end``; count them."""
+def fitting_levels(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int) -> None:
+    """Write the level that fits into each interval that starts before ``end``."""
     intervals = line.used[0]
     k = 0
     # Two loops, because LLVM unrolls and inlines small bodies only.
     if mode == COLOCATED:
         while k < intervals and line.start[k] < end:
-            fitting[k] = max_colocated_level(line, line.state[k], jobs, row)
+            line.fitting[k] = max_colocated_level(line, line.state[k], jobs, row)
             k += 1
-        return k
+        return
     demand, last = _level_demand(jobs, row), jobs.spread_levels[row] - 1
     while k < intervals and line.start[k] < end:
-        fitting[k] = _max_spread_level(line, line.state[k], demand, last, shared)
+        line.fitting[k] = _max_spread_level(line, line.state[k], demand, last)
         k += 1
-    return k
+
+
+@allocation_free
+def earliest_completion(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int) -> int:
+    """Write the levels that fit; return the completion slot in a mode, -1 if not before ``end``."""
+    fitting_levels(line, jobs, row, mode, end)
+    top = jobs.hull[row, hull_range(jobs, row, mode)[1] - 1]
+    return completes_fresh(
+        line.start, line.used[0], line.fitting, jobs.certain_gains[row],
+        first_slot_gains(jobs, row), top, jobs.remaining[row], end,
+    )  # fmt: skip
 
 
 class PlannedLevels(NamedTuple):
@@ -203,18 +310,18 @@ class PackingLog(NamedTuple):
 
 @allocation_free
 def min_final_level(
-    line: Timeline, jobs: JobArrays, row: int, ceiling: int, completion: int, fitting: Integers
+    line: Timeline, jobs: JobArrays, row: int, ceiling: int, completion: int
 ) -> int:
     """Return the least level that completes a plan in its last slot."""
     top = jobs.hull[row, ceiling]
-    first, _ = level_range(jobs, row, COLOCATED if top >= jobs.spread_levels[row] else SPREAD)
+    first = jobs.spread_levels[row] if top >= jobs.spread_levels[row] else LOWEST
     remaining = jobs.remaining[row]
     starts_free = jobs.starts_free[row]
     level = -1
     for k in range(line.used[0]):
         if line.start[k] > completion:
             break
-        level = min(top, fitting[k])
+        level = min(top, line.fitting[k])
         slots = min(line.start[k + 1], completion) - line.start[k]
         if level >= 0 and slots > 0:
             remaining -= slots * jobs.certain_gains[row, level]
@@ -229,34 +336,23 @@ def min_final_level(
 
 @inlined
 def plan_cost(
-    line: Timeline,
-    jobs: JobArrays,
-    row: int,
-    ceiling: int,
-    completion: int,
-    fitting: Integers,
-    price: Floats,
+    line: Timeline, jobs: JobArrays, row: int, ceiling: int, completion: int, price: Floats
 ) -> tuple[float, float]:
-    """Return the cost of a plan up to its completion, and its worker-slots.
-
-    ``ceiling`` is the position on the hulls of the plan's highest level, and ``completion`` its
-    completion slot. ``fitting`` (intervals,) comes from `fitting_levels`, without this plan.
-    ``price`` (2,) is that of a worker and of a parameter server in a slot.
-    """
+    """Return the cost of a plan at prices of a worker and of a PS, and its worker-slots."""
     top = jobs.hull[row, ceiling]
     total = 0.0
     worker_slots = 0.0
     for k in range(line.used[0]):
         if line.start[k] > completion:
             break
-        level = min(top, fitting[k])
+        level = min(top, line.fitting[k])
         if level < 0:
             continue
         slots = float(min(line.start[k + 1], completion) - line.start[k])
         workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
         worker_slots += slots * workers
         total += slots * (price[0] * workers + price[1] * ps_count)
-    level = min_final_level(line, jobs, row, ceiling, completion, fitting)
+    level = min_final_level(line, jobs, row, ceiling, completion)
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
     worker_slots += workers
     total += price[0] * workers + price[1] * ps_count
@@ -270,35 +366,30 @@ def commit_plan(
     row: int,
     ceiling: int,
     completion: int,
-    fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
 ) -> bool:
-    """Allocate a plan in the timeline and record it; return False if the arrays are full.
+    """Allocate a plan with the levels that fit, and record it; return False if arrays are full.
 
     A plan that has more runs than ``steps`` can record allocates nothing. If a state runs out of
     groups, nothing is recorded, but the intervals before it keep the allocation: the timeline shows
     less capacity than there is until the next joint plan.
     """
-    final = min_final_level(line, jobs, row, ceiling, completion, fitting)
+    final = min_final_level(line, jobs, row, ceiling, completion)
     if split_interval_at(line, completion + 1) < 0:
         return False
     last = split_interval_at(line, completion)
     if last < 0:
         return False
     top = jobs.hull[row, ceiling]
-    if _count_runs(top, final, last, fitting) > steps.until.shape[1]:
+    if _count_runs(top, final, last, line.fitting) > steps.until.shape[1]:
         return False
     entries, first_level = log.used[0], log.level[row]
     runs = 0
     for k in range(last + 1):
         # `split_interval_at` may have split the last interval; earlier ones keep their position.
-        level = final if k == last else min(top, fitting[k])
-        if level >= jobs.spread_levels[row]:
-            packed = pack_colocated(line, line.state[k], jobs, row, level, k == 0, log)
-        else:
-            packed = level < 0 or pack_spread(line, line.state[k], jobs, row, level, k == 0, log)
-        if not packed:
+        level = final if k == last else min(top, line.fitting[k])
+        if level >= 0 and not pack_level(line, line.state[k], jobs, row, level, k == 0, log):
             log.used[0], log.level[row] = entries, first_level
             return False
         if runs > 0 and steps.level[row, runs - 1] == level:
@@ -322,40 +413,51 @@ def _count_runs(top: int, final: int, last: int, fitting: Integers) -> int:
     return runs
 
 
-@allocation_free
-def pack_spread(
+@inlined
+def pack_level(
     line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
 ) -> bool:
-    """Pack a spread level of a job into a state, and log it if the state is of the first slot."""
+    """Pack a level of a job into a state, and log it if the state is of the first slot."""
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
+    if level >= jobs.spread_levels[row]:
+        first_role = pack_colocated(line, state, jobs, row, level)
+    else:
+        first_role = pack_spread(line, state, jobs, row, workers, ps_count)
+    if first_role == 0:
+        return False
+    return not first or log_allocation(log, row, level, workers, ps_count, first_role)
+
+
+@allocation_free
+def pack_spread(
+    line: Timeline, state: int, jobs: JobArrays, row: int, workers: int, ps_count: int
+) -> int:
+    """Pack processes of a spread job; return the role that was packed first, 0 on failure."""
     worker, ps = jobs.worker[row], jobs.ps[row]
     scratch = len(line.state) - 1
     if ps_count > 0:
         copy_state(line, state, scratch)
     if not pack(line, state, WORKER_ROLE, worker, workers):
-        return False
+        return 0
     first_role = WORKER_ROLE
     if ps_count > 0 and not pack(line, state, PS_ROLE, ps, ps_count):
         if not pack_ps_first(line, state, scratch, worker, workers, ps, ps_count):
-            return False
+            return 0
         first_role = PS_ROLE
     add_tenant_usage(line, state, jobs.tenant[row], worker, workers, ps, ps_count)
-    return not first or log_allocation(log, row, level, workers, ps_count, first_role)
+    return int(first_role)
 
 
 @inlined
-def pack_colocated(
-    line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
-) -> bool:
-    """Pack a co-located level of a job into a state; see `pack_spread`."""
+def pack_colocated(line: Timeline, state: int, jobs: JobArrays, row: int, level: int) -> int:
+    """Pack a level of a co-located job; see `pack_spread`."""
     demand = colocated_demand(jobs, row, level)
     if not pack(line, state, colocated_role(jobs, row), demand, ONE):
-        return False
+        return 0
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
-    add_tenant_usage(
-        line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
-    )
-    return not first or log_allocation(log, row, level, workers, ps_count, WORKER_ROLE)
+    worker, ps = jobs.worker[row], jobs.ps[row]
+    add_tenant_usage(line, state, jobs.tenant[row], worker, workers, ps, ps_count)
+    return int(WORKER_ROLE)
 
 
 @allocation_free
@@ -392,10 +494,7 @@ def recommit_plan(
     steps: PlannedLevels,
     log: PackingLog,
 ) -> bool:
-    """Allocate the remaining part of an earlier plan in the timeline.
-
-    Returns False if the plan doesn't complete the work any more, or doesn't fit.
-    """
+    """Allocate the rest of an earlier plan; return False if it doesn't fit or do the work."""
     next_slot = line.start[0]
     remaining = jobs.remaining[row]
     starts_free = jobs.starts_free[row]
@@ -422,10 +521,7 @@ def recommit_plan(
             if k < 0:
                 return False
             while line.start[k] < until:
-                if level >= jobs.spread_levels[row]:
-                    if not pack_colocated(line, line.state[k], jobs, row, level, k == 0, log):
-                        return False
-                elif not pack_spread(line, line.state[k], jobs, row, level, k == 0, log):
+                if not pack_level(line, line.state[k], jobs, row, level, k == 0, log):
                     return False
                 k += 1
         steps.until[row, runs] = until
@@ -444,22 +540,16 @@ def plan_in_order(
     jobs: JobArrays,
     order: Integers,
     promise: Integers,
-    shared: bool,
     continue_on_failure: bool,
-    fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
     failed: Integers,
 ) -> int:
     """Plan jobs in order, each with the least ceiling that keeps its promise.
 
-    Returns the number of rows without a plan, which are written to ``failed`` (jobs,). Planning
-    stops at the first one unless ``continue_on_failure``.
-
-    ``order`` (jobs,): rows in planning order. ``promise`` (rows,): promised completion slots.
-    ``shared``: whether some servers host both workers and parameter servers. Written: ``line`` (the
-    plans are subtracted), ``steps`` and ``log`` (the plans), ``fitting`` (intervals,), which is
-    scratch space.
+    ``order`` (jobs,) are rows, and ``promise`` (rows,) completion slots. Returns the number of rows
+    without a plan, which are written to ``failed`` (jobs,). Planning stops at the first one unless
+    ``continue_on_failure``.
     """
     failures = 0
     for n in range(len(order)):
@@ -469,11 +559,9 @@ def plan_in_order(
         mode = mode_count(jobs, row)
         while ceiling < 0 and mode > SPREAD:  # co-located first: never slower with equal workers
             mode -= 1
-            intervals = fitting_levels(line, jobs, row, mode, end, shared, fitting)
-            ceiling, completion = _min_ceiling(line, jobs, row, mode, intervals, fitting, end)
-        if ceiling < 0 or not commit_plan(
-            line, jobs, row, ceiling, completion, fitting, steps, log
-        ):
+            fitting_levels(line, jobs, row, mode, end)
+            ceiling, completion = _min_ceiling(line, jobs, row, mode, end)
+        if ceiling < 0 or not commit_plan(line, jobs, row, ceiling, completion, steps, log):
             failed[failures] = row
             failures += 1
             if not continue_on_failure:
@@ -482,20 +570,12 @@ def plan_in_order(
 
 
 @inlined
-def _min_ceiling(
-    line: Timeline,
-    jobs: JobArrays,
-    row: int,
-    mode: int,
-    intervals: int,
-    fitting: Integers,
-    end: int,
-) -> tuple[int, int]:
+def _min_ceiling(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int) -> tuple[int, int]:
     """Return the least ceiling of a mode that completes before ``end``, and its completion slot."""
     low, high = hull_range(jobs, row, mode)
     gains, hull = jobs.certain_gains[row], jobs.hull[row, low:high]
     ceiling, completion = min_ceiling(
-        line.start, intervals, fitting, gains, hull, high - low, jobs.remaining[row], end,
+        line.start, line.used[0], line.fitting, gains, hull, high - low, jobs.remaining[row], end,
         first_slot_gains(jobs, row),
     )  # fmt: skip
     return (low + ceiling if ceiling >= 0 else -1), completion
@@ -519,13 +599,13 @@ def replay_plans(
 
 @allocation_free
 def best_plan(
-    line: Timeline, jobs: JobArrays, row: int, price: Floats, shared: bool, fitting: Integers
+    line: Timeline, jobs: JobArrays, row: int, price: Floats
 ) -> tuple[int, int, int, float, float]:
     """Return the plan with the largest payoff that a job can have in a timeline.
 
     Completion slots are tried from the earliest on: multiples of the shortest duration, and slots
     by which the utility has lost a given part. Each is planned with its least ceiling, co-located
-    first if that is faster. ``fitting`` then has the levels that `commit_plan` needs for the plan.
+    first if that is faster. `commit_plan` may follow: the timeline has the levels that fit.
 
     Returns the latest completion slot that was tried, -1 if nothing completes in time; the ceiling;
     the completion slot of the plan; utility; and cost.
@@ -536,49 +616,30 @@ def best_plan(
     if last < next_slot:
         return best
     if mode_count(jobs, row) > 1:
-        best = _best_plan_in_mode(line, jobs, row, COLOCATED, price, shared, fitting)
+        best = _best_plan_in_mode(line, jobs, row, COLOCATED, price)
         if best[0] >= 0:
             gain = max(jobs.gains[row, jobs.spread_levels[row] - 1], 1)
             earliest = next_slot + (jobs.remaining[row] + gain - 1) // gain - 1
             payoff = best[3] - best[4]
             if earliest > last or utility(jobs, row, earliest) <= payoff:
                 return best
-            other = _best_plan_in_mode(line, jobs, row, SPREAD, price, shared, fitting)
+            other = _best_plan_in_mode(line, jobs, row, SPREAD, price)
             if other[0] >= 0 and other[3] - other[4] > payoff:
                 return other
-            fitting_levels(line, jobs, row, COLOCATED, last + 1, shared, fitting)
+            fitting_levels(line, jobs, row, COLOCATED, last + 1)
             return best
-    return _best_plan_in_mode(line, jobs, row, SPREAD, price, shared, fitting)
+    return _best_plan_in_mode(line, jobs, row, SPREAD, price)
 
 
 @allocation_free
 def _best_plan_in_mode(
-    line: Timeline,
-    jobs: JobArrays,
-    row: int,
-    mode: int,
-    price: Floats,
-    shared: bool,
-    fitting: Integers,
+    line: Timeline, jobs: JobArrays, row: int, mode: int, price: Floats
 ) -> tuple[int, int, int, float, float]:
     """Return the plan with the largest payoff in one placement mode; see `best_plan`."""
     next_slot = line.start[0]
     last = jobs.last_slot[row]
     best = (-1, -1, -1, 0.0, 0.0)
-    remaining = jobs.remaining[row]
-    intervals = fitting_levels(line, jobs, row, mode, last + 1, shared, fitting)
-    _, hull_end = hull_range(jobs, row, mode)
-    starts, certain_gains, hull = line.start, jobs.certain_gains[row], jobs.hull[row]
-    earliest = completes_fresh(
-        starts,
-        intervals,
-        fitting,
-        certain_gains,
-        first_slot_gains(jobs, row),
-        hull[hull_end - 1],
-        remaining,
-        last + 1,
-    )
+    earliest = earliest_completion(line, jobs, row, mode, last + 1)
     if earliest < 0:
         return best
     first_worth = utility(jobs, row, earliest)
@@ -599,11 +660,11 @@ def _best_plan_in_mode(
         if end == previous_end:
             continue
         previous_end = end
-        ceiling, completion = _min_ceiling(line, jobs, row, mode, intervals, fitting, end + 1)
+        ceiling, completion = _min_ceiling(line, jobs, row, mode, end + 1)
         if ceiling < 0:
             continue
         value = utility(jobs, row, completion)
-        cost, worker_slots = plan_cost(line, jobs, row, ceiling, completion, fitting, price)
+        cost, worker_slots = plan_cost(line, jobs, row, ceiling, completion, price)
         improvement = value - cost - best_payoff
         # Of plans with equal payoff, the one with the fewest worker-slots leaves most to others.
         if improvement > 1e-9 * first_worth or (
@@ -619,30 +680,3 @@ def _best_plan_in_mode(
 # with these shares of the utility of the earliest completion.
 _DURATION_FACTORS = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.0, 6.0, 9.0)
 _UTILITY_PARTS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5, 0.3, 0.1, 0.02)
-
-
-@inlined
-def utility_density(
-    jobs: JobArrays, row: int, next_slot: int, price: Floats
-) -> tuple[float, float]:
-    """Return the maximum utility density of a job on an empty cluster, and its utility.
-
-    The density is the utility over weighted worker-slots, the maximum over all levels; 0 if nothing
-    completes in time. ``price`` (2,), of a worker and of a parameter server of the job, is any
-    positive weight: it ranks jobs, and nothing is paid.
-    """
-    best = 0.0
-    best_utility = 0.0
-    for n in range(jobs.hull_size[row]):
-        level = jobs.hull[row, n]
-        gain = jobs.gains[row, level]
-        slots = (jobs.remaining[row] + gain - 1) // gain
-        if next_slot + slots - 1 > jobs.last_slot[row]:
-            continue
-        weight = price[0] * jobs.worker_counts[row, level] + price[1] * jobs.ps_counts[row, level]
-        value = utility(jobs, row, next_slot + slots - 1)
-        weighted_slots = max(weight, 1e-300) * slots
-        if value > best * weighted_slots:
-            best = value / weighted_slots
-            best_utility = value
-    return best, best_utility

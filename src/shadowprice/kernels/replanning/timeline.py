@@ -38,13 +38,14 @@ class Timeline(NamedTuple):
     tenant_usage: Integers  # usage by state, shape (capacity, tenants, resources)
     share: Integers  # shape (tenants, resources); without rows, plans aren't confined to shares
     common: Integers  # capacity beyond all shares, -1 for resources without, shape (resources,)
+    fitting: Integers  # result of `plans.fitting_levels`, shape (capacity,)
+    shared: bool  # whether some servers host both workers and parameter servers
 
 
-def new_timeline(max_states: int, width: int, share: Integers, common: Integers) -> Timeline:
-    """Allocate a timeline for ``max_states`` states, the last one as scratch space.
-
-    ``width`` is the maximum number of groups of a state.
-    """
+def new_timeline(
+    max_states: int, width: int, share: Integers, common: Integers, shared: bool
+) -> Timeline:
+    """Allocate states with up to ``width`` groups each, the last one as scratch space."""
     tenants, resources = share.shape
     return Timeline(
         np.zeros(2, np.int64),
@@ -57,7 +58,14 @@ def new_timeline(max_states: int, width: int, share: Integers, common: Integers)
         np.zeros((max_states, tenants, resources), np.int64),
         share,
         common,
+        np.zeros(max_states, np.int64),
+        shared,
     )
+
+
+def server_roles(hosts_workers: Flags, hosts_ps: Flags) -> Integers:
+    """Return the role of each server; 0 if it hosts nothing."""
+    return np.asarray(hosts_workers * WORKER_ROLE + hosts_ps * PS_ROLE, np.int64)
 
 
 @allocation_free
@@ -102,10 +110,9 @@ def copy_state(line: Timeline, source: int, target: int) -> None:
 
 @allocation_free
 def tenant_headroom(line: Timeline, state: int, tenant: int, resource: int) -> int:
-    """Return a tenant's headroom: how much more of a resource it may use in a state.
+    """Return a tenant's headroom: what is left of its share and of the common capacity.
 
-    That is the rest of its share, and of the common capacity. Usage beyond shares reduces the
-    common capacity.
+    Usage beyond shares reduces the common capacity.
     """
     common = line.common[resource]
     if common < 0:
@@ -114,26 +121,6 @@ def tenant_headroom(line: Timeline, state: int, tenant: int, resource: int) -> i
         common -= max(0, line.tenant_usage[state, t, resource] - line.share[t, resource])
     own_share = line.share[tenant, resource] - line.tenant_usage[state, tenant, resource]
     return int(max(0, own_share) + max(0, common))
-
-
-@inlined
-def is_within_share(
-    line: Timeline,
-    state: int,
-    tenant: int,
-    demand: Integers,
-    workers: int,
-    ps: Integers,
-    ps_count: int,
-) -> bool:
-    """Return whether workers and parameter servers are within a tenant's headroom."""
-    if len(line.share) == 0:
-        return True
-    for r in range(len(demand)):
-        needed = workers * demand[r] + ps_count * ps[r]
-        if needed > 0 and needed > tenant_headroom(line, state, tenant, r):
-            return False
-    return True
 
 
 @inlined
@@ -184,9 +171,8 @@ def split_interval_at(line: Timeline, slot: int) -> int:
 
 
 @inlined
-def fit_on_server(line: Timeline, state: int, group: int, demand: Integers, limit: int) -> int:
-    """Return how many times a demand fits on one server of a group, at most ``limit``."""
-    free = line.free[state, group]
+def fit_on_server(free: Integers, demand: Integers, limit: int) -> int:
+    """Return how many times a demand fits into the free capacity of a server, up to a limit."""
     count = limit
     for r in range(len(demand)):
         needed = demand[r]
@@ -205,7 +191,7 @@ def total_fit(line: Timeline, state: int, role: int, demand: Integers, limit: in
     total = 0
     for g in range(line.groups[state]):
         if line.role[state, g] & role:
-            total += line.servers[state, g] * fit_on_server(line, state, g, demand, limit)
+            total += line.servers[state, g] * fit_on_server(line.free[state, g], demand, limit)
             if total >= limit:
                 return limit
     return total
@@ -217,8 +203,7 @@ def copy_capacity(
 ) -> None:
     """Write how many times a demand fits in each slot before ``end``, at most ``limit``.
 
-    ``demand`` (resources,) is that of a copy on a server for workers. The tenant's headroom limits
-    the result. ``counts`` (slots,) is written.
+    ``demand`` is that of a copy on a server for workers. The tenant's headroom limits the counts.
     """
     next_slot = line.start[0]
     for k in range(line.used[0]):
@@ -234,18 +219,67 @@ def copy_capacity(
             counts[slot - next_slot] = count
 
 
+@allocation_free
+def best_fit_group(
+    groups: int,
+    free: Integers,
+    role: Integers,
+    size: Integers,
+    needed_role: int,
+    demand: Integers,
+    remaining: int,
+) -> tuple[int, int]:
+    """Return the best-fitting group for ``remaining`` demands, or -1, and how many fit on a server.
+
+    ``free`` (groups, resources), ``role`` and ``size`` (groups,) describe the groups; empty ones
+    don't count. The best group is the one that all remaining demands together fill best. If no
+    server fits all of them, it is the group with the most free capacity.
+    """
+    best = -1
+    best_fit_count = 0
+    for g in range(groups):
+        if size[g] == 0 or role[g] & needed_role != needed_role:
+            continue
+        fit_count = fit_on_server(free[g], demand, UNLIMITED_COUNT)
+        if fit_count == 0:
+            continue
+        if best < 0:
+            better = True
+        elif fit_count == best_fit_count:
+            better = _precedes(free, role, g, best)
+        elif fit_count >= remaining:
+            better = best_fit_count < remaining or fit_count < best_fit_count
+        else:
+            better = best_fit_count < remaining and fit_count > best_fit_count
+        if better:
+            best = g
+            best_fit_count = fit_count
+    return best, best_fit_count
+
+
 @inlined
-def _precedes(line: Timeline, state: int, group: int, other: int) -> bool:
+def _precedes(free: Integers, role: Integers, group: int, other: int) -> bool:
     """Return whether a group precedes another with the same fit: the one with less free capacity.
 
     The order depends only on the groups' contents. So packing the same demands in the same order
     fills the same servers, regardless of the groups' numbers.
     """
-    for r in range(line.free.shape[2]):
-        difference = line.free[state, group, r] - line.free[state, other, r]
-        if difference != 0:
-            return bool(difference < 0)
-    return bool(line.role[state, group] < line.role[state, other])
+    for r in range(free.shape[1]):
+        if free[group, r] != free[other, r]:
+            return bool(free[group, r] < free[other, r])
+    return bool(role[group] < role[other])
+
+
+@inlined
+def _drop_if_empty(line: Timeline, state: int, group: int) -> None:
+    """Move the last group to the place of a group without servers."""
+    if line.servers[state, group] == 0:
+        last = line.groups[state] - 1
+        line.servers[state, group] = line.servers[state, last]
+        line.role[state, group] = line.role[state, last]
+        for r in range(line.free.shape[2]):
+            line.free[state, group, r] = line.free[state, last, r]
+        line.groups[state] = last
 
 
 @inlined
@@ -297,14 +331,7 @@ def _allocate(
             line.free[state, target, r] = line.free[state, group, r] - per_server * demand[r]
     line.servers[state, target] += servers
     line.servers[state, group] -= servers
-    if line.servers[state, group] == 0:
-        last = line.groups[state] - 1
-        if group != last:
-            line.servers[state, group] = line.servers[state, last]
-            line.role[state, group] = line.role[state, last]
-            for r in range(resources):
-                line.free[state, group, r] = line.free[state, last, r]
-        line.groups[state] = last
+    _drop_if_empty(line, state, group)
 
 
 @allocation_free
@@ -317,28 +344,13 @@ def pack(line: Timeline, state: int, role: int, demand: Integers, count: int) ->
     """
     remaining = count
     while remaining > 0:
-        best = -1
-        best_fit_count = 0
-        for g in range(line.groups[state]):
-            if line.role[state, g] & role != role:
-                continue
-            fit_count = fit_on_server(line, state, g, demand, UNLIMITED_COUNT)
-            if fit_count == 0:
-                continue
-            if best < 0:
-                better = True
-            elif fit_count >= remaining:
-                better = best_fit_count < remaining or fit_count < best_fit_count
-            else:
-                better = best_fit_count < remaining and fit_count > best_fit_count
-            if best >= 0 and fit_count == best_fit_count:
-                better = _precedes(line, state, g, best)
-            if better:
-                best = g
-                best_fit_count = fit_count
+        best, fit_count = best_fit_group(
+            line.groups[state], line.free[state], line.role[state], line.servers[state], role,
+            demand, remaining,
+        )  # fmt: skip
         if best < 0:
             return False
-        per_server = min(remaining, best_fit_count)
+        per_server = min(remaining, fit_count)
         servers = min(line.servers[state, best], remaining // per_server)
         _allocate(line, state, best, servers, demand, per_server)
         remaining -= servers * per_server
@@ -449,10 +461,4 @@ def _remove_server(line: Timeline, state: int, role: int, free: Integers) -> Non
     """Remove a server from a state."""
     g = _find_group(line, state, role, free)
     line.servers[state, g] -= 1
-    if line.servers[state, g] == 0:
-        last = line.groups[state] - 1
-        line.servers[state, g] = line.servers[state, last]
-        line.role[state, g] = line.role[state, last]
-        for r in range(len(free)):
-            line.free[state, g, r] = line.free[state, last, r]
-        line.groups[state] = last
+    _drop_if_empty(line, state, g)

@@ -15,75 +15,47 @@ from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.heap import lift, sink
 from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
 from shadowprice.kernels.slots.groups import Groups
+from shadowprice.kernels.slots.rooms import fits_on
 
 WORKERS, PS = constant(2), constant(3)
 """Columns of the counts in the entries of `expand_choices`."""
 
 
-@inlined
-def count_fits(free: Integers, demand: Integers, limit: int) -> int:
-    """Return how many times ``demand`` fits into ``free`` (both int64[R]), at most ``limit``."""
-    fit_count = limit
-    for r in range(len(demand)):
-        if demand[r] > 0:
-            fit_count = max(0, min(fit_count, free[r] // demand[r]))
-    return fit_count
+class Scratch(NamedTuple):
+    """Scratch space of one slot: groups, and servers that receive processes."""
+
+    unit_cost: Floats  # cost of one position in each group
+    positions: Integers  # positions of each chosen group, on all its servers
+    chosen: Integers  # the chosen groups
+    quota: Integers  # processes that each group still gets
+    server: Integers  # servers that receive processes: positions in the pool
+    processes: Integers  # their number
+    heap: Integers
+    key: Floats
 
 
 @inlined
-def _costs_more(a: int, b: int, unit: Floats, first: Integers) -> bool:
-    """Return whether a group comes after another: by cost, then by lowest server."""
-    return bool(unit[a] > unit[b] or (unit[a] == unit[b] and first[a] > first[b]))
-
-
-@inlined
-def _lift_group(heap: Integers, place: int, unit: Floats, first: Integers) -> None:
-    """Restore a heap of groups, the most expensive on top, after its last entry was added."""
-    while place > 0:
-        parent = (place - 1) // 2
-        if not _costs_more(heap[place], heap[parent], unit, first):
-            break
-        heap[place], heap[parent] = heap[parent], heap[place]
-        place = parent
-
-
-@inlined
-def _sink_group(heap: Integers, size: int, unit: Floats, first: Integers) -> None:
-    """Restore a heap of ``size`` groups after its first entry changed."""
-    place = 0
-    entry = heap[0]
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and _costs_more(heap[child + 1], heap[child], unit, first):
-            child += 1
-        if not _costs_more(heap[child], entry, unit, first):
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = entry
+def _scratch(groups: int, servers: int) -> Scratch:
+    """Return scratch space for some groups and servers."""
+    return Scratch(
+        np.empty(groups), np.empty(groups, np.int64), np.empty(groups, np.int64),
+        np.empty(groups, np.int64), np.empty(servers, np.int64), np.empty(servers, np.int64),
+        np.empty(servers, np.int64), np.empty(servers),
+    )  # fmt: skip
 
 
 @allocation_free
 def cheapest_positions(
-    pool: Groups,
-    row: int,
-    demand: Integers,
-    share: Floats,
-    limit: int,
-    unit_cost: Floats,
-    positions: Integers,
-    chosen: Integers,
+    pool: Groups, row: int, demand: Integers, share: Floats, limit: int, scratch: Scratch
 ) -> int:
     """Find the groups with a slot's cheapest positions, the cheapest first; return their number.
 
     They have ``limit`` positions, or all that exist; the group with the lowest server comes first
     on ties. ``demand`` and ``share`` (resources,) are the needs of one worker (or parameter
-    server), in amounts and as shares, to which prices refer. Written, (groups,): ``unit_cost``,
-    cost of one position in each group; ``positions``, those of each group that is returned (on all
-    its servers, at most ``limit``); ``chosen``, the groups.
+    server), in amounts and as shares, to which prices refer. The first arrays of ``scratch`` have
+    the result.
     """
+    unit_cost, positions, chosen = scratch.unit_cost, scratch.positions, scratch.chosen
     if limit <= 0:
         return 0
     groups, price, free = pool.groups[row], pool.price[row], pool.free[row]
@@ -118,13 +90,13 @@ def cheapest_positions(
             positions[g] = count[g] * fit_count
         total += positions[g]
         chosen[size] = g
-        _lift_group(chosen, size, unit_cost, first)
+        lift(chosen, size, unit_cost, first)
         size += 1
         while total - positions[chosen[0]] >= limit:
             total -= positions[chosen[0]]
             size -= 1
             chosen[0] = chosen[size]
-            _sink_group(chosen, size, unit_cost, first)
+            sink(chosen, size, unit_cost, first)
         if total >= limit:
             max_cost = unit_cost[chosen[0]]
             last = first[chosen[0]]
@@ -132,30 +104,24 @@ def cheapest_positions(
     for place in range(size - 1, 0, -1):
         top = chosen[0]
         chosen[0] = chosen[place]
-        _sink_group(chosen, place, unit_cost, first)
+        sink(chosen, place, unit_cost, first)
         chosen[place] = top
     return size
 
 
 @allocation_free
 def _running_cost(
-    pool: Groups,
-    row: int,
-    demand: Integers,
-    share: Floats,
-    total: Floats,
-    scratch: Floats,
-    ints: Integers,
+    pool: Groups, row: int, demand: Integers, share: Floats, total: Floats, scratch: Scratch
 ) -> None:
     """Write the cost of a row's n cheapest positions to ``total[n]``; ``inf`` if fewer exist."""
     limit = len(total) - 1
-    size = cheapest_positions(pool, row, demand, share, limit, scratch, ints[0], ints[1])
+    size = cheapest_positions(pool, row, demand, share, limit, scratch)
     total[0] = 0.0
     n = 0
     for i in range(size):
-        g = ints[1, i]
-        for _ in range(min(ints[0, g], limit - n)):
-            total[n + 1] = total[n] + scratch[g]
+        g = scratch.chosen[i]
+        for _ in range(min(scratch.positions[g], limit - n)):
+            total[n + 1] = total[n] + scratch.unit_cost[g]
             n += 1
     total[n + 1 :] = np.inf
 
@@ -198,8 +164,7 @@ def slot_costs(
         max_workers = max(max_workers, workers[c])
         max_ps = max(max_ps, servers[c])
     widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
-    scratch = np.empty(widest)
-    ints = np.empty((2, widest), np.int64)
+    scratch = _scratch(widest, 0)
     worker_total = np.empty(max_workers + 1)
     server_total = np.empty(max_ps + 1)
     cost = np.empty((slots, choices))
@@ -214,14 +179,10 @@ def slot_costs(
                 cost[t, c] = cost[t - 1, c]
             continue
         if row != worker_row:
-            _running_cost(
-                worker_pool, row, worker_demand, worker_share, worker_total, scratch, ints
-            )
+            _running_cost(worker_pool, row, worker_demand, worker_share, worker_total, scratch)
             worker_row = row
         if other != server_row and max_ps > 0:
-            _running_cost(
-                server_pool, other, server_demand, server_share, server_total, scratch, ints
-            )
+            _running_cost(server_pool, other, server_demand, server_share, server_total, scratch)
         server_row = other
         for c in range(choices):
             cost[t, c] = worker_total[workers[c]]
@@ -230,27 +191,18 @@ def slot_costs(
     return cost
 
 
-class Filled(NamedTuple):
-    """Servers that receive processes, and scratch space to sort them."""
-
-    server: Integers  # position in the pool
-    processes: Integers  # their number
-    heap: Integers
-    key: Floats
-
-
 @allocation_free
 def _take(
-    pool: Groups, row: int, g: int, s: int, demand: Integers, quota: Integers, found: Filled, n: int
+    pool: Groups, row: int, g: int, s: int, demand: Integers, scratch: Scratch, n: int
 ) -> int:
     """Fill a server of a group up to the group's quota; return the number of processes."""
-    taken = count_fits(pool.free[row, :, g], demand, quota[g])
-    quota[g] -= taken
-    found.server[n] = s
-    found.processes[n] = taken
-    found.key[n] = s
-    found.heap[n] = n
-    lift(found.heap, n, found.key)
+    taken = fits_on(pool.free[row, :, g], demand, scratch.quota[g])
+    scratch.quota[g] -= taken
+    scratch.server[n] = s
+    scratch.processes[n] = taken
+    scratch.key[n] = s
+    scratch.heap[n] = n
+    lift(scratch.heap, n, scratch.key, scratch.server)
     return taken
 
 
@@ -265,9 +217,7 @@ def _write_entries(
     column: int,
     entry: Integers,
     n: int,
-    scratch: Floats,
-    ints: Integers,
-    found: Filled,
+    scratch: Scratch,
 ) -> int:
     """Write the entries of ``count`` demands on a slot's cheapest positions; return their end.
 
@@ -275,14 +225,14 @@ def _write_entries(
     ``entry``, and ``n`` the first entry.
     """
     row = pool.row_of[slot]
-    size = cheapest_positions(pool, row, demand, share, count, scratch, ints[0], ints[1])
-    quota = ints[2]
+    size = cheapest_positions(pool, row, demand, share, count, scratch)
+    chosen, quota = scratch.chosen, scratch.quota
     quota[: pool.groups[row]] = 0
     rest = count
     reserved = 0  # processes on servers that have reservations
     for i in range(size):
-        g = ints[1, i]
-        quota[g] = min(ints[0, g], rest)
+        g = chosen[i]
+        quota[g] = min(scratch.positions[g], rest)
         rest -= quota[g]
         if pool.unreserved_group[row, pool.kind[row, g]] != g:
             reserved += quota[g]
@@ -292,13 +242,13 @@ def _write_entries(
         g = pool.reserved_group[row, place]
         if quota[g] > 0:
             s = pool.reserved_server[row, place]
-            reserved -= _take(pool, row, g, s, demand, quota, found, count)
+            reserved -= _take(pool, row, g, s, demand, scratch, count)
             count += 1
         place += 1
     # Then the other servers: members of the kind that aren't among the reserved ones.
     kinds = pool.kinds
     for i in range(size):
-        g = ints[1, i]
+        g = chosen[i]
         k = pool.kind[row, g]
         if pool.unreserved_group[row, k] != g:
             continue
@@ -310,17 +260,17 @@ def _write_entries(
             while place < pool.reserved[row] and pool.reserved_server[row, place] < s:
                 place += 1
             if place == pool.reserved[row] or pool.reserved_server[row, place] != s:
-                _take(pool, row, g, s, demand, quota, found, count)
+                _take(pool, row, g, s, demand, scratch, count)
                 count += 1
     # Popping the highest server first fills the entries from the end.
     for last in range(count - 1, -1, -1):
-        top = found.heap[0]
-        found.heap[0] = found.heap[last]
-        sink(found.heap, last, found.key)
+        top = scratch.heap[0]
+        scratch.heap[0] = scratch.heap[last]
+        sink(scratch.heap, last, scratch.key, scratch.server)
         entry[n + last] = 0
         entry[n + last, 0] = slot
-        entry[n + last, 1] = numbers[found.server[top]]
-        entry[n + last, column] = found.processes[top]
+        entry[n + last, 1] = numbers[scratch.server[top]]
+        entry[n + last, column] = scratch.processes[top]
     return n + count
 
 
@@ -361,19 +311,15 @@ def expand_choices(
         position in their pool.
     """
     widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
-    scratch = np.empty(widest)
-    ints = np.empty((3, widest), np.int64)
     size = 0
     most = 0
     for t in range(len(choice)):
         if choice[t] >= 0:
-            size += min(workers[choice[t]], len(worker_servers))
-            size += min(servers[choice[t]], len(server_servers))
-            most = max(most, min(workers[choice[t]], len(worker_servers)))
-            most = max(most, min(servers[choice[t]], len(server_servers)))
-    found = Filled(
-        np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
-    )
+            used_workers = min(workers[choice[t]], len(worker_servers))
+            used_ps = min(servers[choice[t]], len(server_servers))
+            size += used_workers + used_ps
+            most = max(most, used_workers, used_ps)
+    scratch = _scratch(widest, most)
     entry = np.empty((size, 4), np.int64)
     n = 0
     for t in range(len(choice)):
@@ -382,10 +328,10 @@ def expand_choices(
             continue
         n = _write_entries(
             worker_pool, t, worker_demand, worker_share, workers[c], worker_servers, WORKERS,
-            entry, n, scratch, ints, found,
+            entry, n, scratch,
         )  # fmt: skip
         n = _write_entries(
             server_pool, t, server_demand, server_share, servers[c], server_servers, PS,
-            entry, n, scratch, ints, found,
+            entry, n, scratch,
         )  # fmt: skip
     return entry[:n]

@@ -22,7 +22,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
-from shadowprice.kernels.slots.polygons import Corners, Slot, slot_corners
+from shadowprice.kernels.slots.polygons import Corners, Point, Slot, slot_corners
 
 TIE = 1e-11
 """Weights closer than this are equal; the infinitesimal part decides."""
@@ -255,12 +255,12 @@ def path_cost(corners: Corners, path: Path) -> float:
 
 
 @kernel
-def path_point(corners: Corners, path: Path, out_w: Floats, out_s: Floats) -> None:
+def path_point(corners: Corners, path: Path, out: Point) -> None:
     """Write the basic solution machine by machine, dividing classes corner by corner.
 
-    ``corners`` are `members` times those of one machine. ``out_w`` and ``out_s`` (machines,) get
-    the workers and servers; at most two machines are between corners.
+    ``corners`` are `members` times those of one machine. At most two machines are between corners.
     """
+    out_w, out_s = out
     _, w, s, _, first, count, following = corners
     key, state, basis = path
     out_w[:] = 0.0
@@ -299,11 +299,7 @@ def path_point(corners: Corners, path: Path, out_w: Floats, out_s: Floats) -> No
 
 @kernel
 def solve_slots_lp(
-    slot: Slot,
-    workers: Integers,
-    servers: Integers,
-    whole: bool,
-    solutions: Floats,
+    slot: Slot, workers: Integers, servers: Integers, whole: bool, solutions: Floats
 ) -> tuple[Floats, Floats, int]:
     """Solve one slot's relaxation of (3.22) for a non-decreasing sequence of demands.
 
@@ -326,5 +322,5 @@ def solve_slots_lp(
         duals[i, 0] = path.state[DUAL_W]
         duals[i, 1] = path.state[DUAL_S]
         if len(solutions) > 0:
-            path_point(corners, path, solutions[i, 0], solutions[i, 1])
+            path_point(corners, path, Point(solutions[i, 0], solutions[i, 1]))
     return optima, duals, path.basis[PIVOTS]

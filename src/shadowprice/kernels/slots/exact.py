@@ -24,7 +24,7 @@ from shadowprice.kernels.slots.coupled_lp import (
     start_path,
 )
 from shadowprice.kernels.slots.greedy import placement_cost
-from shadowprice.kernels.slots.polygons import Corners, Slot, max_servers, slot_corners
+from shadowprice.kernels.slots.polygons import Corners, Counts, Slot, max_servers, slot_corners
 
 EXACT = 1e-12
 """Costs closer than this, relative to the largest terms, are equal."""
@@ -174,10 +174,10 @@ def _unfold(
     loose: Loose,
     chosen_points: NDArray[np.int32],
     wide: int,
-    at_w: Integers,
-    at_s: Integers,
+    at: Counts,
 ) -> None:
     """Write the placement of the last state: settled machines, then the others."""
+    at_w, at_s = at
     at_w[:] = 0
     at_s[:] = 0
     for c in range(len(corners.first)):
@@ -204,15 +204,14 @@ def place_exactly(
     servers: int,
     spread: bool,
     best: float,
-    out_w: Integers,
-    out_s: Integers,
+    out: Counts,
 ) -> float:
     """Find a cheapest placement of `workers` and `servers`; return its cost, inf without one.
 
     ``corners`` are the classes of machines with the corners of their integer hulls, and ``path`` is
     the relaxation over those hulls, solved for these demands. ``spread`` forbids a placement on one
-    machine. ``best`` is the cost of the placement in ``out_w`` and ``out_s`` (machines,), inf
-    without one; they hold an optimal placement on return.
+    machine. ``best`` is the cost of the placement in ``out``, inf without one; it is an optimal
+    placement on return.
     """
     begin, corner_w, corner_s, corner_cost, first, count, _ = corners
     bound = path_cost(corners, path)
@@ -239,7 +238,7 @@ def place_exactly(
     else:
         # Without a placement, widen the gap until it has one, or includes all points.
         budget = max(dual_w, dual_s)
-    at_w, at_s = np.empty_like(out_w), np.empty_like(out_s)
+    at = Counts(np.empty_like(out.w), np.empty_like(out.s))
     while True:
         core = _core(slot, corners, requested, base, budget + slack)
         remaining_w, remaining_s, settled = workers, servers, True
@@ -255,33 +254,25 @@ def place_exactly(
                 core, loose, remaining_w, remaining_s, budget + slack
             )
             if reduced_sum < np.inf:
-                _unfold(corners, core, loose, chosen_points, remaining_s + 1, at_w, at_s)
-                cost = placement_cost(slot, at_w, at_s)
+                _unfold(corners, core, loose, chosen_points, remaining_s + 1, at)
+                cost = placement_cost(slot, at)
                 if cost < best:
                     best = cost
-                    out_w[:] = at_w
-                    out_s[:] = at_s
+                    out.w[:] = at.w
+                    out.s[:] = at.s
         if np.isfinite(best) or bound + budget >= ceiling:
             return best
         budget = max(4.0 * budget, EXACT * ceiling)
 
 
 @inlined
-def search_placement(
-    slot: Slot,
-    workers: int,
-    servers: int,
-    spread: bool,
-    out_w: Integers,
-    out_s: Integers,
-) -> float:
+def search_placement(slot: Slot, workers: int, servers: int, spread: bool, out: Counts) -> float:
     """Find a cheapest placement of one pair without a known one; return its cost, inf without one.
 
-    Parameters are as in `place_exactly`. The placement is written to `out_w` and `out_s`
-    (machines,).
+    Parameters are as in `place_exactly`; `out` is only written.
     """
     corners = slot_corners(slot, workers, servers, INTEGRAL)
     path = start_path(corners)
     if not advance(corners, path, float(workers), float(servers)):
         return np.inf
-    return place_exactly(slot, corners, path, workers, servers, spread, np.inf, out_w, out_s)
+    return place_exactly(slot, corners, path, workers, servers, spread, np.inf, out)

@@ -85,23 +85,33 @@ class Groups(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Users and reservations of the rows of `Groups`, and the known version of each slot."""
+    """What updates of `Groups` need besides them; the last five are scratch space of one slot.
+
+    Allocating scratch space for each slot takes longer than the rest.
+    """
 
     slot_counts: Integers  # number of slots on each row, without row 0, shape (Q,)
     spare: Integers  # stack of rows without slots, shape (T,)
     spare_count: Integers  # height of the stack, shape (1,)
     used: Integers  # reservations on each server of a group, shape (Q, R, W)
     versions: Integers  # version of each slot's reservations that its row shows, shape (T,)
-
-
-class Scratch(NamedTuple):
-    """Scratch space of one slot: allocating it for each slot takes longer than the rest."""
-
+    servers: Integers  # number of each server of the pool among all servers, shape (S,)
+    ln_low: Floats  # logarithms of the price of a share of 1 when unused, shape (R,)
+    ln_high: Floats  # and when full
     changed: Integers  # servers whose reservations changed, ascending, shape (S,)
     reserved_server: Integers  # end of the list of servers with reservations, shape (S,)
     reserved_group: Integers  # group of each, shape (S,)
-    used: Integers  # reservations on one server, shape (R,)
+    sought: Integers  # reservations on one server, shape (R,)
     table: Integers  # hash table of groups, over four times as long as a row, shape (power of 2,)
+
+
+class Changes(NamedTuple):
+    """Slots and servers whose reservations may have changed, by position in the pool's arrays."""
+
+    slots: Integers  # ascending, shape (N,)
+    start: Integers  # part of `candidates` that belongs to each slot, shape (N,)
+    end: Integers
+    candidates: Integers  # servers, ascending in each slot
 
 
 @inlined
@@ -185,27 +195,18 @@ def roll_rows(steps: int, row_of: Integers, rows: Rows) -> None:
 
 
 @allocation_free
-def find_changed(
-    t: int,
-    row: int,
-    candidates: Integers,
-    start: int,
-    end: int,
-    used: Integers,
-    servers: Integers,
-    groups: Groups,
-    rows: Rows,
-    scratch: Scratch,
-) -> int:
-    """Find the candidates whose reservations differ from what a row shows; count them.
+def find_changed(n: int, changes: Changes, used: Integers, groups: Groups, rows: Rows) -> int:
+    """Find the candidates whose reservations differ from what their slot shows; count them.
 
-    ``scratch.changed`` is written; parameters are those of `follow_slots`.
+    ``rows.changed`` is written; ``n`` is the slot's place in ``changes``.
     """
+    t = changes.slots[n]
+    row = groups.row_of[t]
     count = 0
     place = 0
     kinds = groups.kinds
-    for n in range(start, end):
-        s = candidates[n]
+    for c in range(changes.start[n], changes.end[n]):
+        s = changes.candidates[c]
         if kinds.is_lost[kinds.of[s]]:
             continue
         place = _seek(row, place, s, groups)
@@ -213,97 +214,83 @@ def find_changed(
         if _is_at(row, place, s, groups):
             g = groups.reserved_group[row, place]
             for r in range(used.shape[2]):
-                differs = differs or used[t, servers[s], r] != rows.used[row, r, g]
+                differs = differs or used[t, rows.servers[s], r] != rows.used[row, r, g]
         else:
             for r in range(used.shape[2]):
-                differs = differs or used[t, servers[s], r] != 0
+                differs = differs or used[t, rows.servers[s], r] != 0
         if differs:
-            scratch.changed[count] = s
+            rows.changed[count] = s
             count += 1
     return count
 
 
 @inlined
-def _hash_key(k: int, scratch: Scratch) -> int:
+def _hash_key(k: int, rows: Rows) -> int:
     mixed: int = k
-    for r in range(len(scratch.used)):
-        mixed = add_to_hash(mixed, scratch.used[r])
+    for r in range(len(rows.sought)):
+        mixed = add_to_hash(mixed, rows.sought[r])
     return mixed
 
 
 @inlined
-def _has_key(row: int, g: int, k: int, groups: Groups, rows: Rows, scratch: Scratch) -> bool:
+def _has_key(row: int, g: int, k: int, groups: Groups, rows: Rows) -> bool:
     same = bool(groups.kind[row, g] == k)
-    for r in range(len(scratch.used)):
-        same = same and bool(rows.used[row, r, g] == scratch.used[r])
+    for r in range(len(rows.sought)):
+        same = same and bool(rows.used[row, r, g] == rows.sought[r])
     return same
 
 
 @allocation_free
-def find_group(
-    row: int, size: int, k: int, mask: int, groups: Groups, rows: Rows, scratch: Scratch
-) -> int:
-    """Return the group of servers of a kind with the reservations in ``scratch.used``, or -1.
+def find_group(row: int, size: int, k: int, mask: int, groups: Groups, rows: Rows) -> int:
+    """Return the group of servers of a kind with the reservations in ``rows.sought``, or -1.
 
     With a ``mask`` of the hash table, the table is searched; with 0, the first ``size`` groups.
     """
     if mask == 0:
         for g in range(size):
-            if _has_key(row, g, k, groups, rows, scratch):
+            if _has_key(row, g, k, groups, rows):
                 return g
         return -1
-    place = _hash_key(k, scratch) & mask
-    while scratch.table[place] >= 0:
-        known: int = scratch.table[place]
-        if _has_key(row, known, k, groups, rows, scratch):
+    place = _hash_key(k, rows) & mask
+    while rows.table[place] >= 0:
+        known: int = rows.table[place]
+        if _has_key(row, known, k, groups, rows):
             return known
         place = (place + 1) & mask
     return -1
 
 
 @allocation_free
-def fill_table(
-    row: int, size: int, mask: int, groups: Groups, rows: Rows, scratch: Scratch
-) -> None:
+def fill_table(row: int, size: int, mask: int, groups: Groups, rows: Rows) -> None:
     """Write the first ``size`` groups of a row to the hash table."""
     for place in range(mask + 1):
-        scratch.table[place] = -1
+        rows.table[place] = -1
     for g in range(size):
         mixed = groups.kind[row, g]
         if mixed < 0:
             continue
-        for r in range(len(scratch.used)):
+        for r in range(len(rows.sought)):
             mixed = add_to_hash(mixed, rows.used[row, r, g])
         place = mixed & mask
-        while scratch.table[place] >= 0:
+        while rows.table[place] >= 0:
             place = (place + 1) & mask
-        scratch.table[place] = g
+        rows.table[place] = g
 
 
 @inlined
-def _add_group(
-    row: int,
-    g: int,
-    k: int,
-    s: int,
-    groups: Groups,
-    rows: Rows,
-    ln_low: Floats,
-    ln_high: Floats,
-    scratch: Scratch,
-) -> None:
-    """Write a group without members, of the kind ``k`` and the reservations ``scratch.used``.
+def _add_group(row: int, g: int, k: int, s: int, groups: Groups, rows: Rows) -> None:
+    """Write a group without members, of the kind ``k`` and the reservations ``rows.sought``.
 
     ``s`` will be its first member.
     """
     groups.kind[row, g] = k
     groups.members[row, g] = 0
     groups.first[row, g] = s
-    for r in range(len(scratch.used)):
-        capacity, used = groups.kinds.capacity[k, r], scratch.used[r]
+    for r in range(len(rows.sought)):
+        capacity, used = groups.kinds.capacity[k, r], rows.sought[r]
         rows.used[row, r, g] = used
         groups.free[row, r, g] = capacity - used if capacity < UNLIMITED else capacity
-        groups.price[row, r, g] = exponential_price(used, capacity, ln_low[r], ln_high[r])
+        groups.price[row, r, g] = exponential_price(used, capacity, rows.ln_low[r], rows.ln_high[r])
 
 
 @allocation_free
@@ -362,22 +349,10 @@ def find_first(row: int, size: int, groups: Groups) -> None:
 
 
 @allocation_free
-def edit_row(
-    t: int,
-    row: int,
-    count: int,
-    used: Integers,
-    servers: Integers,
-    ln_low: Floats,
-    ln_high: Floats,
-    groups: Groups,
-    rows: Rows,
-    scratch: Scratch,
-) -> int:
-    """Move ``count`` changed servers of a row to their new groups.
+def edit_row(t: int, row: int, count: int, used: Integers, groups: Groups, rows: Rows) -> int:
+    """Move ``count`` changed servers of a slot's row to their new groups.
 
-    Returns `FITS`, or what is too short; then the row shows none or the first of the changes. Other
-    parameters are those of `follow_slots`.
+    Returns `FITS`, or what is too short; then the row shows none or the first of the changes.
     """
     resources, width = rows.used.shape[1:]
     kinds = groups.kinds
@@ -385,8 +360,8 @@ def edit_row(
     place = 0
     added = 0
     for c in range(count):
-        place = _seek(row, place, scratch.changed[c], groups)
-        if not _is_at(row, place, scratch.changed[c], groups):
+        place = _seek(row, place, rows.changed[c], groups)
+        if not _is_at(row, place, rows.changed[c], groups):
             added += 1
     if reserved + added > groups.reserved_server.shape[1]:
         return MORE_SERVERS
@@ -397,23 +372,23 @@ def edit_row(
         mask = 15
         while mask < 4 * min(size + count, width):
             mask = 2 * mask + 1
-        fill_table(row, size, mask, groups, rows, scratch)
+        fill_table(row, size, mask, groups, rows)
     fits = FITS
     is_any_without_first = False
     hole = 0
-    start = _seek(row, 0, scratch.changed[0], groups)
+    start = _seek(row, 0, rows.changed[0], groups)
     place = start
     n = 0
     for c in range(count):
-        s = scratch.changed[c]
+        s = rows.changed[c]
         k = kinds.of[s]
         has_any = False
         for r in range(resources):
-            scratch.used[r] = used[t, servers[s], r]
-            has_any = has_any or scratch.used[r] != 0
+            rows.sought[r] = used[t, rows.servers[s], r]
+            has_any = has_any or rows.sought[r] != 0
         target = groups.unreserved_group[row, k]
         if has_any:
-            target = find_group(row, size, k, mask, groups, rows, scratch)
+            target = find_group(row, size, k, mask, groups, rows)
         if target < 0:
             while hole < size and groups.kind[row, hole] >= 0:
                 hole += 1
@@ -422,17 +397,17 @@ def edit_row(
                 break
             target = hole
             size = max(size, hole + 1)
-            _add_group(row, target, k, s, groups, rows, ln_low, ln_high, scratch)
+            _add_group(row, target, k, s, groups, rows)
             if not has_any:
                 groups.unreserved_group[row, k] = target
             elif mask > 0:
-                at = _hash_key(k, scratch) & mask
-                while scratch.table[at] >= 0:
+                at = _hash_key(k, rows) & mask
+                while rows.table[at] >= 0:
                     at = (at + 1) & mask
-                scratch.table[at] = target
+                rows.table[at] = target
         while place < reserved and groups.reserved_server[row, place] < s:
-            scratch.reserved_server[n] = groups.reserved_server[row, place]
-            scratch.reserved_group[n] = groups.reserved_group[row, place]
+            rows.reserved_server[n] = groups.reserved_server[row, place]
+            rows.reserved_group[n] = groups.reserved_group[row, place]
             place += 1
             n += 1
         source = groups.unreserved_group[row, k]
@@ -440,8 +415,8 @@ def edit_row(
             source = groups.reserved_group[row, place]
             place += 1
         if has_any:
-            scratch.reserved_server[n] = s
-            scratch.reserved_group[n] = target
+            rows.reserved_server[n] = s
+            rows.reserved_group[n] = target
             n += 1
         groups.members[row, source] -= 1
         if groups.members[row, source] == 0:
@@ -459,13 +434,13 @@ def edit_row(
             # The maximum of -1 - s is the smallest s, from which the search must start.
             groups.first[row, target] = max(groups.first[row, target], -1 - s)
     while place < reserved:
-        scratch.reserved_server[n] = groups.reserved_server[row, place]
-        scratch.reserved_group[n] = groups.reserved_group[row, place]
+        rows.reserved_server[n] = groups.reserved_server[row, place]
+        rows.reserved_group[n] = groups.reserved_group[row, place]
         place += 1
         n += 1
     for at in range(n):
-        groups.reserved_server[row, start + at] = scratch.reserved_server[at]
-        groups.reserved_group[row, start + at] = scratch.reserved_group[at]
+        groups.reserved_server[row, start + at] = rows.reserved_server[at]
+        groups.reserved_group[row, start + at] = rows.reserved_group[at]
     groups.reserved[row] = start + n
     while groups.kind[row, size - 1] < 0:
         size -= 1
@@ -491,9 +466,7 @@ def are_equal(row: int, other: int, groups: Groups, rows: Rows) -> bool:
 
 
 @kernel
-def fill_empty(
-    ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows, scratch: Scratch
-) -> None:
+def fill_empty(groups: Groups, rows: Rows) -> None:
     """Fill row 0 with a slot without reservations."""
     kinds = groups.kinds
     size = 0
@@ -502,10 +475,9 @@ def fill_empty(
         if kinds.start[k] == kinds.start[k + 1]:
             continue
         groups.unreserved_group[0, k] = size
-        for r in range(len(scratch.used)):
-            scratch.used[r] = kinds.used[k, r]
-        s = kinds.member[kinds.start[k]]
-        _add_group(0, size, k, s, groups, rows, ln_low, ln_high, scratch)
+        for r in range(len(rows.sought)):
+            rows.sought[r] = kinds.used[k, r]
+        _add_group(0, size, k, kinds.member[kinds.start[k]], groups, rows)
         if not kinds.is_lost[k]:
             groups.members[0, size] = kinds.start[k + 1] - kinds.start[k]
         size += 1
@@ -514,7 +486,7 @@ def fill_empty(
 
 
 @allocation_free
-def reprice_rows(ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows) -> None:
+def reprice_rows(groups: Groups, rows: Rows) -> None:
     """Compute all prices of the rows in use again, with other constants."""
     for row in range(len(groups.groups)):
         if row > 0 and rows.slot_counts[row] == 0:
@@ -523,23 +495,22 @@ def reprice_rows(ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows) ->
             k = groups.kind[row, g]
             if k < 0:
                 continue
-            for r in range(len(ln_low)):
+            for r in range(len(rows.ln_low)):
+                used, capacity = rows.used[row, r, g], groups.kinds.capacity[k, r]
                 groups.price[row, r, g] = exponential_price(
-                    rows.used[row, r, g], groups.kinds.capacity[k, r], ln_low[r], ln_high[r]
+                    used, capacity, rows.ln_low[r], rows.ln_high[r]
                 )
 
 
 @kernel
 def list_changes(
     slots: Integers, servers: Integers, begin: int, horizon: int, position: Integers
-) -> tuple[Integers, Integers, Integers, Integers]:
+) -> Changes:
     """Return the changed slots of a window, and their changed servers.
 
     ``slots``, ``servers`` (changes,): slots and servers in any order, also twice. ``begin``,
     ``horizon``: first slot and length of the window. ``position``: position of each server in the
     pool, -1 for servers outside, to which also those beyond the array belong.
-
-    Returns ``slots``, ``start``, ``end`` and ``candidates`` of `follow_slots`.
     """
     keys = np.empty(len(slots), np.int64)
     wide = len(position)
@@ -554,12 +525,8 @@ def list_changes(
     order = np.empty(0, np.int64)
     if not is_sorted:
         order = stable_order(keys[:size])
-    changed, start, end = (
-        np.empty(size, np.int64),
-        np.empty(size, np.int64),
-        np.empty(size, np.int64),
-    )
-    candidates = np.empty(size, np.int64)
+    changed, start = np.empty(size, np.int64), np.empty(size, np.int64)
+    end, candidates = np.empty(size, np.int64), np.empty(size, np.int64)
     count = 0
     number = 0
     before = -1
@@ -576,24 +543,16 @@ def list_changes(
         number += 1
         end[count - 1] = number
         before = key
-    return changed[:count], start[:count], end[:count], candidates[:number]
+    return Changes(changed[:count], start[:count], end[:count], candidates[:number])
 
 
 @allocation_free
-def changes_as_before(
-    n: int,
-    slots: Integers,
-    start: Integers,
-    end: Integers,
-    candidates: Integers,
-    used: Integers,
-    servers: Integers,
-    kinds: Kinds,
-) -> bool:
+def changes_as_before(n: int, changes: Changes, used: Integers, kinds: Kinds, rows: Rows) -> bool:
     """Return whether the candidates of a slot are those of the slot before, and reserved alike.
 
-    Parameters are those of `follow_slots`; ``n`` is the slot's place in ``slots``.
+    ``n`` is the slot's place in ``changes``.
     """
+    slots, start, end, candidates = changes
     t, count = slots[n], end[n] - start[n]
     if slots[n - 1] != t - 1 or end[n - 1] - start[n - 1] != count:
         return False
@@ -603,7 +562,7 @@ def changes_as_before(
             return False
         differs = False
         for r in range(used.shape[2]):
-            differs = differs or used[t, servers[s], r] != used[t - 1, servers[s], r]
+            differs = differs or used[t, rows.servers[s], r] != used[t - 1, rows.servers[s], r]
         if differs and not kinds.is_lost[kinds.of[s]]:
             return False
     return True
@@ -611,42 +570,23 @@ def changes_as_before(
 
 @kernel
 def follow_slots(
-    begin: int,
-    slots: Integers,
-    start: Integers,
-    end: Integers,
-    candidates: Integers,
-    used: Integers,
-    servers: Integers,
-    ln_low: Floats,
-    ln_high: Floats,
-    groups: Groups,
-    rows: Rows,
-    scratch: Scratch,
+    begin: int, changes: Changes, used: Integers, groups: Groups, rows: Rows
 ) -> tuple[int, int]:
-    """Update the rows of changed slots, from place ``begin`` in ``slots`` on.
+    """Update the rows of changed slots, from place ``begin`` in ``changes`` on.
 
-    ``slots`` (N,), ascending: changed slots. ``start``, ``end`` (N,): part of ``candidates`` that
-    holds the servers that may have changed, ascending. ``used`` (slots, all servers, resources):
-    reservations. ``servers`` (S,): the pool's servers among all.
-
-    Returns the place of the first slot that doesn't fit, and what is too short for it; or N and
-    `FITS`.
+    ``used`` (slots, all servers, resources) are the reservations. Returns the place of the first
+    slot that doesn't fit, and what is too short for it; or their number and `FITS`.
     """
     before = -1
-    for n in range(begin, len(slots)):
-        t = slots[n]
+    for n in range(begin, len(changes.slots)):
+        t = changes.slots[n]
         old = groups.row_of[t]
-        is_as_before = old == before and changes_as_before(
-            n, slots, start, end, candidates, used, servers, groups.kinds
-        )
+        is_as_before = old == before and changes_as_before(n, changes, used, groups.kinds, rows)
         before = old
         if is_as_before:
             _share_row(t, groups.row_of[t - 1], groups, rows)
             continue
-        count = find_changed(
-            t, old, candidates, start[n], end[n], used, servers, groups, rows, scratch
-        )
+        count = find_changed(n, changes, used, groups, rows)
         if count == 0:
             continue
         row = old
@@ -655,14 +595,14 @@ def follow_slots(
             row = rows.spare[rows.spare_count[0]]
             copy_row(old, row, groups, rows)
             _share_row(t, row, groups, rows)
-        fits = edit_row(t, row, count, used, servers, ln_low, ln_high, groups, rows, scratch)
+        fits = edit_row(t, row, count, used, groups, rows)
         if fits != FITS:
             return n, fits
         if groups.reserved[row] == 0:
             _share_row(t, 0, groups, rows)
         elif t > 0 and are_equal(groups.row_of[t - 1], row, groups, rows):
             _share_row(t, groups.row_of[t - 1], groups, rows)
-    return len(slots), FITS
+    return len(changes.slots), FITS
 
 
 class SlotGroups:
@@ -681,6 +621,9 @@ class SlotGroups:
     servers : int64[S], optional
         Number of each server in the arrays of `follow`, ascending; by default its position.
     """
+
+    _groups: Groups
+    _rows: Rows
 
     def __init__(
         self,
@@ -719,7 +662,8 @@ class SlotGroups:
         """Set price constants, as in the constructor, and compute all prices again."""
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
-        reprice_rows(self._ln_low, self._ln_high, self._groups, self._rows)
+        self._rows = self._rows._replace(ln_low=self._ln_low, ln_high=self._ln_high)
+        reprice_rows(self._groups, self._rows)
 
     def lose(self, out: Flags) -> None:
         """Set the lost servers, bool[S], and forget all reservations: `follow` reads them again."""
@@ -736,7 +680,7 @@ class SlotGroups:
         if len(slots):
             start = np.zeros(len(slots), np.int64)
             everyone = np.arange(len(self._servers))
-            self._follow(slots, start, start + len(everyone), everyone, used)
+            self._follow(Changes(slots, start, start + len(everyone), everyone), used)
             self._rows.versions[:] = versions
 
     def follow_changes(
@@ -748,32 +692,20 @@ class SlotGroups:
         last followed. ``begin`` is the number of the horizon's first slot; slots outside the
         horizon don't count. Other parameters are those of `follow`.
         """
-        changed = list_changes(slots, servers, begin, self._slots, self._position)
-        if len(changed[0]):
-            self._follow(*changed, used)
+        changes = list_changes(slots, servers, begin, self._slots, self._position)
+        if len(changes.slots):
+            self._follow(changes, used)
         self._rows.versions[:] = versions
 
     def roll(self, slots: int) -> None:
         """Drop the first ``slots`` slots of the horizon and append as many empty ones."""
         roll_rows(slots, self._groups.row_of, self._rows)
 
-    def _follow(
-        self,
-        slots: Integers,
-        start: Integers,
-        end: Integers,
-        candidates: Integers,
-        used: Integers,
-    ) -> None:
-        begin = 0
-        while True:
-            begin, fits = follow_slots(
-                begin, slots, start, end, candidates, used, self._servers, self._ln_low,
-                self._ln_high, self._groups, self._rows, self._scratch,
-            )  # fmt: skip
-            if fits == FITS:
-                return
+    def _follow(self, changes: Changes, used: Integers) -> None:
+        begin, fits = follow_slots(0, changes, used, self._groups, self._rows)
+        while fits != FITS:
             self._grow(groups=fits == MORE_GROUPS)
+            begin, fits = follow_slots(begin, changes, used, self._groups, self._rows)
 
     def _build(self) -> None:
         """Build the groups of a horizon without reservations."""
@@ -800,9 +732,16 @@ class SlotGroups:
             spare_count=np.array([self._slots]),
             used=np.empty((count, resources, wide), np.int64),
             versions=np.zeros(self._slots, np.int64),
+            servers=self._servers,
+            ln_low=self._ln_low,
+            ln_high=self._ln_high,
+            changed=np.empty(pool, np.int64),
+            reserved_server=np.empty(pool, np.int64),
+            reserved_group=np.empty(pool, np.int64),
+            sought=np.empty(resources, np.int64),
+            table=_hash_table(wide),
         )
-        self._scratch = self._build_scratch(wide)
-        fill_empty(self._ln_low, self._ln_high, self._groups, self._rows, self._scratch)
+        fill_empty(self._groups, self._rows)
 
     def _build_kinds(self) -> Kinds:
         capacity, kind = np.unique(self._capacity, axis=0, return_inverse=True)
@@ -816,16 +755,6 @@ class SlotGroups:
             capacity=np.concatenate((capacity, capacity)),
             used=np.concatenate((np.zeros_like(full), full)),
             is_lost=np.repeat([False, True], len(capacity)),
-        )
-
-    def _build_scratch(self, wide: int) -> Scratch:
-        servers, resources = self._capacity.shape
-        return Scratch(
-            changed=np.empty(servers, np.int64),
-            reserved_server=np.empty(servers, np.int64),
-            reserved_group=np.empty(servers, np.int64),
-            used=np.empty(resources, np.int64),
-            table=np.empty(2 ** (4 * wide).bit_length(), np.int64),
         )
 
     def _grow(self, *, groups: bool) -> None:
@@ -846,8 +775,12 @@ class SlotGroups:
             kind=_widen(made.kind, in_use),
             first=_widen(made.first, in_use),
         )
-        self._rows = rows._replace(used=_widen(rows.used, in_use))
-        self._scratch = self._build_scratch(self._groups.kind.shape[1])
+        table = _hash_table(self._groups.kind.shape[1])
+        self._rows = rows._replace(used=_widen(rows.used, in_use), table=table)
+
+
+def _hash_table(wide: int) -> Integers:
+    return np.empty(2 ** (4 * wide).bit_length(), np.int64)
 
 
 def _widen(array: Numbers, in_use: Flags) -> Numbers:

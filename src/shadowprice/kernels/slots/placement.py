@@ -15,7 +15,6 @@ from shadowprice.kernels.slots.coupled_lp import advance, path_cost, path_point,
 from shadowprice.kernels.slots.exact import place_exactly, search_placement
 from shadowprice.kernels.slots.greedy import (
     Orders,
-    cheapest_machines,
     is_on_one_machine,
     machines_by_price,
     place_greedily,
@@ -23,7 +22,7 @@ from shadowprice.kernels.slots.greedy import (
     remove_surplus,
     repair,
 )
-from shadowprice.kernels.slots.polygons import Slot, slot_corners
+from shadowprice.kernels.slots.polygons import Counts, Point, Slot, fits_on_machine, slot_corners
 from shadowprice.kernels.slots.rounding import RequiredTotals, gain_factor, mix, round_feasibly
 
 RANDOMISED, EXACT, GREEDY = range(3)
@@ -60,11 +59,9 @@ def _round(
     slot: Slot,
     method: Method,
     required: RequiredTotals,
-    point_w: Floats,
-    point_s: Floats,
+    point: Point,
     stream: np.uint64,
-    out_w: Integers,
-    out_s: Integers,
+    out: Counts,
 ) -> int:
     """Round a relaxed solution and remove surplus; return the number of rounds, 0 on failure."""
     factor = method.gain
@@ -73,26 +70,17 @@ def _round(
         if required.servers == 0:
             rows, cover = 1, required.workers
         factor = gain_factor(method.delta, rows, cover)
-    tried, _ = round_feasibly(
-        point_w, point_s, slot, required, factor, method.tries, stream, out_w, out_s
-    )
+    tried, _ = round_feasibly(point, slot, required, factor, method.tries, stream, out)
     if tried > 0:
-        remove_surplus(slot.price_worker, out_w, required.workers)
-        remove_surplus(slot.price_server, out_s, required.servers)
+        remove_surplus(slot.price_worker, out.w, required.workers)
+        remove_surplus(slot.price_server, out.s, required.servers)
     return tried
 
 
 @kernel
 def place_external(
-    slot: Slot,
-    pairs: Pairs,
-    enough: Floats,
-    method: Method,
-    stream: np.uint64,
-    only: int,
-    out_w: Integers,
-    out_s: Integers,
-) -> tuple[Floats, Floats, Integers]:
+    slot: Slot, pairs: Pairs, enough: Floats, method: Method, stream: np.uint64, only: int
+) -> tuple[Floats, Floats, Integers, Counts]:
     """Place each worker count of one slot at the external rate.
 
     Rounding with G > 1 may place more than the pair. The surplus is removed, the most expensive
@@ -100,12 +88,11 @@ def place_external(
 
     ``enough`` (choices,): a choice whose relaxed cost is at least this is skipped, because a better
     one is known; inf to skip none. ``stream``: random stream, of `rounding.mix` over seed, job and
-    slot. ``only``: place only this choice, in ``out_w`` and ``out_s`` (machines,), which are
-    scratch space otherwise; -1 for all. Its placement is the same in both cases.
+    slot. ``only``: place only this choice; -1 for all. Its placement is the same in both cases.
 
     Returns three arrays (choices,): the cost (inf without a placement, or if a better choice is
     known), its lower bound (the relaxation's optimum; over integer hulls with EXACT), and the
-    rounds of rounding, or SKIPPED, REPAIRED, SEARCHED.
+    rounds of rounding, or SKIPPED, REPAIRED, SEARCHED. Also returns the last placement.
     """
     choices, machines = len(pairs.workers), len(slot.free)
     cost = np.full(choices, np.inf)
@@ -114,8 +101,8 @@ def place_external(
     maximum = pairs.workers[choices - 1]
     corners = slot_corners(slot, maximum, pairs.servers[choices - 1], method.kind == EXACT)
     path = start_path(corners)
-    point_w = np.empty(machines)
-    point_s = np.empty(machines)
+    point = Point(np.empty(machines), np.empty(machines))
+    out = Counts(np.zeros(machines, np.int64), np.zeros(machines, np.int64))
     orders = Orders(np.empty(0, np.int64), np.empty(0, np.int64))
     for i in range(choices):
         m_w, m_p = pairs.workers[i], pairs.servers[i]
@@ -126,12 +113,12 @@ def place_external(
         if relaxed[i] >= enough[i] or 0 <= only != i:
             continue
         if method.kind != GREEDY:
-            path_point(corners, path, point_w, point_s)
+            path_point(corners, path, point)
         if method.kind == RANDOMISED:
             required = RequiredTotals(m_w, m_p, maximum)
-            tried = _round(slot, method, required, point_w, point_s, mix(stream, m_w), out_w, out_s)
+            tried = _round(slot, method, required, point, mix(stream, m_w), out)
             if tried > 0:
-                cost[i] = placement_cost(slot, out_w, out_s)
+                cost[i] = placement_cost(slot, out)
                 rounds[i] = tried
         if cost[i] == np.inf:
             if len(orders.worker) == 0:
@@ -140,38 +127,63 @@ def place_external(
                     machines_by_price(slot.price_server, slot.price_worker),
                 )
             if method.kind == GREEDY:
-                cost[i] = place_greedily(slot, orders, m_w, m_p, out_w, out_s)
+                cost[i] = place_greedily(slot, orders, m_w, m_p, out)
             else:
-                cost[i] = repair(slot, orders, point_w, point_s, m_w, m_p, out_w, out_s)
+                cost[i] = repair(slot, orders, point, m_w, m_p, out)
             rounds[i] = REPAIRED
-        if method.spread and cost[i] < np.inf and is_on_one_machine(out_w, out_s):
+        if method.spread and cost[i] < np.inf and is_on_one_machine(out):
             cost[i] = np.inf
         if method.kind == EXACT:
-            cost[i] = place_exactly(
-                slot, corners, path, m_w, m_p, method.spread, cost[i], out_w, out_s
-            )
+            cost[i] = place_exactly(slot, corners, path, m_w, m_p, method.spread, cost[i], out)
             rounds[i] = SEARCHED
         elif cost[i] == np.inf:
             # The exact search finds a placement if one exists.
-            cost[i] = search_placement(slot, m_w, m_p, method.spread, out_w, out_s)
+            cost[i] = search_placement(slot, m_w, m_p, method.spread, out)
             rounds[i] = SEARCHED
         if cost[i] == np.inf and not method.spread:
             # Larger pairs have no placement either.
             break
-    return cost, relaxed, rounds
+    return cost, relaxed, rounds, out
 
 
 @inlined
 def place_internal(slot: Slot, workers: Integers, servers: Integers) -> tuple[Floats, Integers]:
-    """Place each worker count of one slot on one machine, at the internal rate.
+    """Place each worker count of one slot on its cheapest machine, at the internal rate.
 
-    ``workers`` (choices,) are ascending. ``servers`` are those of each: ceil(w b_e / B), or ceil(w
-    b_i / B) by the letter of (3.4) (papers' README, reading 10); empty if one machine is not
-    allowed. Returns the least cost, inf if no machine fits everything, and the machine, the lowest
-    on ties, -1 for none; both (choices,).
+    This is Algorithm 4, steps 2-7. ``workers`` (choices,) are ascending. ``servers`` are those of
+    each, not decreasing: ceil(w b_e / B), or ceil(w b_i / B) by the letter of (3.4) (papers'
+    README, reading 10); empty if one machine is not allowed. Returns the least cost, inf if no
+    machine fits everything, and the machine, the lowest on ties, -1 for none; both (choices,).
     """
-    cost = np.full(len(workers), np.inf)
-    machine = np.full(len(workers), -1, np.int64)
-    if len(servers) > 0:
-        cheapest_machines(slot, workers, servers, cost, machine)
-    return cost, machine
+    choices = len(workers)
+    cost = np.full(choices, np.inf)
+    chosen = np.full(choices, -1, np.int64)
+    if len(servers) == 0:
+        return cost, chosen
+    free, worker, server = slot.free, slot.worker, slot.server
+    for h in range(len(free)):
+        price_w, price_s = slot.price_worker[h], slot.price_server[h]
+        if not (np.isfinite(price_w) and np.isfinite(price_s)):
+            continue
+        # Pairs grow, so those that fit come first. Find their number by bisection, starting from
+        # the bound for workers alone, which is usually exact.
+        widest = workers[choices - 1]
+        for r in range(len(worker)):
+            if worker[r] > 0:
+                widest = min(widest, max(free[h, r], 0) // worker[r])
+        fits, over = 0, choices
+        while fits < over and workers[over - 1] > widest:
+            over -= 1
+        probe = over
+        while fits < over:
+            if fits_on_machine(free[h], worker, server, workers[probe - 1], servers[probe - 1]):
+                fits = probe
+            else:
+                over = probe - 1
+            probe = (fits + over + 1) // 2
+        for i in range(fits):
+            price = price_w * workers[i] + price_s * servers[i]
+            if price < cost[i]:
+                cost[i] = price
+                chosen[i] = h
+    return cost, chosen

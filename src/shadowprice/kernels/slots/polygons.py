@@ -19,10 +19,7 @@ SAME_VERTEX = 1e-12
 
 
 class Slot(NamedTuple):
-    """The machines of one slot as one job sees them.
-
-    Machines with a price that isn't finite are not used.
-    """
+    """The machines of one slot as one job sees them; those without finite prices are not used."""
 
     price_worker: Floats  # p^w of (3.22), not negative, shape (machines,)
     price_server: Floats  # p^s of (3.22), not negative, shape (machines,)
@@ -31,11 +28,22 @@ class Slot(NamedTuple):
     server: Integers  # beta, demand of a parameter server, shape (resources,)
 
 
-class Corners(NamedTuple):
-    """Classes of machines that are equal for a job, and the corners of their polygons.
+class Counts(NamedTuple):
+    """A job's workers and parameter servers on each machine."""
 
-    Classes without capacity are left out.
-    """
+    w: Integers
+    s: Integers
+
+
+class Point(NamedTuple):
+    """A solution of the relaxation: workers and parameter servers on each machine."""
+
+    w: Floats
+    s: Floats
+
+
+class Corners(NamedTuple):
+    """Classes of machines with capacity that are equal for a job; the corners of their polygons."""
 
     begin: Integers  # each class's first corner, the origin, shape (classes + 1,)
     w: Floats  # workers of all machines of the class at a corner, shape (corners,)
@@ -48,11 +56,7 @@ class Corners(NamedTuple):
 
 @kernel
 def fits_on_machine(
-    free: Integers,
-    worker: Integers,
-    server: Integers,
-    workers: int,
-    servers: int,
+    free: Integers, worker: Integers, server: Integers, workers: int, servers: int
 ) -> bool:
     """Return whether workers and parameter servers fit on a machine, (3.23) in integers.
 
@@ -70,17 +74,8 @@ def fits_on_machine(
 
 
 @kernel
-def max_servers(
-    free: Integers,
-    worker: Integers,
-    server: Integers,
-    workers: int,
-    cap: int,
-) -> int:
-    """Return how many parameter servers fit beside the workers, at most `cap`.
-
-    The result is -1 if not even the workers fit.
-    """
+def max_servers(free: Integers, worker: Integers, server: Integers, workers: int, cap: int) -> int:
+    """Return how many parameter servers fit beside the workers, up to `cap`; -1 if these don't."""
     fit_count = cap
     for r in range(len(free)):
         remaining = free[r]
@@ -104,16 +99,13 @@ def add_to_hash(mixed: int, amount: int) -> int:
 
 
 @inlined
-def group_machines(
-    slot: Slot,
-) -> tuple[Integers, Integers, Integers, int]:
+def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
     """Group machines that are equal for this job into classes.
 
-    Resources that the job doesn't demand are ignored, and machines with a price that isn't finite
-    are left out. Returns the first machine and the number of machines of each class, and the next
-    machine of the same class, -1 at its end; all (machines,). Of the first two, only the first
-    ``classes`` entries are valid: the number of classes, returned last. Classes are in the order of
-    their first machines.
+    Resources that the job doesn't demand are ignored. Returns the first machine and the number of
+    machines of each class, and the next machine of the same class, -1 at its end; all (machines,).
+    The number of classes, returned last, is that of the valid entries of the first two. Classes are
+    in the order of their first machines.
     """
     price_worker, price_server, free, worker, server = slot
     machines, resources = free.shape
@@ -164,20 +156,15 @@ def group_machines(
 
 @inlined
 def machine_polygon(
-    free: Integers,
-    worker: Integers,
-    server: Integers,
-    max_w: int,
-    max_s: int,
-    at_w: Floats,
-    at_s: Floats,
+    free: Integers, worker: Integers, server: Integers, max_w: int, max_s: int, at: Point
 ) -> int:
     """Write the corners of {w, s >= 0 : worker w + server s <= free}, w and s also capped.
 
     Returns the number of corners; 1 if nothing fits. The caps ``max_w`` and ``max_s`` are a
-    slot's totals, because more are never needed. ``at_w`` and ``at_s`` (at least resources + 4,)
-    receive the origin first, then corners clockwise from the servers' axis.
+    slot's totals, because more are never needed. ``at`` (at least resources + 4 entries) receives
+    the origin first, then corners clockwise from the servers' axis.
     """
+    at_w, at_s = at
     resources = len(free)
     top = float(max_s)
     reach = float(max_w)
@@ -233,19 +220,14 @@ def machine_polygon(
 
 @inlined
 def machine_hull(
-    free: Integers,
-    worker: Integers,
-    server: Integers,
-    max_w: int,
-    max_s: int,
-    at_w: Floats,
-    at_s: Floats,
+    free: Integers, worker: Integers, server: Integers, max_w: int, max_s: int, at: Point
 ) -> int:
     """Write the corners of the hull of the integer points of `machine_polygon`, in the same order.
 
-    Returns the number of corners; 1 if not even one worker or server fits. ``at_w`` and ``at_s``
-    have at least max_w + 3 entries.
+    Returns the number of corners; 1 if not even one worker or server fits. ``at`` has at least
+    max_w + 3 entries.
     """
+    at_w, at_s = at
     at_w[0] = 0.0
     at_s[0] = 0.0
     corners = 1
@@ -289,32 +271,16 @@ def slot_corners(slot: Slot, max_w: int, max_s: int, integral: bool) -> Corners:
     if integral:
         widest = max_w + 3
     begin = np.zeros(classes + 1, np.int64)
-    corner_w = np.empty(classes * widest)
-    corner_s = np.empty(classes * widest)
+    corner_w, corner_s = np.empty(classes * widest), np.empty(classes * widest)
     cost = np.empty(classes * widest)
     class_count, corner_count = 0, 0
     for c in range(classes):
         h = first[c]
+        at = Point(corner_w[corner_count:], corner_s[corner_count:])
         if integral:
-            corners = machine_hull(
-                free[h],
-                worker,
-                server,
-                max_w,
-                max_s,
-                corner_w[corner_count:],
-                corner_s[corner_count:],
-            )
+            corners = machine_hull(free[h], worker, server, max_w, max_s, at)
         else:
-            corners = machine_polygon(
-                free[h],
-                worker,
-                server,
-                max_w,
-                max_s,
-                corner_w[corner_count:],
-                corner_s[corner_count:],
-            )
+            corners = machine_polygon(free[h], worker, server, max_w, max_s, at)
         # Only the origin: nothing fits on these machines.
         if corners == 1:
             continue

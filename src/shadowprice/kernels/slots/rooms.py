@@ -8,10 +8,10 @@ server costs one comparison, and the scan of servers ends as soon as everything 
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers, copy_into
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, inlined, kernel
 
 
-@kernel
+@allocation_free
 def fits_on(free: Integers, demand: Integers, limit: int) -> int:
     """Return how many times a demand fits on one server, at most ``limit``."""
     for r in range(len(demand)):
@@ -160,10 +160,7 @@ def choose_servers(
 def subtract_entries(
     free: Integers, entries: Integers, worker: Integers, ps: Integers, times: int
 ) -> bool:
-    """Subtract the demand of entries from the free capacity, or (``times`` -1) add it.
-
-    Returns False, and changes nothing, if the demand doesn't fit.
-    """
+    """Subtract entries' demand if it fits, or (``times`` -1) add it; return whether it fits."""
     for n in range(len(entries)):
         row = free[entries[n, 0], entries[n, 1]]
         for r in range(len(worker)):

@@ -18,7 +18,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
-from shadowprice.kernels.slots.polygons import Slot, fits_on_machine
+from shadowprice.kernels.slots.polygons import Counts, Point, Slot, fits_on_machine
 
 WHOLE = 1e-9
 """Relaxed counts closer than this to an integer are integers."""
@@ -106,9 +106,9 @@ class TotalDistribution(NamedTuple):
 
 
 @inlined
-def _parts(gain: float, relaxed_w: Floats, relaxed_s: Floats) -> Parts:
+def _parts(gain: float, relaxed: Point) -> Parts:
     """Split `gain` times the relaxed solution into integer parts and probabilities."""
-    machines = len(relaxed_w)
+    machines = len(relaxed.w)
     used = np.empty(machines, np.int64)
     low_w = np.empty(machines, np.int64)
     low_s = np.empty(machines, np.int64)
@@ -116,7 +116,7 @@ def _parts(gain: float, relaxed_w: Floats, relaxed_s: Floats) -> Parts:
     up_s = np.zeros(machines)
     n = 0
     for h in range(machines):
-        x, y = gain * relaxed_w[h], gain * relaxed_s[h]
+        x, y = gain * relaxed.w[h], gain * relaxed.s[h]
         if x < WHOLE and y < WHOLE:
             continue
         used[n] = h
@@ -181,11 +181,11 @@ def _draw(
     end_a: int,
     end_b: int,
     stream: np.uint64,
-    out_w: Integers,
-    out_s: Integers,
+    out: Counts,
 ) -> None:
     """Draw each machine's outcome, from the last to the first, given their totals."""
     totals, chance = distribution.totals, distribution.chance
+    out_w, out_s = out
     out_w[:] = 0
     out_s[:] = 0
     for i in range(len(parts.machine) - 1, -1, -1):
@@ -207,23 +207,20 @@ def _draw(
 
 @inlined
 def round_feasibly(
-    relaxed_w: Floats,
-    relaxed_s: Floats,
+    relaxed: Point,
     slot: Slot,
     required: RequiredTotals,
     gain: float,
     tries: int,
     stream: np.uint64,
-    out_w: Integers,
-    out_s: Integers,
+    out: Counts,
 ) -> tuple[int, float]:
     """Round `gain` times the relaxed solution until feasible, at most `tries` times.
 
     Returns the number of rounds until success, 0 if all tries fail, and the probability that a
-    round is feasible. ``out_w`` and ``out_s`` (machines,) receive the first feasible result, if
-    any.
+    round is feasible. ``out`` receives the first feasible result, if any.
     """
-    parts = _parts(gain, relaxed_w, relaxed_s)
+    parts = _parts(gain, relaxed)
     sum_w: int = parts.low_w.sum()
     sum_s: int = parts.low_s.sum()
     if (
@@ -257,5 +254,5 @@ def round_feasibly(
                 if last[a, b] > 0.0 and remaining >= 0.0:
                     end_a, end_b = a, b
                 remaining -= last[a, b]
-    _draw(parts, distribution, end_a, end_b, stream, out_w, out_s)
+    _draw(parts, distribution, end_a, end_b, stream, out)
     return int(rounds), probability

@@ -22,10 +22,9 @@ from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots import placement
-from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices
+from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices, slot_states
 from shadowprice.kernels.slots.costs import slot_costs
 from shadowprice.kernels.slots.rounding import mix
-from shadowprice.kernels.slots.states import slot_states
 from shadowprice.policies.bags.quotes import PricedBag
 from shadowprice.policies.pdors import THEOREM, PdorsParameters
 from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
@@ -203,11 +202,9 @@ class PdorsPlanner:
             machine = int(choices.machine[state, index])
             return [(machine, int(job.worker_counts[index]), int(servers[index]))]
         slot = slot_at(choices.slots, state)
-        machines = len(slot.free)
-        workers, ps = np.zeros((2, machines), dtype=np.int64)
-        placement.place_external(
+        *_, (workers, ps) = placement.place_external(
             slot, build_pairs(job), np.full(counts, np.inf), self._build_method(spread),
-            choices.streams[state], choice, workers, ps,
+            choices.streams[state], choice,
         )  # fmt: skip
         used = np.flatnonzero((workers > 0) | (ps > 0))
         return [(int(server), int(workers[server]), int(ps[server])) for server in used]

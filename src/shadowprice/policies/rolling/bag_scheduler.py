@@ -24,7 +24,6 @@ from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan, ProportionalCosts
 from shadowprice.policies.bags.quotes import refuse_infeasible_deadline, refuse_past_deadline
 from shadowprice.policies.placements import fit_counts
-from shadowprice.policies.rolling.bags import BagPlan
 from shadowprice.policies.rolling.offers import (
     Offer,
     could_be_promised,
@@ -32,7 +31,7 @@ from shadowprice.policies.rolling.offers import (
     refuse_no_capacity,
 )
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
-from shadowprice.policies.rolling.state import State
+from shadowprice.policies.rolling.state import BagPlan, State
 
 _MAX_COPIES: Final = 256  # limit of the copies counted in a slot, unless 16 per task are more
 
@@ -41,18 +40,10 @@ _MAX_PLANNED: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class BagOffer:
+class BagOffer(Offer):
     """A plan that a bag could have."""
 
     plan: CopyPlan  # its start is counted from the next slot
-    completion: int  # last slot of the plan: the promise
-    utility: float  # of completing then
-    cost: float  # at current prices
-
-    @property
-    def offer(self) -> Offer:
-        """The offer in the form that refusals report."""
-        return Offer(self.completion, 0, self.completion, self.utility, self.cost)
 
 
 class BagScheduler:
@@ -73,20 +64,16 @@ class BagScheduler:
     # ---------------------------------------------------------------- submission
 
     def decide_arrival(self, state: State, slot: int, job: Job) -> tuple[Decision, bool]:
-        """Return a promise if a bag is worth its price; otherwise queue or refuse it.
-
-        Also return whether prices are learnt from the bag.
-        """
+        """Return the decision on a new bag, and whether prices are learnt from it."""
         state.bags.add(job)
-        promise, refusal = self._decide(state, slot, job)
-        if promise is not None:
-            return promise, True
-        assert refusal is not None
+        answer = self._decide(state, slot, job)
+        if isinstance(answer, Promise):
+            return answer, True
         if self._standby and self._may_wait(state, slot, job):
-            decision = Queue(job.name, f"waits without a promise: {refusal.message}")
-            return decision, could_be_promised(refusal)
+            decision = Queue(job.name, f"waits without a promise: {answer.message}")
+            return decision, could_be_promised(answer)
         state.bags.remove(job.name)
-        return Reject(job.name, refusal), False
+        return Reject(job.name, answer), False
 
     def density(self, state: State, slot: int, job: Job) -> float:
         """Return the maximum utility of a bag by weighted worker-slot, with one copy a task."""
@@ -97,34 +84,23 @@ class BagScheduler:
         weight = state.demand.copy_weight(slot, job)
         return value / max(weight * bag.worker_slots, 1e-300)
 
-    def _decide(self, state: State, slot: int, job: Job) -> tuple[Promise | None, Refusal | None]:
-        """Return a promise, or a refusal."""
+    def _decide(self, state: State, slot: int, job: Job) -> Promise | Refusal:
         price = state.demand.copy_cost(slot, job)
         offer = self._offer(state, slot, job, price, CapacityScope.ALL)
-        if self._reserve_if_worthwhile(state, slot, job, offer):
-            assert offer is not None
-            return self._promise(state, job, offer), None
+        if promise := self._promise(state, slot, job, offer):
+            return promise
         alone = self._offer(state, slot, job, price, CapacityScope.NONE)
         if alone is None:
-            return None, self._refuse_out_of_reach(state, slot, job)
+            return self._refuse_out_of_reach(state, slot, job)
         if alone.utility <= alone.cost:
-            return None, refuse_below_price(alone.offer)
+            return refuse_below_price(alone)
         if self._revision:
             moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
-            if self._reserve_if_worthwhile(state, slot, job, moved):
-                assert moved is not None
-                return self._promise(state, job, moved), None
+            if promise := self._promise(state, slot, job, moved):
+                return promise
         if offer is not None and offer.utility <= offer.cost:
-            return None, refuse_below_price(offer.offer)
-        return None, refuse_no_capacity(alone.offer, None, None)
-
-    def _reserve_if_worthwhile(
-        self, state: State, slot: int, job: Job, offer: BagOffer | None
-    ) -> bool:
-        """Allocate an offer if it is worth its price; return whether that succeeded."""
-        if offer is None or offer.utility <= offer.cost:
-            return False
-        return self._reserve(state, slot, job, offer)
+            return refuse_below_price(offer)
+        return refuse_no_capacity(alone, None, None)
 
     def _may_wait(self, state: State, slot: int, job: Job) -> bool:
         """Return whether a bag could meet its deadline on all servers alone."""
@@ -188,13 +164,11 @@ class BagScheduler:
     def _offer(
         self, state: State, slot: int, job: Job, price: float, scope: CapacityScope
     ) -> BagOffer | None:
-        """Return the plan with the largest payoff in the free capacity; None if there is none.
-
-        A bag that was promised once may have lost too much time for its miss probability. It gets
-        the best plan for twice that, four times, and so on.
-        """
+        """Return the plan with the largest payoff in the free capacity; None if there is none."""
         bag = job.bag
         assert bag is not None
+        # A bag that was promised once may have lost too much time for its miss probability. It gets
+        # the best plan for twice that, four times, and so on.
         looser = 1.0
         while looser * bag.miss_probability < 1.0:
             planner = self._search(state, slot, job, price, scope, looser)
@@ -204,7 +178,9 @@ class BagScheduler:
             if plan is not None:
                 completion = slot + plan.start + len(plan.places) - 1
                 utility = utility_value(job.utility, completion - job.arrival)
-                return BagOffer(plan, completion, utility, plan.cost) if utility > 0.0 else None
+                if utility <= 0.0:
+                    return None
+                return BagOffer(completion, 0, completion, utility, plan.cost, plan)
             if job.name not in state.bags.promised_once:
                 return None
             looser *= 2.0
@@ -228,10 +204,9 @@ class BagScheduler:
         return False
 
     def _assign_servers(self, state: State, slot: int, job: Job, plan: CopyPlan) -> BagPlan | None:
-        """Assign the copies of a plan to servers that can hold them from its start to its end.
+        """Assign the copies of a plan to servers that can hold them to its end; None if none can.
 
-        A plan that starts at once prefers servers without training jobs. Returns None if it doesn't
-        fit.
+        A plan that starts at once prefers servers without training jobs.
         """
         bags, start, capacity = state.bags, slot + plan.start, state.servers.capacity()
         pinning = self._planner.pinning
@@ -239,7 +214,7 @@ class BagScheduler:
         hosts = self._cluster.hosts_workers
         fits = np.where(hosts, int(plan.places[0]), 0)
         for first in {start, *(change for change in bags.change_slots(start) if change <= end)}:
-            used = bags.usage(first) + pinning.usage(state.plan.pinned, state.jobs.arrays, first)
+            used = bags.usage(first) + pinning.usage(state.plan.pinned, first)
             fits = np.minimum(fits, fit_counts(capacity - used, job.worker))
         unused = fits
         if not plan.start:
@@ -262,8 +237,14 @@ class BagScheduler:
         servers = np.flatnonzero(counts)
         return BagPlan(start, plan.copies, plan.places.copy(), servers, counts[servers])
 
-    def _promise(self, state: State, job: Job, offer: BagOffer, message: str = "") -> Promise:
-        """Record and return the promise of an offer."""
+    def _promise(
+        self, state: State, slot: int, job: Job, offer: BagOffer | None, message: str = ""
+    ) -> Promise | None:
+        """Reserve an offer that is worth its price, and return its promise; None if that fails."""
+        if offer is None or offer.utility <= offer.cost:
+            return None
+        if not self._reserve(state, slot, job, offer):
+            return None
         state.bags.promise[job.name] = offer.completion
         state.bags.promised_once.add(job.name)
         values = offer.utility - offer.cost, offer.utility, offer.cost
@@ -283,8 +264,8 @@ class BagScheduler:
                 continue
             for scope in (CapacityScope.ALL, CapacityScope.FIXED)[: 1 + self._revision]:
                 offer = self._offer(state, slot, job, 0.0, scope)
-                if offer is not None and self._reserve(state, slot, job, offer):
-                    yield self._promise(state, job, offer, reason)
+                if promise := self._promise(state, slot, job, offer, reason):
+                    yield promise
                     break
             else:
                 del bags.promise[name]
@@ -316,10 +297,10 @@ class BagScheduler:
         for job in islice(jobs, _MAX_PLANNED):
             price = 0.0 if free else state.demand.copy_cost(slot, job)
             offer = self._offer(state, slot, job, price, CapacityScope.ALL)
-            if offer is None or offer.utility <= offer.cost or (free and offer.plan.start):
+            if free and offer is not None and offer.plan.start:
                 continue
-            if self._reserve(state, slot, job, offer):
-                yield self._promise(state, job, offer)
+            if promise := self._promise(state, slot, job, offer):
+                yield promise
 
     def start_early(self, state: State, slot: int) -> None:
         """Start later-planned bags now if that pays more and capacity is free."""

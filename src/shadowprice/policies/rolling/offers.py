@@ -21,6 +21,19 @@ class Offer:
     utility: float  # of that completion
     cost: float  # at current prices
 
+    def refusal(
+        self, reason: RefusalReason, message: str, bottleneck: str | None = None
+    ) -> Refusal:
+        """Return a refusal with the figures of the offer."""
+        return Refusal(
+            reason,
+            message,
+            value=self.utility,
+            cost=self.cost,
+            completion=self.completion,
+            bottleneck=bottleneck,
+        )
+
 
 def could_be_promised(refusal: Refusal) -> bool:
     """Return whether a job that waits would have a plan if no other job existed.
@@ -30,24 +43,18 @@ def could_be_promised(refusal: Refusal) -> bool:
     return refusal.cost is not None
 
 
-def refuse_no_value(job: Job, done: int) -> Refusal:
-    """Return the refusal of a job whose utility is 0 at its earliest completion."""
+def refuse_late(job: Job, done: int, *, ends_first: bool) -> Refusal:
+    """Return the refusal of a job whose earliest completion is without utility.
+
+    ``ends_first`` is whether only the end of the timespan keeps it from completing.
+    """
     return Refusal(
-        RefusalReason.NO_VALUE,
-        f"it could complete in slot {done} at the earliest, when its utility is 0",
+        RefusalReason.TOO_LATE if ends_first else RefusalReason.NO_VALUE,
+        f"it could complete in slot {done} at the earliest, "
+        f"{'and the timespan ends before' if ends_first else 'when its utility is 0'}",
         value=utility_value(job.utility, done - job.arrival),
         completion=done,
-    )
-
-
-def refuse_past_end(job: Job, done: int) -> Refusal:
-    """Return the refusal of a job that the end of the timespan keeps from completing."""
-    return Refusal(
-        RefusalReason.TOO_LATE,
-        f"it could complete in slot {done} at the earliest, and the timespan ends before",
-        value=utility_value(job.utility, done - job.arrival),
-        completion=done,
-        bottleneck="end of the timespan",
+        bottleneck="end of the timespan" if ends_first else None,
     )
 
 
@@ -91,13 +98,10 @@ def refuse_below_price(offer: Offer) -> Refusal:
     lacks = offer.cost - offer.utility
     is_clear = lacks > 1e-4 * offer.cost
     relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
-    return Refusal(
+    return offer.refusal(
         RefusalReason.PRICE,
         f"its utility by slot {offer.completion} is {offer.utility:.4g}, {relation} the price of "
         f"its plan, {offer.cost:.4g}{more}",
-        value=offer.utility,
-        cost=offer.cost,
-        completion=offer.completion,
     )
 
 
@@ -106,13 +110,10 @@ def refuse_little_utility(offer: Offer, full: float, share: float) -> Refusal:
 
     ``full`` is the job's utility if it completed as early as possible.
     """
-    return Refusal(
+    return offer.refusal(
         RefusalReason.POLICY,
         f"its utility by slot {offer.completion} is {offer.utility:.4g}, less than {share:.0%} of "
         f"its maximum, {full:.4g}",
-        value=offer.utility,
-        cost=offer.cost,
-        completion=offer.completion,
     )
 
 
@@ -127,15 +128,12 @@ def refuse_little_evidence(
     terms = f"evidence {evidence:g} x {_digits(observed)} slots observed"
     if factor > 1:
         terms += f" x {factor:g} for a lone job"
-    return Refusal(
+    return offer.refusal(
         RefusalReason.POLICY,
         f"its utility by slot {offer.completion} is {offer.utility:.4g}; it takes at least "
         f"{_digits(used)} slots of the whole cluster, more than the limit of a promise, "
         f"{_digits(evidence * observed * factor)} slots ({terms}); it gets a promise when more was "
         "observed, or less work remains",
-        value=offer.utility,
-        cost=offer.cost,
-        completion=offer.completion,
     )
 
 
@@ -145,14 +143,11 @@ def _digits(number: float) -> str:
 
 def refuse_many_changes(offer: Offer, max_runs: int) -> Refusal:
     """Return the refusal of a job whose plan has more than ``max_runs`` runs of equal slots."""
-    return Refusal(
+    return offer.refusal(
         RefusalReason.POLICY,
         f"its utility by slot {offer.completion} is {offer.utility:.4g}, but its plan beside the "
         f"promised jobs would change its number of workers at least {max_runs} times; a promise "
         f"allows {max_runs - 1} changes",
-        value=offer.utility,
-        cost=offer.cost,
-        completion=offer.completion,
     )
 
 
@@ -169,12 +164,9 @@ def refuse_no_capacity(
     if blocking_job:
         cause = f"the promise to {blocking_job} would break"
     hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
-    return Refusal(
+    return best_offer.refusal(
         RefusalReason.NO_ROOM,
         f"without other jobs, its utility by slot {best_offer.completion} is "
         f"{best_offer.utility:.4g}, but {cause}{hint}",
-        value=best_offer.utility,
-        cost=best_offer.cost,
-        completion=best_offer.completion,
-        bottleneck=blocking_job,
+        blocking_job,
     )

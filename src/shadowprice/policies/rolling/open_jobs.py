@@ -9,33 +9,25 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 
 from shadowprice.core import bounds
-from shadowprice.core.arrays import Flags, Integers
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import utility_value
-from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements, compare_placements
+from shadowprice.kernels.replanning.plans import JobArrays
 from shadowprice.policies.reactive.table import JobRows, increasing_positions
 from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.rolling.quotas import Quotas
 
-NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16
-"""Last useful slot of a job whose utility never expires."""
-
-MIN_UTILITY_SHARE: Final = 1e-3
-"""Share of its maximum utility below which a job counts as worthless."""
-
+NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16  # if a utility never expires
+MIN_UTILITY_SHARE: Final = 1e-3  # of its maximum utility, below which a job counts as worthless
 NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
-
+# Part of a slot: jobs that lose it or more by a restart get only plans that never move.
 _MAX_COUNTED_RESTART: Final = 0.7
-"""Part of a slot: jobs that lose it or more by a restart get only plans that never move."""
-
-_MAX_LEVELS: Final = 1024
-"""Maximum number of levels of a job in each mode: each row of the arrays has that of the widest."""
-
+_MAX_LEVELS: Final = 1024  # of a job in each mode: each row of the arrays has that of the widest
 _NONE: Final = np.zeros(0, np.int64)
 _DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
@@ -56,6 +48,25 @@ class OpenJobs(JobRows):
     count on its progress.
     """
 
+    promise: Integers  # completion slot; -1 without a promise
+    restart_loss: Floats  # share of a slot that a change of placement costs
+    level: Integers  # in the slot before, -1 for none
+    started: Flags  # whether the next start costs progress: it ran before, or first starts cost too
+    slots_run: Integers  # including the one under way; at most
+    # Progress units that remain after the slot under way, if it yields what plans count on; -1 for
+    # rows that don't run in it.
+    expected_remaining: Integers
+    max_gain: Integers  # maximum progress units in a slot, in either mode
+    max_gain_colocated: Integers  # if every worker count fitted on one server
+    gain_alone: Integers  # with the most workers that the empty cluster and the tenant's part hold
+    full_utility: Floats  # of completing as early as that allows
+    predicted: Flags  # whether the remaining work is a prediction (`limit_predictions`)
+    unstoppable: Flags  # whether a stop would lose all work: it hasn't shown checkpoints
+    # Whether plans must have one level without a pause. An elastic job that may still show
+    # checkpoints is planned as if it had them, because it needs its other levels then.
+    keeps_level: Flags
+    payable: Flags  # whether its tenant could pay for a promise
+
     def __init__(self, cluster: Cluster, until: int | None, quotas: Quotas) -> None:
         super().__init__(cluster)
         self._quotas = quotas
@@ -65,31 +76,8 @@ class OpenJobs(JobRows):
         self.until = until
         # Last slot in which a job may run.
         self.final_slot = NO_LAST_SLOT if until is None else until - 1
-        self.promise = np.zeros(0, np.int64)  # completion slot; -1 without a promise
-        self.restart_loss = np.zeros(0)  # share of a slot that a change of placement costs
-        self.level = np.zeros(0, np.int64)  # in the slot before, -1 for none
-        # Whether the next start costs progress: it ran before, or first starts cost too.
-        self.started = np.zeros(0, np.bool_)
-        self.slots_run = np.zeros(0, np.int64)  # including the one under way; at most
-        # Progress units that remain after the slot under way, if it yields what plans count on; -1
-        # for rows that don't run in it.
-        self.expected_remaining = np.zeros(0, np.int64)
-        # Maximum progress units in a slot, in either mode.
-        self.max_gain = np.zeros(0, np.int64)
-        # In a slot, if every worker count fitted on one server.
-        self.max_gain_colocated = np.zeros(0, np.int64)
-        # In a slot, with the most workers that the empty cluster and the tenant's part of it hold.
-        self.gain_alone = np.zeros(0, np.int64)
-        self.full_utility = np.zeros(0)  # of completing as early as that allows
-        # Whether the remaining work is a prediction (`limit_predictions`).
-        self.predicted = np.zeros(0, np.bool_)
-        # Whether a stop would lose all work: the job hasn't shown that it has checkpoints.
-        self.unstoppable = np.zeros(0, np.bool_)
-        # Whether plans must have one level without a pause. An elastic job that may still show
-        # checkpoints is planned as if it had them, because it needs its other levels then.
-        self.keeps_level = np.zeros(0, np.bool_)
-        # Whether its tenant could pay for a promise.
-        self.payable = np.zeros(0, np.bool_)
+        for name, value in _COLUMNS.items():
+            setattr(self, name, np.full(0, value))
         self._utilities = UtilityTable()
         self.arrays = self._new_arrays(0, 8)
         self.placements = NO_PLACEMENTS._replace(
@@ -239,11 +227,15 @@ class OpenJobs(JobRows):
         self.predicted[row] = self.unstoppable[row] = self.keeps_level[row] = False
         return row
 
-    def name(self, row: int) -> str:
-        """Return the name of the job of a row."""
+    def job(self, row: int) -> Job:
+        """Return the job of a row."""
         job = self.jobs[row]
         assert job is not None
-        return job.name
+        return job
+
+    def name(self, row: int) -> str:
+        """Return the name of the job of a row."""
+        return self.job(row).name
 
     # ---------------------------------------------------------------- work and time
 
@@ -402,10 +394,7 @@ class OpenJobs(JobRows):
         return done > self.final_slot and done <= self._last_slot(job, NO_LAST_SLOT)
 
     def _last_slot(self, job: Job, final: int) -> int:
-        """Return the last slot, up to ``final``, in which completing has a utility that counts.
-
-        The slot before arrival if there is none.
-        """
+        """Return the last slot, up to ``final``, in which completing has a utility that counts."""
         shortest = 0 if job.predicted else job.min_slots_colocated - 1
         best = float(job.utility.values(np.array([shortest], np.float64))[0])
         low, high = job.arrival + shortest, final
@@ -433,19 +422,12 @@ class OpenJobs(JobRows):
 
     def set_placement(self, row: int, placement: Placement) -> None:
         """Record the placement of a job."""
-        current = self.placements
-        current.first[row], current.size[row] = len(current.server), len(placement.servers)
-        self.placements = current._replace(
-            server=np.append(current.server, placement.servers),
-            workers=np.append(current.workers, placement.workers),
-            ps=np.append(current.ps, placement.ps),
-        )
+        entries = placement.servers, placement.workers, placement.ps
+        self.placements = replace_entries(self.placements, row, *map(np.array, entries))
 
     def entries(self, row: int) -> tuple[Integers, Integers, Integers]:
         """Return the servers of a job's placement, and its workers and PS on each."""
-        current = self.placements
-        part = slice(int(current.first[row]), int(current.first[row] + current.size[row]))
-        return current.server[part], current.workers[part], current.ps[part]
+        return row_entries(self.placements, row)
 
     def usage(self) -> Integers:
         """Return the usage of all current placements, shape (servers, resources)."""
@@ -467,10 +449,7 @@ class OpenJobs(JobRows):
         self.placements = following
 
     def _placement(self, row: int) -> Placement:
-        following, first = self._next, int(self._next.first[row])
-        part = slice(first, first + int(following.size[row]))
-        servers, workers, ps = (column[part].tolist() for column in following[2:])
-        return Placement(tuple(servers), tuple(workers), tuple(ps))
+        return Placement(*(tuple(part.tolist()) for part in row_entries(self._next, row)))
 
     # ---------------------------------------------------------------- capacity of the arrays
 
@@ -479,7 +458,7 @@ class OpenJobs(JobRows):
         self.arrays = self._resize(size, self.arrays.gains.shape[1])
         for name, value in _COLUMNS.items():
             old = getattr(self, name)
-            setattr(self, name, np.concatenate((old, np.full(added, value, old.dtype))))
+            setattr(self, name, np.concatenate((old, np.full(added, value))))
         zeros = np.zeros(added, np.int64)
         self.placements = self.placements._replace(
             first=np.concatenate((self.placements.first, zeros)),
@@ -500,39 +479,30 @@ class OpenJobs(JobRows):
         return arrays
 
     def _new_arrays(self, rows: int, width: int) -> JobArrays:
-        demand, by_level = (rows, len(self._cluster.resources)), (rows, width)
+        shapes = dict.fromkeys(_DEMANDS, (rows, len(self._cluster.resources)))
+        shapes |= dict.fromkeys(_BY_LEVEL, (rows, width))
+        arrays = {name: np.zeros(shapes.get(name, (rows,)), np.int64) for name in _BY_ROW}
         return JobArrays(
-            worker=np.zeros(demand, np.int64),
-            ps=np.zeros(demand, np.int64),
-            levels=np.zeros(rows, np.int64),
-            spread_levels=np.zeros(rows, np.int64),
-            worker_counts=np.zeros(by_level, np.int64),
-            ps_counts=np.zeros(by_level, np.int64),
-            gains=np.zeros(by_level, np.int64),
-            certain_gains=np.zeros(by_level, np.int64),
-            starts_free=np.zeros(rows, np.bool_),
-            hull_size=np.zeros(rows, np.int64),
-            spread_hull_size=np.zeros(rows, np.int64),
-            hull=np.zeros(by_level, np.int64),
-            remaining=np.zeros(rows, np.int64),
-            arrival=np.zeros(rows, np.int64),
-            last_slot=np.zeros(rows, np.int64),
-            tenant=np.zeros(rows, np.int64),
-            worths=self._utilities.columns,
+            **arrays, starts_free=np.zeros(rows, np.bool_), worths=self._utilities.columns
         )
 
 
+_DEMANDS: Final = ("worker", "ps")
+_BY_LEVEL: Final = ("worker_counts", "ps_counts", "gains", "certain_gains", "hull")
+_BY_ROW: Final = tuple(set(JobArrays._fields) - {"starts_free", "worths"})
+"""Integer columns of `JobArrays`: those with a column for each resource, or each level, and all."""
+
 _COLUMNS: Final = {
     "promise": -1,
-    "restart_loss": 0,
+    "restart_loss": 0.0,
     "level": -1,
-    "started": 0,
+    "started": False,
     "slots_run": 0,
     "expected_remaining": -1,
     "max_gain": 0,
     "max_gain_colocated": 0,
     "gain_alone": 0,
-    "full_utility": 0,
+    "full_utility": 0.0,
     "predicted": False,
     "payable": False,
     "unstoppable": False,
@@ -542,10 +512,7 @@ _COLUMNS: Final = {
 
 
 def _thinned(positions: Integers) -> Integers:
-    """Return at most `_MAX_LEVELS` of a job's useful worker counts, with the first and the last.
-
-    The lower half of the levels is kept, and above them the distances grow with the position.
-    """
+    """Return at most `_MAX_LEVELS` of a job's worker counts, more small than large ones."""
     count, dense = len(positions), _MAX_LEVELS // 2
     if count <= _MAX_LEVELS:
         return positions
@@ -621,14 +588,21 @@ def upper_hull(workers: Integers, gains: Integers) -> Integers:
     return np.array(kept[1:], dtype=np.int64) - 1
 
 
-def replace_entries(placements: Placements, row: int, source: Placements) -> Placements:
-    """Give a row the entries that it has in other placements; return the result."""
-    part = slice(int(source.first[row]), int(source.first[row] + source.size[row]))
-    placements.first[row], placements.size[row] = len(placements.server), source.size[row]
+def row_entries(placements: Placements, row: int) -> tuple[Integers, Integers, Integers]:
+    """Return the servers of a row, and its workers and PS on each."""
+    part = slice(int(placements.first[row]), int(placements.first[row] + placements.size[row]))
+    return placements.server[part], placements.workers[part], placements.ps[part]
+
+
+def replace_entries(
+    placements: Placements, row: int, servers: Integers, workers: Integers, ps: Integers
+) -> Placements:
+    """Give a row other entries; return the result."""
+    placements.first[row], placements.size[row] = len(placements.server), len(servers)
     return placements._replace(
-        server=np.append(placements.server, source.server[part]),
-        workers=np.append(placements.workers, source.workers[part]),
-        ps=np.append(placements.ps, source.ps[part]),
+        server=np.append(placements.server, servers),
+        workers=np.append(placements.workers, workers),
+        ps=np.append(placements.ps, ps),
     )
 
 

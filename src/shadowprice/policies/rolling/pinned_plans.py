@@ -12,14 +12,18 @@ from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.policy import View
 from shadowprice.core.utility import utility_value
-from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements, place_packed_jobs, reduce_to_sum
 from shadowprice.kernels.replanning.plans import PackingLog
-from shadowprice.policies.rolling.bags import BagTable
+from shadowprice.kernels.replanning.timeline import server_roles
 from shadowprice.policies.rolling.offers import Offer
-from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS, OpenJobs
+from shadowprice.policies.rolling.open_jobs import (
+    NO_PLACEMENTS,
+    OpenJobs,
+    replace_entries,
+    row_entries,
+)
 from shadowprice.policies.rolling.quotas import Quotas
-from shadowprice.policies.rolling.state import PinnedPlan, PinnedPlans, State
+from shadowprice.policies.rolling.state import BagTable, PinnedPlan, PinnedPlans, State
 
 
 class _Choice(NamedTuple):
@@ -95,76 +99,51 @@ class PinnedPlanner:
         self, state: State, slot: int, rows: list[int], in_force: PinnedPlans, *, lean: bool
     ) -> PinnedPlans:
         """Return pinned plans of all jobs that can keep their servers, chosen in order."""
-        jobs, arrays, pinned = state.jobs, state.jobs.arrays, dict(in_force)
-        usage = self._usage_by_tenant(_promised(pinned, jobs.promise), arrays)
-        free = state.servers.capacity() - self.usage(pinned, arrays, slot)
+        jobs, pinned = state.jobs, dict(in_force)
+        usage = self.tenant_usage(pinned, jobs.promise, slot)
+        free = state.servers.capacity() - self.usage(pinned, slot)
         for row in rows:
             previous = pinned.get(row)
             if previous is not None and not lean and previous.level == jobs.level[row]:
                 continue  # the plan in force already has this level
             if previous is not None:
-                _add_usage(usage, arrays, row, previous, -1)
-                free[previous.servers] += _amounts(arrays, row, previous)
+                _add_usage(usage, previous, -1)
+                free[previous.servers] += previous.amounts
             for plan in _plans_on_servers(jobs, slot, row, int(jobs.promise[row]), lean=lean):
-                if self._fits(state, slot, row, plan, free, usage):
+                if self._fits(state, slot, plan, free, usage):
                     pinned[row] = plan
                     break
             if row in pinned:
-                _add_usage(usage, arrays, row, pinned[row], 1)
-                free[pinned[row].servers] -= _amounts(arrays, row, pinned[row])
+                _add_usage(usage, pinned[row], 1)
+                free[pinned[row].servers] -= pinned[row].amounts
         return pinned
 
     def _fits(
-        self,
-        state: State,
-        slot: int,
-        row: int,
-        plan: PinnedPlan,
-        free: Integers,
-        usage: Integers,
+        self, state: State, slot: int, plan: PinnedPlan, free: Integers, usage: Integers
     ) -> bool:
-        """Return whether a plan fits beside pinned plans and bags, and in its tenant's share.
+        """Return whether a plan fits beside pinned plans and bags, and in its tenant's share."""
+        fits = self.fits_servers(state, slot, plan, free)
+        return fits and self._fits_share(state, slot, plan, usage)
 
-        ``free`` is the capacity beside the other pinned plans, by server, and ``usage`` their usage
-        by tenant.
-        """
-        if not self._fits_servers(state, slot, row, plan, free):
-            return False
-        return self._fits_share(state, slot, row, plan, usage)
-
-    def _fits_share(
-        self, state: State, slot: int, row: int, plan: PinnedPlan, usage: Integers
-    ) -> bool:
+    def _fits_share(self, state: State, slot: int, plan: PinnedPlan, usage: Integers) -> bool:
         """Return whether a plan fits in its tenant's share beside other plans and bags."""
         if not self._quotas.given:
             return True
-        arrays, bags = state.jobs.arrays, state.bags
-        total, tenant = _amounts(arrays, row, plan).sum(axis=0), int(arrays.tenant[row])
+        bags, total = state.bags, plan.amounts.sum(axis=0)
         for start in _change_slots(bags, slot, plan):
-            headroom = self._quotas.headroom(usage + bags.tenant_usage(start), tenant)
+            headroom = self._quotas.headroom(usage + bags.tenant_usage(start), plan.tenant)
             if (total > headroom)[(headroom >= 0) & (total > 0)].any():
                 return False
         return True
 
-    def _fits_servers(
-        self, state: State, slot: int, row: int, plan: PinnedPlan, free: Integers
-    ) -> bool:
+    def fits_servers(self, state: State, slot: int, plan: PinnedPlan, free: Integers) -> bool:
         """Return whether a plan's servers have capacity for it beside other plans and bags."""
-        bags, demand = state.bags, _amounts(state.jobs.arrays, row, plan)
-        if not bags.plans:
-            return not (demand > free[plan.servers]).any()
+        bags = state.bags
         for start in _change_slots(bags, slot, plan):
-            remaining = free[plan.servers] - bags.usage(start)[plan.servers]
-            if (demand > remaining).any():
+            by_bags = bags.usage(start)[plan.servers] if bags.plans else 0
+            if (plan.amounts > free[plan.servers] - by_bags).any():
                 return False
         return True
-
-    def fits_beside(
-        self, state: State, slot: int, row: int, plan: PinnedPlan, others: PinnedPlans
-    ) -> bool:
-        """Return whether a plan's servers have capacity for it beside other plans and bags."""
-        free = state.servers.capacity() - self.usage(others, state.jobs.arrays, slot)
-        return self._fits_servers(state, slot, row, plan, free)
 
     # ---------------------------------------------------------------- offers
 
@@ -176,7 +155,7 @@ class PinnedPlanner:
         They fit beside all pinned plans and bags, and in the tenant's share. A running job keeps
         its current servers.
         """
-        jobs, arrays, bags = state.jobs, state.jobs.arrays, state.bags
+        jobs, bags, pinned = state.jobs, state.bags, state.plan.pinned
         choices = [
             choice
             for choice in self._choices(jobs, slot, row, price)
@@ -184,8 +163,8 @@ class PinnedPlanner:
         ]
         if not choices:
             return []
-        free = state.servers.capacity() - self.usage(state.plan.pinned, arrays, slot)
-        usage = self._usage_by_tenant(_promised(state.plan.pinned, jobs.promise), arrays)
+        free = state.servers.capacity() - self.usage(pinned, slot)
+        usage = self.tenant_usage(pinned, jobs.promise, slot)
         beside = free
         if bags.plans:
             changes = [slot, *bags.change_slots(slot)]
@@ -193,7 +172,7 @@ class PinnedPlanner:
         offers = []
         for choice in choices:
             plan = choice.plan or self._place(jobs, row, choice, np.maximum(beside, 0))
-            if plan is not None and self._fits(state, slot, row, plan, free, usage):
+            if plan is not None and self._fits(state, slot, plan, free, usage):
                 offers.append((choice.offer, plan))
         return offers
 
@@ -202,14 +181,13 @@ class PinnedPlanner:
         no_usage = np.zeros_like(self._quotas.share)
         for choice in self._choices(state.jobs, slot, row, price):
             plan = choice.plan or self._place(state.jobs, row, choice, state.servers.capacity())
-            if plan is not None and self._fits_share(state, slot, row, plan, no_usage):
+            if plan is not None and self._fits_share(state, slot, plan, no_usage):
                 return choice.offer
         return None
 
     def _choices(self, jobs: OpenJobs, slot: int, row: int, price: Floats) -> list[_Choice]:
         """Return the levels of plans that complete while the job has a utility, by payoff."""
-        arrays, job, last = jobs.arrays, jobs.jobs[row], int(jobs.arrays.last_slot[row])
-        assert job is not None
+        arrays, job, last = jobs.arrays, jobs.job(row), int(jobs.arrays.last_slot[row])
         plans: list[tuple[int, int, PinnedPlan | None]]
         if jobs.level[row] >= 0:
             plans = [
@@ -252,53 +230,34 @@ class PinnedPlanner:
         log = PackingLog(
             np.array([1]), np.array([row]), np.array([workers]), np.array([ps_count]), levels
         )
-        nowhere = NO_PLACEMENTS._replace(
-            first=np.zeros(jobs.row_count, np.int64), size=np.zeros(jobs.row_count, np.int64)
-        )
+        roles = server_roles(cluster.hosts_workers, cluster.hosts_ps)
+        nowhere, no_level = pinned_placements({}, jobs.row_count)
         complete, placed = place_packed_jobs(
-            free.copy(), cluster.hosts_workers, cluster.hosts_ps, arrays, log, nowhere,
-            NO_PLACEMENTS, NO_PLACEMENTS.first, False,
-        )  # fmt: skip
+            free.copy(), roles, arrays, log, nowhere, nowhere, no_level, False
+        )
         if not complete:
             return None
-        return PinnedPlan(level, choice.offer.completion, placed.server, placed.workers, placed.ps)
+        return PinnedPlan.of(arrays, row, level, choice.offer.completion, *placed[2:])
 
     # ---------------------------------------------------------------- usage
 
-    def usage(self, pinned: PinnedPlans, arrays: JobArrays, slot: int) -> Integers:
+    def usage(self, pinned: PinnedPlans, slot: int) -> Integers:
         """Return the usage of plans in a slot, shape (servers, resources)."""
         usage = np.zeros_like(self._cluster.capacity)
-        end, server, amount = self.entries(pinned, arrays)
-        np.add.at(usage, server[end >= slot], amount[end >= slot])
+        for plan in pinned.values():
+            if plan.end >= slot:
+                usage[plan.servers] += plan.amounts
         return usage
 
-    def tenant_usage(
-        self, pinned: PinnedPlans, promises: Integers, arrays: JobArrays, slot: int
-    ) -> Integers:
-        """Return the usage of promised plans in a slot by tenant, shaped as `Quotas.share`."""
-        if not self._quotas.given:
-            return np.zeros_like(self._quotas.share)
-        open_plans = {row: plan for row, plan in pinned.items() if plan.end >= slot}
-        return self._usage_by_tenant(_promised(open_plans, promises), arrays)
+    def tenant_usage(self, pinned: PinnedPlans, promises: Integers, slot: int) -> Integers:
+        """Return the usage of plans with a promise in a slot by tenant, as `Quotas.share`.
 
-    def entries(
-        self, pinned: PinnedPlans, arrays: JobArrays
-    ) -> tuple[Integers, Integers, Integers]:
-        """Return the usage of plans as entries: last slot, server, and amounts."""
-        if not pinned:
-            none = np.zeros(0, np.int64)
-            return none, none, np.zeros((0, len(self._cluster.resources)), np.int64)
-        plans = pinned.items()
-        return (
-            np.concatenate([np.full(len(plan.servers), plan.end) for _, plan in plans]),
-            np.concatenate([plan.servers for _, plan in plans]),
-            np.concatenate([_amounts(arrays, row, plan) for row, plan in plans]),
-        )
-
-    def _usage_by_tenant(self, pinned: PinnedPlans, arrays: JobArrays) -> Integers:
+        Only promises count against tenants' shares.
+        """
         usage = np.zeros_like(self._quotas.share)
         for row, plan in pinned.items() if len(usage) else ():
-            _add_usage(usage, arrays, row, plan, 1)
+            if promises[row] >= 0 and plan.end >= slot:
+                _add_usage(usage, plan, 1)
         return usage
 
 
@@ -336,8 +295,8 @@ def plan_until_end(
     """Return the plan of a job that keeps a placement from a slot on until it is done."""
     gain = max(int(jobs.arrays.gains[row, level]), 1)
     end = slot + slots_needed(int(jobs.arrays.remaining[row]), gain, gain) - 1
-    part = slice(placements.first[row], placements.first[row] + placements.size[row])
-    return PinnedPlan(level, end, *(column[part].copy() for column in placements[2:]))
+    processes = (part.copy() for part in row_entries(placements, row))
+    return PinnedPlan.of(jobs.arrays, row, level, end, *processes)
 
 
 # -------------------------------------------------------------------- the next slot
@@ -345,20 +304,12 @@ def plan_until_end(
 
 def pinned_placements(pinned: PinnedPlans, rows: int) -> tuple[Placements, Integers]:
     """Return the pinned placements of the next slot, and the pinned level of each row."""
-    if not pinned:
-        return NO_PLACEMENTS, NO_PLACEMENTS.first
-    level, first, size = np.full(rows, -1), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    entry = 0
+    level, zeros = np.full(rows, -1), np.zeros(rows, np.int64)
+    placements = NO_PLACEMENTS._replace(first=zeros, size=zeros.copy())
     for row, plan in pinned.items():
-        level[row], first[row], size[row] = plan.level, entry, len(plan.servers)
-        entry += len(plan.servers)
-    plans = pinned.values()
-    columns = (
-        np.concatenate([plan.servers for plan in plans]),
-        np.concatenate([plan.workers for plan in plans]),
-        np.concatenate([plan.ps for plan in plans]),
-    )
-    return Placements(first, size, *columns), level
+        level[row] = plan.level
+        placements = replace_entries(placements, row, plan.servers, plan.workers, plan.ps)
+    return placements, level
 
 
 def forbidden_levels(pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Flags:
@@ -405,10 +356,7 @@ def slots_needed(remaining: int, first: int, gain: int) -> int:
 def _plans_on_servers(
     jobs: OpenJobs, slot: int, row: int, last: int, *, lean: bool
 ) -> Iterator[PinnedPlan]:
-    """Yield plans on a job's current servers that complete it by the slot ``last``.
-
-    Plans with the most workers come first, or those with the fewest if ``lean``.
-    """
+    """Yield plans on a job's current servers that end by a slot; small ones first if ``lean``."""
     arrays = jobs.arrays
     servers, workers, ps = jobs.entries(row)
     if not len(servers):
@@ -431,7 +379,7 @@ def _plans_on_servers(
         end = slot + slots_needed(remaining, first, gain) - 1
         if end <= last:
             used = np.flatnonzero(kept + kept_ps)
-            yield PinnedPlan(level, end, servers[used].copy(), kept[used], kept_ps[used])
+            yield PinnedPlan.of(arrays, row, level, end, servers[used], kept[used], kept_ps[used])
 
 
 def _is_placed_as_planned(jobs: OpenJobs, row: int, plan: PinnedPlan) -> bool:
@@ -445,22 +393,10 @@ def _change_slots(bags: BagTable, slot: int, plan: PinnedPlan) -> list[int]:
     return [slot, *(change for change in bags.change_slots(slot) if change <= plan.end)]
 
 
-def _promised(pinned: PinnedPlans, promises: Integers) -> PinnedPlans:
-    """Return the plans of jobs with a promise: only they count against tenants' shares."""
-    return {row: plan for row, plan in pinned.items() if promises[row] >= 0}
-
-
-def _amounts(arrays: JobArrays, row: int, plan: PinnedPlan) -> Integers:
-    """Return the usage of a plan on each of its servers."""
-    amounts = plan.workers[:, None] * arrays.worker[row] + plan.ps[:, None] * arrays.ps[row]
-    return np.asarray(amounts, np.int64)
-
-
-def _add_usage(usage: Integers, arrays: JobArrays, row: int, plan: PinnedPlan, sign: int) -> None:
+def _add_usage(usage: Integers, plan: PinnedPlan, sign: int) -> None:
     """Add a plan to its tenant's usage, or subtract it."""
     if len(usage):
-        total = plan.workers.sum() * arrays.worker[row] + plan.ps.sum() * arrays.ps[row]
-        usage[arrays.tenant[row]] += sign * total
+        usage[plan.tenant] += sign * plan.amounts.sum(axis=0)
 
 
 def _end_in_time(

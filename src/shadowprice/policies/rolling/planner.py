@@ -12,27 +12,9 @@ from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
-from shadowprice.kernels.reactive.shares import completes_fresh
-from shadowprice.kernels.replanning.jobs import JobArrays, hull_range, mode_count
-from shadowprice.kernels.replanning.next_slot import exceeds_capacity, plan_waiting
-from shadowprice.kernels.replanning.plans import (
-    best_plan,
-    commit_plan,
-    fitting_levels,
-    min_final_level,
-    plan_in_order,
-    replay_plans,
-)
-from shadowprice.kernels.replanning.timeline import (
-    INFINITE_SLOT,
-    PS_ROLE,
-    WORKER_ROLE,
-    Timeline,
-    copy_capacity,
-    init_residual_timeline,
-    reset,
-    split_interval_at,
-)
+from shadowprice.kernels.replanning import next_slot, plans, timeline
+from shadowprice.kernels.replanning.plans import JobArrays
+from shadowprice.kernels.replanning.timeline import Timeline
 from shadowprice.policies.rolling.offers import Offer
 from shadowprice.policies.rolling.pinned_plans import PinnedPlanner, forbidden_levels
 from shadowprice.policies.rolling.quotas import Quotas
@@ -64,30 +46,26 @@ class Planner:
         self._cluster, self._quotas = cluster, quotas
         self.pinning = PinnedPlanner(cluster, quotas)
         self._shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
-        roles = cluster.hosts_workers * WORKER_ROLE + cluster.hosts_ps * PS_ROLE
-        self._roles = roles.astype(np.int64)
+        self._roles = timeline.server_roles(cluster.hosts_workers, cluster.hosts_ps)
         first = np.unique(cluster.kinds, return_index=True)[1]
         self._kind_free = np.ascontiguousarray(cluster.capacity[first])
         self._kind_role = self._roles[first]
         self._width = min(cluster.servers, max(_MAX_GROUPS, len(first)))
-        self._new_buffers()
+        self._spare = self.new_plan()
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)
-        del state["_spare"], state["_fitting"]  # written before they are read
+        del state["_spare"]  # written before it is read
         return state
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._new_buffers()
-
-    def _new_buffers(self) -> None:
         self._spare = self.new_plan()
-        self._fitting = np.zeros(self._spare.max_states + 1, np.int64)
 
     def new_plan(self) -> JointPlan:
         """Return an empty plan."""
-        return JointPlan(64, self._width, self._quotas.share, self._quotas.common)
+        share, common = self._quotas.share, self._quotas.common
+        return JointPlan(timeline.new_timeline(64, self._width, share, common, self._shared))
 
     def reserve(self, state: State, states: int = 0) -> None:
         """Allocate space for plans of all open jobs and ``states`` intervals; keep the content."""
@@ -98,11 +76,9 @@ class Planner:
         maximum = 2 * (int(jobs.arrays.levels.sum()) + rows)
         entries = min(3 * rows + servers * 64, maximum) + 64
         for plan in (state.plan, self._spare):
-            if plan.max_states < states:
+            if len(plan.line.state) < states:
                 plan.grow(1 << (states - 1).bit_length())
             plan.reserve(rows, entries)
-            if len(self._fitting) <= plan.max_states:
-                self._fitting = np.zeros(plan.max_states + 1, np.int64)
 
     # ---------------------------------------------------------------- joint plans
 
@@ -189,12 +165,6 @@ class Planner:
         """
         jobs, promises = state.jobs, state.jobs.promise.copy()
         promises[rows] = due
-        order = self._by_promise(state, promises, state.plan.pinned)
-        # Most attempts fail, and most of those in total capacity already.
-        count = state.servers.kind_count[:, None]
-        capacity = (self._kind_free.astype(np.float64) * count).sum(axis=0)
-        if exceeds_capacity(jobs.arrays, order, promises, slot, capacity):
-            return None
         arrays = jobs.arrays._replace(certain_gains=jobs.expected_gains(rows))
         plan = self._plan_jointly(state, slot, state.plan.pinned, promises, arrays)
         return None if plan.unplanned else plan
@@ -219,7 +189,7 @@ class Planner:
 
     def cordoned_usage(self, state: State, slot: int) -> Integers:
         """Return what running jobs use of servers without capacity for others, by server."""
-        usage = self.pinning.usage(state.unstoppable_plans, state.jobs.arrays, slot)
+        usage = self.pinning.usage(state.unstoppable_plans, slot)
         usage[state.servers.up] = 0
         return usage
 
@@ -232,10 +202,9 @@ class Planner:
         others = {other: kept for other, kept in pinned.items() if other != row}
         if 0 <= state.jobs.promise[row] < plan.end:
             return False
-        return (
-            self.pinning.fits_beside(state, slot, row, plan, others)
-            and self._carry_over(state, slot, pinned) is not None
-        )
+        free = state.servers.capacity() - self.pinning.usage(others, slot)
+        fits = self.pinning.fits_servers(state, slot, plan, free)
+        return fits and self._carry_over(state, slot, pinned) is not None
 
     def can_wait(self, state: State, slot: int, pinned: PinnedPlans) -> bool:
         """Return whether all promises can be kept if a planned start waits for the next slot."""
@@ -251,18 +220,20 @@ class Planner:
     def offer(self, state: State, row: int, price: Floats) -> Offer | None:
         """Return the plan with the largest payoff beside the joint plan; None if there is none.
 
-        ``price`` has the prices of a worker and of a parameter server in a slot.
+        A running job that can't be stopped has one plan. ``price`` has the prices of a worker and
+        of a parameter server in a slot.
         """
         plan = state.plan
+        if (pinned := state.unstoppable_plans.get(row)) is not None:
+            is_useful = pinned.end <= state.jobs.arrays.last_slot[row]
+            return self.planned_offer(state, plan, row, price) if is_useful else None
         offer = self._offer(plan, state.jobs.arrays, row, price)
         if offer is not None and state.jobs.keeps_level[row]:
             arrays, line = state.jobs.arrays, plan.line
             # The last slot may have a lower level than the interval that it ends.
             count = int(np.searchsorted(line.start[: line.used[0]], offer.completion))
-            last = min_final_level(
-                line, arrays, row, offer.ceiling, offer.completion, self._fitting
-            )
-            levels = np.minimum(self._fitting[:count], arrays.hull[row, offer.ceiling])
+            last = plans.min_final_level(line, arrays, row, offer.ceiling, offer.completion)
+            levels = np.minimum(line.fitting[:count], arrays.hull[row, offer.ceiling])
             if not _has_one_run(np.append(levels, last)):
                 return None
         return offer
@@ -273,19 +244,21 @@ class Planner:
         return self._offer(plan, state.jobs.arrays, row, price)
 
     def _offer(self, plan: JointPlan, arrays: JobArrays, row: int, price: Floats) -> Offer | None:
-        found = best_plan(plan.line, arrays, row, price, self._shared, self._fitting)
+        found = plans.best_plan(plan.line, arrays, row, price)
         return None if found[0] < 0 else Offer(*found)
 
     def commit_offer(self, state: State, row: int, offer: Offer) -> bool:
         """Add the last offer to the joint plan that it was made for; return whether it fits.
 
-        It reuses the fitting levels that the offer left: no other call may come between.
+        It reuses the fitting levels that the offer left: no other call may come between. The plan
+        of a job that can't be stopped is in force.
         """
+        if row in state.unstoppable_plans:
+            return True
         plan = state.plan
-        fits = commit_plan(
-            plan.line, state.jobs.arrays, row, offer.ceiling, offer.completion, self._fitting,
-            plan.steps, plan.log,
-        )  # fmt: skip
+        fits = plans.commit_plan(
+            plan.line, state.jobs.arrays, row, offer.ceiling, offer.completion, plan.steps, plan.log
+        )
         if fits:
             plan.order = np.append(plan.order, row)
         return bool(fits)
@@ -305,8 +278,7 @@ class Planner:
             run_slots, runs_at = np.diff(until, prepend=start)[level >= 0], level[level >= 0]
             worker_slots = run_slots @ arrays.worker_counts[row, runs_at]
             ps_slots = run_slots @ arrays.ps_counts[row, runs_at]
-        job = jobs.jobs[row]
-        assert job is not None
+        job = jobs.job(row)
         utility = utility_value(job.utility, max(end - job.arrival, 0))
         cost = float(np.array([worker_slots, ps_slots]) @ price)
         return Offer(end, 0, end, utility, cost)
@@ -314,19 +286,9 @@ class Planner:
     def earliest_completion(self, state: State, row: int) -> int | None:
         """Return the first completion slot beside the joint plan, whatever its utility."""
         arrays, line, end = state.jobs.arrays, state.plan.line, state.jobs.final_slot + 1
-        slots = []
-        for mode in range(mode_count(arrays, row)):
-            intervals = fitting_levels(line, arrays, row, mode, end, self._shared, self._fitting)
-            top = arrays.hull[row, hull_range(arrays, row, mode)[1] - 1]
-            certain = arrays.certain_gains[row]
-            first = arrays.gains[row] if arrays.starts_free[row] else certain
-            done = completes_fresh(
-                line.start, intervals, self._fitting, certain, first, top, arrays.remaining[row],
-                end,
-            )  # fmt: skip
-            if done >= 0:
-                slots.append(int(done))
-        return min(slots, default=None)
+        modes = range(plans.mode_count(arrays, row))
+        slots = [int(plans.earliest_completion(line, arrays, row, mode, end)) for mode in modes]
+        return min((slot for slot in slots if slot >= 0), default=None)
 
     def plan_waiting(self, state: State, rows: Integers, price: Floats, line: Timeline) -> Floats:
         """Add plans of waiting jobs to the joint plan, in the free capacity of a timeline.
@@ -339,10 +301,9 @@ class Planner:
             jobs, plan = state.jobs, state.plan
             restarts = jobs.restart_loss[rows] > 0.0
             expected = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.certain_gains
-            plan_waiting(
-                line, jobs.arrays, expected, restarts, rows, price, self._shared, self._fitting,
-                plan.steps, plan.log, result,
-            )  # fmt: skip
+            next_slot.plan_waiting(
+                line, jobs.arrays, expected, restarts, rows, price, plan.steps, plan.log, result
+            )
         return result
 
     def copy_capacity(
@@ -357,7 +318,7 @@ class Planner:
             plan = self._new_plan(state, slot, plan.pinned, scope=scope)
         counts = np.zeros(max(0, end - slot), np.int64)
         tenant = self._quotas.row_of(self._cluster, job)
-        copy_capacity(plan.line, job.worker.copy(), tenant, limit, end, counts)
+        timeline.copy_capacity(plan.line, job.worker.copy(), tenant, limit, end, counts)
         return counts
 
     def forbidden_levels(self, state: State, slot: int) -> Flags:
@@ -440,10 +401,9 @@ class Planner:
         plan = self._new_plan(state, slot, pinned, promises)
         arrays = state.jobs.arrays if arrays is None else arrays
         failed = np.zeros(len(order), np.int64)
-        count = plan_in_order(
-            plan.line, arrays, order, promises, self._shared, skip, self._fitting, plan.steps,
-            plan.log, failed,
-        )  # fmt: skip
+        count = plans.plan_in_order(
+            plan.line, arrays, order, promises, skip, plan.steps, plan.log, failed
+        )
         plan.unplanned = failed[:count].tolist()
         if not skip and not count:
             plan.unplanned = self.broken_runs(state, plan, order)[:1]
@@ -461,7 +421,7 @@ class Planner:
         if len(kept) < int(promised.sum()):
             return None
         plan = self._new_plan(state, slot, pinned, promises)
-        count = replay_plans(
+        count = plans.replay_plans(
             plan.line, state.jobs.arrays, kept, previous.steps, plan.steps, plan.log
         )
         plan.order = kept
@@ -490,37 +450,34 @@ class Planner:
             self._reset_around_named_servers(state, slot, plan, promises)
         else:
             count = state.servers.kind_count
-            reset(plan.line, slot, count, self._kind_role, self._kind_free)
-        split_interval_at(plan.line, slot + 1)
+            timeline.reset(plan.line, slot, count, self._kind_role, self._kind_free)
+        timeline.split_interval_at(plan.line, slot + 1)
         return plan
 
     def _reset_around_named_servers(
         self, state: State, slot: int, plan: JointPlan, promises: Integers
     ) -> None:
-        """Reset a plan to the capacity that bags and pinned jobs leave.
-
-        Their plans name their servers, so that capacity is known server by server.
-        """
-        bags, arrays, pinned = state.bags, state.jobs.arrays, plan.pinned
+        """Reset a plan to the capacity that bags and pinned jobs leave, server by server."""
+        bags, pinned = state.bags, plan.pinned
         bag_changes = bags.change_slots(slot)
         ends = {pinned_plan.end + 1 for pinned_plan in pinned.values()}
         starts = sorted({slot, *bag_changes, *(end for end in ends if end > slot)})
         self.reserve(state, 4 * len(state.jobs.rows) + 16 + 2 * len(starts))
         usage = np.array(
             [
-                bags.tenant_usage(start)
-                + self.pinning.tenant_usage(pinned, promises, arrays, start)
+                bags.tenant_usage(start) + self.pinning.tenant_usage(pinned, promises, start)
                 for start in starts
             ],
             np.int64,
         )
-        end, server, amount = self.pinning.entries(pinned, arrays)
         before = bags.usage(slot)
-        servers, changes, first = [server[:0]], [amount[:0]], [0, 0]
+        servers, changes = [np.zeros(0, np.int64)], [before[:0]]
+        first = [0, 0]
         for start in starts[1:]:
-            ended = end + 1 == start
-            servers.append(server[ended])
-            changes.append(amount[ended])
+            for pinned_plan in pinned.values():
+                if pinned_plan.end + 1 == start:
+                    servers.append(pinned_plan.servers)
+                    changes.append(pinned_plan.amounts)
             if start in bag_changes:
                 after = bags.usage(start)
                 differ = np.flatnonzero((after != before).any(axis=1))
@@ -528,9 +485,9 @@ class Planner:
                 changes.append(before[differ] - after[differ])
                 before = after
             first.append(sum(map(len, servers)))
-        planned_usage = bags.usage(slot) + self.pinning.usage(pinned, arrays, slot)
+        planned_usage = bags.usage(slot) + self.pinning.usage(pinned, slot)
         free = state.servers.capacity() - planned_usage
-        if not init_residual_timeline(
+        if not timeline.init_residual_timeline(
             plan.line, np.array(starts, np.int64), free, self._roles, state.servers.up,
             np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), usage,
         ):  # fmt: skip
@@ -541,14 +498,11 @@ class Planner:
     def _reset_narrow(
         self, state: State, plan: JointPlan, starts: list[int], usage: Integers
     ) -> None:
-        """Reset the timeline if there are more groups than it can hold.
-
-        The first groups in order of role and free capacity are dropped.
-        """
+        """Reset a timeline that can't hold all groups: drop the first by role and capacity."""
         line, width, up = plan.line, self._width, state.servers.up
         capacity = state.servers.capacity()
         for interval, start in enumerate(starts):
-            pinned_usage = self.pinning.usage(plan.pinned, state.jobs.arrays, start)
+            pinned_usage = self.pinning.usage(plan.pinned, start)
             free = np.maximum(capacity - state.bags.usage(start) - pinned_usage, 0)
             kinds = np.column_stack((self._roles, free))[up]
             groups, count = np.unique(kinds, axis=0, return_counts=True)
@@ -561,7 +515,7 @@ class Planner:
             line.tenant_usage[interval] = usage[interval]
             line.start[interval], line.state[interval] = start, interval
         line.used[:] = len(starts)
-        line.start[len(starts)] = INFINITE_SLOT
+        line.start[len(starts)] = timeline.INFINITE_SLOT
 
 
 def _has_one_run(levels: Integers) -> bool:

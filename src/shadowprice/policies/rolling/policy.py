@@ -16,34 +16,22 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Statu
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.utility import utility_value
-from shadowprice.kernels.replanning.next_slot import (
-    StepWeights,
-    allocate_spare,
-    latest_acceptable_slot,
-    latest_acceptable_slots,
-    utility_densities,
-)
-from shadowprice.kernels.replanning.placement import (
-    Placements,
-    place_packed_jobs,
-    place_paused_jobs,
-    scale_up_colocated,
-)
-from shadowprice.kernels.replanning.timeline import Timeline
+from shadowprice.kernels.replanning import next_slot, placement
+from shadowprice.kernels.replanning.next_slot import StepWeights
+from shadowprice.kernels.replanning.placement import Placements
+from shadowprice.kernels.replanning.timeline import Timeline, server_roles
 from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.rolling.bag_scheduler import BagScheduler
-from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.offers import (
     Offer,
     could_be_promised,
     refuse_below_price,
+    refuse_late,
     refuse_many_changes,
     refuse_no_capacity,
-    refuse_no_value,
-    refuse_past_end,
     refuse_too_late,
 )
-from shadowprice.policies.rolling.open_jobs import OpenJobs, replace_entries
+from shadowprice.policies.rolling.open_jobs import OpenJobs, replace_entries, row_entries
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.pinned_plans import (
     cannot_move,
@@ -53,61 +41,42 @@ from shadowprice.policies.rolling.pinned_plans import (
 )
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
-from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
-from shadowprice.policies.rolling.state import MAX_RUNS, State
+from shadowprice.policies.rolling.quotas import (
+    HORIZONS_OWED,
+    build_quotas,
+    check_shares,
+    tenant_rows,
+)
+from shadowprice.policies.rolling.state import MAX_RUNS, BagTable, State
 
+# Without events, jobs stay where they run for at most 1/20 of the time that any waiting job needs.
+# A waiting job that runs comes closer to a promise in each slot. With 1/50, `rolling` earns as
+# much, and plans twice as many slots.
 _MAX_HOLD_DIVISOR: Final = 20
-"""Without events, jobs stay where they run for at most 1/20 of the time that any waiting job needs.
-
-Then the slot is planned again, because a waiting job that runs comes closer to a promise in each
-slot. With 1/50, `rolling` earns as much, and plans twice as many slots.
-"""
-
+# Waiting jobs, the densest first, that are planned ahead; the others run in the remaining capacity.
 _MAX_PLANNED_AHEAD: Final = 256
-"""Maximum number of waiting jobs, the densest first, that are planned ahead in a slot.
-
-The others run in the remaining capacity.
-"""
-
 _SLACK: Final = 0.001  # share of its plan's utility that a promise may give up for a later slot
-
+# Waiting jobs that are planned jointly with promised ones. More are a rush, in which promised jobs
+# should keep their slack. Such a plan is also slow.
 _MAX_TOGETHER: Final = 16
-"""Maximum number of waiting jobs that are planned jointly with promised ones.
-
-More jobs are a rush, in which promised jobs should keep their slack. Such a plan is also slow.
-"""
-
+# Plans that never move for which all promised jobs are replanned, besides that of fewest workers.
 _MAX_PINNED_OFFERS: Final = 2
-"""Maximum number of plans that never move for which all promised jobs are replanned.
-
-The plan with the fewest workers is tried as well.
-"""
 
 _FELL_SHORT: Final = "less was done than was planned"
-
 _SERVERS_LOST: Final = "servers were lost"
-
 _NO_PLAN: Final = "its plan can't be kept any more"
-
 _REVISED: Final = "it was revised, and its utility would be 0 by its promise"
-
 _READMITTED: Final = "it was revised"
-
 _REPLANNING: Final = (
     "promises of other jobs can't be kept at present, so the free capacity is unknown; revise the "
     "job again in the next slot"
 )
-
 _PAST_END: Final = "the timespan ends before the slot that it was promised for"
-
 _ENDED: Final = "the timespan ended"
 
+# Maximum share of a slot that a start or a move costs when steps are ranked. A job whose start
+# takes all of a slot makes progress in the next one, which is better than an idle server.
 _MAX_MOVE_LOSS: Final = 0.999
-"""Maximum share of a slot that a start or a move costs when steps are ranked.
-
-A job whose start takes all of a slot makes progress in the next slot. That is better than an idle
-server, so the step must keep a positive value.
-"""
 
 
 class _Ranking(NamedTuple):
@@ -203,10 +172,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._state.jobs.resume(state, before._state.jobs, view.slot, running_slot)
 
     def _remove_job(self, name: str) -> None:
-        if name in self._state.bags.jobs:
-            self._state.bags.remove(name)
-        else:
-            self._remove_training_job(name)
+        """Remove a job, if the policy knows it."""
+        state = self._state
+        if name in state.bags.jobs:
+            state.bags.remove(name)
+        elif name in state.jobs.rows:
+            state.unpin(state.jobs.remove(name))
 
     def _finish(self, view: View, name: str) -> None:
         del view
@@ -218,11 +189,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _cancel(self, name: str) -> None:
         self._state.demand.take_back(name)
         self._remove_job(name)
-
-    def _remove_training_job(self, name: str) -> None:
-        """Remove a training job, if the policy knows it."""
-        if name in self._state.jobs.rows:
-            self._state.unpin(self._state.jobs.remove(name))
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         for name in names:
@@ -286,7 +252,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """Return the utility density of each job; ``rows`` are those of its training jobs."""
         state, arrays = self._state, self._state.jobs.arrays
         weight = state.demand.weights(slot, arrays)
-        values, _ = utility_densities(arrays, np.array(rows, np.int64), slot, weight)
+        values, _ = next_slot.utility_densities(arrays, np.array(rows, np.int64), slot, weight)
         by_name = {state.jobs.name(row): value for row, value in zip(rows, values, strict=True)}
         for job in jobs:
             if job.bag is not None:
@@ -294,16 +260,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return by_name
 
     def _answer(self, slot: int, job: Job, row: int) -> tuple[Decision, bool]:
-        """Return a promise if the job is worth its price; otherwise queue or refuse it.
-
-        Also return whether prices are learnt from the job.
-        """
+        """Return the decision on a new job, and whether prices are learnt from it."""
         state, jobs = self._state, self._state.jobs
         done = slot if job.predicted else slot + job.min_slots_colocated - 1
         if jobs.arrays.last_slot[row] < done:
-            self._remove_training_job(job.name)
-            refuse = refuse_past_end if jobs.ends_first(job, done) else refuse_no_value
-            return Reject(job.name, refuse(job, done)), False
+            self._remove_job(job.name)
+            refusal = refuse_late(job, done, ends_first=jobs.ends_first(job, done))
+            return Reject(job.name, refusal), False
         answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
             return answer, True
@@ -319,7 +282,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if self._parameters.standby and not is_infeasible:
             decision = Queue(job.name, f"waits without a promise: {answer.message}")
             return decision, could_be_promised(answer)
-        self._remove_training_job(job.name)
+        self._remove_job(job.name)
         return Reject(job.name, answer), False
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
@@ -332,11 +295,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
-        offer = self._offer(row, price)
-        if offer is not None and offer.utility > offer.cost:
-            is_justified = state.demand.justifies_offer(slot, jobs, row, offer)
-            if is_justified and self._commit_offer(row, offer):
-                return self._promise(slot, row, offer)
+        offer = planner.offer(state, row, price)
+        refusal = None if offer is None else state.demand.refusal(slot, jobs, row, offer)
+        if offer is not None and refusal is None and planner.commit_offer(state, row, offer):
+            return self._promise(slot, row, offer)
         best_offer = planner.offer_alone(state, slot, row, price)
         # A plan of levels counts a restart in every slot; a pinned plan counts at most one.
         restarts_are_too_costly = best_offer is None and jobs.restart_loss[row] > 0.0
@@ -346,17 +308,14 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 return pinned
             best_offer = planner.pinning.offer_alone(state, slot, row, price)
         if best_offer is None:
-            job = jobs.jobs[row]
-            assert job is not None
+            job = jobs.job(row)
             share = self._quotas.scarcest(self._cluster, job)
             unavailable = [self._cluster.names[row] for row in np.flatnonzero(~state.servers.up)]
             return refuse_too_late(
                 job.name, slot, share=share, ends=jobs.until is not None, unavailable=unavailable
             )
-        if best_offer.utility <= best_offer.cost:
-            return refuse_below_price(best_offer)
-        if not state.demand.justifies_offer(slot, jobs, row, best_offer):
-            return state.demand.refusal(slot, jobs, row, best_offer)
+        if best_refusal := state.demand.refusal(slot, jobs, row, best_offer):
+            return best_refusal
         blocking_row: int | None = None
         can_replan = row not in state.unstoppable_plans and not restarts_are_too_costly
         if self._parameters.revision and can_replan:
@@ -368,31 +327,21 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 if planned.utility <= planned.cost:
                     return refuse_below_price(planned)
                 planner.commit(state, plan)
-                return self._promise_by(row, promise, planned)
+                return self._promise(slot, row, planned, promise)
             blocking_row = plan.unplanned[0]
         if offer is not None:
-            return self._refuse_offer(slot, row, offer)
+            return refusal or refuse_many_changes(offer, MAX_RUNS)
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
             blocking_job = jobs.name(blocking_row)
         earliest = None if restarts_are_too_costly else planner.earliest_completion(state, row)
         return refuse_no_capacity(best_offer, blocking_job, earliest)
 
-    def _refuse_offer(self, slot: int, row: int, offer: Offer) -> Refusal:
-        """Return the refusal of a job whose plan beside all promises can't be put in force."""
-        demand, jobs = self._state.demand, self._state.jobs
-        if offer.utility <= offer.cost:
-            return refuse_below_price(offer)
-        if not demand.justifies_offer(slot, jobs, row, offer):
-            return demand.refusal(slot, jobs, row, offer)
-        return refuse_many_changes(offer, MAX_RUNS)
-
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
 
         Such plans leave less choice to other jobs, so they are for jobs that no other plan
-        completes in time: those count a restart in every slot. None if moves cost the job nothing,
-        or no plan is worth its price beside all promises.
+        completes in time. None if none is worth its price, or if moves cost the job nothing.
         """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         if not jobs.restart_loss[row] or row in state.plan.pinned or not self._parameters.revision:
@@ -400,7 +349,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         offers = [
             each
             for each in planner.pinning.offers(state, slot, row, price)
-            if state.demand.justifies_offer(slot, jobs, row, each[0])
+            if state.demand.refusal(slot, jobs, row, each[0]) is None
         ]
         tried, rest = offers[:_MAX_PINNED_OFFERS], offers[_MAX_PINNED_OFFERS:]
         if rest:  # the fewest workers fit beside most jobs
@@ -429,31 +378,11 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                     return True
         return False
 
-    def _offer(self, row: int, price: Floats) -> Offer | None:
-        """Return `Planner.offer`; for a running job that can't be stopped, its only plan.
-
-        None if there is no plan that completes while the job has a utility.
-        """
-        state, arrays = self._state, self._state.jobs.arrays
-        plan = state.unstoppable_plans.get(row)
-        if plan is None:
-            return self._planner.offer(state, row, price)
-        if plan.end > arrays.last_slot[row]:
-            return None
-        return self._planner.planned_offer(state, state.plan, row, price)
-
-    def _commit_offer(self, row: int, offer: Offer) -> bool:
-        """Put the last offer in force; the plan of a job that can't be stopped is in force."""
-        state = self._state
-        return row in state.unstoppable_plans or self._planner.commit_offer(state, row, offer)
-
-    def _promise(self, slot: int, row: int, offer: Offer) -> Promise:
-        """Record and return the promise of a plan."""
-        return self._promise_by(row, self._promise_slot(slot, row, offer), offer)
-
-    def _promise_by(self, row: int, completion: int, offer: Offer) -> Promise:
-        """Record and return the promise of a plan, by a given slot."""
+    def _promise(self, slot: int, row: int, offer: Offer, completion: int | None = None) -> Promise:
+        """Record and return the promise of a plan, by default by the slot of `_promise_slot`."""
         jobs = self._state.jobs
+        if completion is None:
+            completion = self._promise_slot(slot, row, offer)
         jobs.promise[row] = completion
         payoff = offer.utility - offer.cost
         return Promise(
@@ -464,7 +393,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """Return the last slot whose utility is within `_SLACK` of the plan's."""
         arrays = self._state.jobs.arrays
         horizon = self._cluster.horizon
-        return int(latest_acceptable_slot(arrays, row, slot, offer.completion, horizon, _SLACK))
+        return int(
+            next_slot.latest_acceptable_slot(arrays, row, slot, offer.completion, horizon, _SLACK)
+        )
 
     # ---------------------------------------------------------------- revisions
 
@@ -484,10 +415,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         promise = int(jobs.promise[row])
         if self._keeps_promises(slot):
             offer = self._price_promise(slot, job, row, promise)
-            if offer.utility <= offer.cost:
-                raise RevisionRefusedError(refuse_below_price(offer))
-            if not state.demand.justifies_offer(slot, jobs, row, offer):
-                raise RevisionRefusedError(state.demand.refusal(slot, jobs, row, offer))
+            if refusal := state.demand.refusal(slot, jobs, row, offer):
+                raise RevisionRefusedError(refusal)
             planned = offer
             if state.promised()[row]:  # else its last work is expected in the slot under way
                 price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
@@ -616,7 +545,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         arrays = self._state.jobs.arrays
         weight = self._state.demand.weights(slot, arrays)
         density, utility = np.zeros((2, len(weight)))
-        density[rows], utility[rows] = utility_densities(arrays, rows, slot, weight)
+        density[rows], utility[rows] = next_slot.utility_densities(arrays, rows, slot, weight)
         return _Ranking(weight, density, utility)
 
     def _next_planned_slot(self, slot: int) -> int:
@@ -688,8 +617,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         jobs, last_slot = self._state.jobs, self._state.jobs.arrays.last_slot
         invalid = []
         for row in np.flatnonzero(self._state.promised() & (jobs.promise > last_slot)).tolist():
-            job = jobs.jobs[row]
-            assert job is not None
+            job = jobs.job(row)
             if jobs.promise[row] > jobs.final_slot:
                 invalid.append(row)
                 continue
@@ -707,8 +635,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         that was tried.
         """
         state, name = self._state, self._state.jobs.name(row)
-        offer = self._offer(row, np.zeros(2))
-        if offer is None or not self._commit_offer(row, offer):
+        offer = self._planner.offer(state, row, np.zeros(2))
+        if offer is None or not self._planner.commit_offer(state, row, offer):
             state.jobs.promise[row] = -1
             return Promise(name, None, message=f"{reason}: it waits")
         end = offer.tried_end if slot is None else self._promise_slot(slot, row, offer)
@@ -724,10 +652,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             yield Promise(jobs.name(row), None, message=f"{_ENDED}: it waits")
 
     def _drop_late_jobs(self, view: View) -> Iterator[Decision]:
-        """Abandon waiting jobs that can't complete any more while they have a utility.
-
-        A job that is late only because the timespan ends waits if the end can move.
-        """
+        """Abandon waiting jobs that can't complete any more while they have a utility."""
         slot, jobs, arrays = view.slot, self._state.jobs, self._state.jobs.arrays
         rows = jobs.in_order()
         rows = rows[jobs.promise[rows] < 0]
@@ -741,11 +666,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 continue
             if view.is_pinned(name):
                 continue  # the engine abandons it if it seems to never end
-            refuse = refuse_past_end if ends_first else refuse_no_value
-            self._remove_training_job(name)
+            self._remove_job(name)
             has_run = state.status is Status.ADMITTED or state.started is not None
             drop = Drop if has_run else Reject
-            yield drop(name, refuse(state.job, completion))
+            yield drop(name, refuse_late(state.job, completion, ends_first=ends_first))
 
     # ---------------------------------------------------------------- waiting jobs
 
@@ -803,10 +727,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         rows = np.array(unpromised, np.int64)
         prices = state.demand.costs(slot, jobs.arrays, rows)
         for row, price in zip(rows.tolist(), prices, strict=True):
-            offer = self._offer(row, price)
-            if offer is None or offer.utility <= offer.cost:
-                continue
-            if state.demand.justifies_offer(slot, jobs, row, offer):
+            offer = self._planner.offer(state, row, price)
+            if offer is not None and state.demand.refusal(slot, jobs, row, offer) is None:
                 yield self._promise(slot, row, offer)
 
     def _plan_together(self, slot: int, waiting: Integers, result: Floats) -> None:
@@ -821,10 +743,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if misfits is not None and misfits <= jobs.rows.keys():
             return
         state.misfits = None
-        utility_alone = np.zeros(len(waiting))
-        due = np.zeros(len(waiting), np.int64)
-        horizon = self._cluster.horizon
-        latest_acceptable_slots(jobs.arrays, waiting, slot, horizon, _SLACK, due, utility_alone)
+        due, utility_alone = next_slot.latest_acceptable_slots(
+            jobs.arrays, waiting, slot, self._cluster.horizon, _SLACK
+        )
         chosen = (jobs.promise[waiting] < 0) & (utility_alone > 0.0)
         planned = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
         earns_more = utility_alone[chosen].sum() * (1.0 - _SLACK) > planned[chosen].sum()
@@ -848,7 +769,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """
         state, jobs = self._state, self._state.jobs
         unconfined = self._quotas.share[:0]
-        is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
+        limit = HORIZONS_OWED * self._cluster.horizon
+        is_owed = (state.owed > limit)[jobs.arrays.tenant]
         plan = self._planner.carry_over_promised(state, slot)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
             self._allocate_spare(slot, rows[is_owed[rows]], ranking, state.plan.line)
@@ -887,8 +809,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """Allocate the spare capacity of the next slot, if `spare` is set."""
         if self._parameters.spare:
             arrays, log = self._state.jobs.arrays, self._state.plan.log
-            weights = self._step_weights(slot, ranking)
-            allocate_spare(line, arrays, rows, ranking.utility[rows], weights, log)
+            next_slot.allocate_spare(line, arrays, rows, self._step_weights(slot, ranking), log)
 
     def _step_weights(self, slot: int, ranking: _Ranking) -> StepWeights:
         """Return the weights of steps up in the next slot."""
@@ -896,13 +817,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         # Share of the slot that each row loses if its placement changes.
         loss = np.minimum(jobs.restart_loss, _MAX_MOVE_LOSS) * jobs.started
         forbidden = self._planner.forbidden_levels(self._state, slot)
-        return StepWeights(ranking.weight, loss, jobs.level, forbidden)
+        return StepWeights(ranking.utility, ranking.weight, loss, jobs.level, forbidden)
 
     def _place(self, slot: int, rows: Integers, ranking: _Ranking) -> Iterator[Decision]:
         """Place the packed levels on servers with few moves, and yield the changes."""
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         log = state.plan.log
-        hosts = jobs.hosts_workers, jobs.hosts_ps
+        roles = server_roles(jobs.hosts_workers, jobs.hosts_ps)
         pinned, pinned_level = pinned_placements(state.plan.pinned, jobs.row_count)
         # Jobs keep their servers first. If not all fit then, they are packed as they were planned.
         # That may be incomplete too, if the timeline ran out of groups. Then it is valid without
@@ -913,8 +834,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 free -= state.bags.usage(slot)
             if not state.servers.all_up:
                 free += self._planner.cordoned_usage(state, slot)
-            complete, following = place_packed_jobs(
-                free, *hosts, arrays, log, jobs.placements, pinned, pinned_level, keep_servers
+            complete, following = placement.place_packed_jobs(
+                free, roles, arrays, log, jobs.placements, pinned, pinned_level, keep_servers
             )
             if complete:
                 break
@@ -923,17 +844,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if self._parameters.spare:
             colocated = rows[log.level[rows] >= arrays.spread_levels[rows]]
             if len(colocated):
-                utility = ranking.utility[colocated]
                 weights = self._step_weights(slot, ranking)
-                scale_up_colocated(free, arrays, colocated, utility, weights, following, log)
+                placement.scale_up_colocated(free, arrays, colocated, weights, following, log)
             paused = rows[log.level[rows] < 0]
             if held_back:
                 paused = paused[~np.isin(paused, held_back)]
             if len(paused):
-                utility = ranking.utility[paused]
                 weights = self._step_weights(slot, ranking)
-                following = place_paused_jobs(
-                    free, *hosts, arrays, paused, utility, weights, following, log
+                following = placement.place_paused_jobs(
+                    free, roles, arrays, paused, weights, following, log
                 )
                 self._hold_back_starts(slot, paused, free, following)
         unmoved = np.zeros(len(rows), np.bool_)
@@ -941,7 +860,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             for row in rows[jobs.moves(rows, following)].tolist():
                 # A pinned job may only move for a slot if it still completes by its plan's end.
                 if cannot_move(state.plan.pinned, jobs, slot, row, int(log.level[row])):
-                    following = replace_entries(following, row, pinned)
+                    following = replace_entries(following, row, *row_entries(pinned, row))
                     log.level[row] = pinned_level[row]
             unmoved = np.isin(rows, list(state.plan.pinned)) & ~jobs.moves(rows, following)
         jobs.record_levels(rows, log.level[rows], unmoved)
@@ -955,7 +874,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         ``following`` and ``free`` are updated. Returns the rows. A job that a plan starts in this
         slot starts anyway if it can't wait, because its promise depends on it.
         """
-        state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
+        state, jobs = self._state, self._state.jobs
         log, steps = state.plan.log, state.plan.steps
         if not jobs.unstoppable.any():
             return []
@@ -976,8 +895,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 continue
             held_back.append(row)
             log.level[row], following.size[row] = -1, 0
-            free[plan.servers] += np.outer(plan.workers, arrays.worker[row])
-            free[plan.servers] += np.outer(plan.ps, arrays.ps[row])
+            free[plan.servers] += plan.amounts
         return held_back
 
 

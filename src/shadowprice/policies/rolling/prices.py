@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import math
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, Self, overload
+from typing import Final, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Flags, Floats, Integers
@@ -16,10 +15,11 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job, name_key
 from shadowprice.core.refusal import Refusal
 from shadowprice.kernels.replanning.duals import shadow_prices
-from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
+from shadowprice.kernels.replanning.plans import JobArrays
 from shadowprice.policies.rolling.offers import (
     Offer,
+    refuse_below_price,
     refuse_little_evidence,
     refuse_little_utility,
 )
@@ -31,47 +31,25 @@ _MAX_ARRIVALS: Final = 2000  # prices are learnt from the latest ones
 _INITIAL_ARRIVALS: Final = 64
 _HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed before the first arrival
 
-_MIN_WEIGHT: Final = 1e-12
-"""Arrivals that count less change no price, and make up most of a long trace."""
-
-_MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0
-"""Memories after which an arrival counts less than that."""
-
+_MIN_WEIGHT: Final = 1e-12  # arrivals that count less change no price: most of a long trace
+_MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0  # memories after which an arrival counts less
+# Horizons after which an arrival counts 1/e. From 1 to 6 horizons, `rolling` earns as much.
 _MEMORY_HORIZONS: Final = 2.0
-"""Horizons after which an arrival counts 1/e. From 1 to 6 horizons, `rolling` earns as much."""
-
+# Share of the cluster for which promises are priced: the price is the lowest utility density among
+# the densest jobs that fill it; 1 would be the clearing price. Better jobs that arrive later need
+# the rest, so most jobs are promised once little of their work is left.
 _SCARCITY: Final = 0.1
-"""Share of the cluster for which promises are priced.
-
-The price is the lowest utility density among the densest jobs that fill it; 1 would be the clearing
-price. Better jobs that arrive later need the rest, so most jobs are promised once little of their
-work is left.
-"""
-
 _SWEEPS: Final = 4
-
-_SLOTS_SOLVED_TOGETHER: Final = 64
-"""Maximum number of slots whose weights of arrivals are computed at once, which limits memory."""
-
+_SLOTS_SOLVED_TOGETHER: Final = 64  # limits the memory of the weights of arrivals
+# Weight of the dominant share relative to a price of 1, so that free resources rank too.
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
-"""Weight of the dominant share relative to a price of 1, so that free resources rank too."""
-
+# Minimum cost of a job, as a share of its cost if only dominant shares were scarce. A resource that
+# isn't scarce has no price. Yet a job that is promised all of it keeps out all others that need a
+# little of it. Workers and parameter servers pay it each.
 _DOMINANT_PRICE_SHARE: Final = 0.15
-"""Minimum cost of a job, as a share of its cost if only dominant shares were scarce.
-
-A resource that isn't scarce has no price. Yet a job that is promised all of it keeps out all others
-that need a little of it. Workers and parameter servers pay it each.
-"""
-
-_ALONE_FACTOR: Final = 6.0
-"""Factor on the limit of a promise's size while no other job is open that it could keep out."""
-
+_ALONE_FACTOR: Final = 6.0  # on the limit of a promise that could keep no other open job out
+# Minimum use when a density is computed: far below any share, so that no density is infinite.
 _MIN_USE: Final = 1e-200
-"""Minimum use of a job when its density is computed.
-
-It is far below any share of a resource, and a job that uses none has a finite density.
-"""
-
 _MIN_PROMISED_SHARE: Final = 0.3  # minimum utility of a promise, as a share of the job's maximum
 
 
@@ -201,11 +179,14 @@ class PriceLearner:
         self._before = before
         self._first: int | None = None
         self._count = 0
-        self._slot = np.zeros(_INITIAL_ARRIVALS)
-        self._value = np.zeros(_INITIAL_ARRIVALS)
-        self._use = np.zeros((_INITIAL_ARRIVALS, pools.columns))
-        self._largest_share = np.zeros(_INITIAL_ARRIVALS)
-        self._key = np.zeros(_INITIAL_ARRIVALS, np.int64)
+        fields = [
+            ("slot", np.float64),
+            ("value", np.float64),  # utility
+            ("use", np.float64, (pools.columns,)),
+            ("largest_share", np.float64),  # of a priced resource that the job takes in a slot
+            ("key", np.int64),  # of the name
+        ]
+        self._arrivals = np.zeros(_INITIAL_ARRIVALS, fields)
         self._has_overwritten = False
         # Slot, number of arrivals, shadow prices, and price of the dominant share.
         self._cached: tuple[int, int, Floats, float] | None = None
@@ -264,12 +245,12 @@ class PriceLearner:
         order, match = self._find(name)
         if match is None:
             return
-        row = order[match]
-        limit = self._largest_share[row] * max(slots, 1)
-        stated = self._use[row].max()
+        arrival = self._arrivals[order[match]]
+        limit = arrival["largest_share"] * max(slots, 1)
+        stated = arrival["use"].max()
         if limit < stated:
-            self._use[row] *= limit / stated
-            self._value[row] *= limit / stated
+            arrival["use"] *= limit / stated
+            arrival["value"] *= limit / stated
             self._cached = None
 
     def _find(self, name: str) -> tuple[Integers, int | None]:
@@ -277,7 +258,7 @@ class PriceLearner:
         count = min(self._count, _MAX_ARRIVALS)
         oldest = self._count % _MAX_ARRIVALS if self._count >= _MAX_ARRIVALS else 0
         order = np.roll(np.arange(count), -oldest)
-        matches = np.flatnonzero(self._key[order] == name_key(name))
+        matches = np.flatnonzero(self._arrivals["key"][order] == name_key(name))
         return order, int(matches[-1]) if len(matches) else None
 
     def take_back(self, name: str) -> None:
@@ -287,29 +268,18 @@ class PriceLearner:
             return
         order = np.delete(order, match)
         self._count = remaining = len(order)
-        for column in self._columns:
-            column[:remaining] = column[order]
+        self._arrivals[:remaining] = self._arrivals[order]
         if not self._has_overwritten:
-            self._first = int(self._slot[0]) if remaining else None
+            self._first = int(self._arrivals["slot"][0]) if remaining else None
         self._cached = None
-
-    @property
-    def _columns(self) -> tuple[NDArray[Any], ...]:
-        return self._slot, self._value, self._use, self._largest_share, self._key
 
     def _append(self, name: str, slot: int, value: float, use: Floats, largest: float) -> None:
         index = self._count % _MAX_ARRIVALS
         self._has_overwritten |= self._count >= _MAX_ARRIVALS
-        if index == len(self._slot):
-            self._slot, self._value, self._use, self._largest_share, self._key = (
-                np.concatenate((column, np.zeros_like(column)))[:_MAX_ARRIVALS]
-                for column in self._columns
-            )
-        self._slot[index] = slot
-        self._value[index] = value
-        self._use[index] = use
-        self._largest_share[index] = largest
-        self._key[index] = name_key(name)
+        if index == len(self._arrivals):
+            longer = np.concatenate((self._arrivals, np.zeros_like(self._arrivals)))
+            self._arrivals = longer[:_MAX_ARRIVALS]
+        self._arrivals[index] = (slot, value, use, largest, name_key(name))
         self._count += 1
 
     def prices(self, slot: int) -> Floats:
@@ -319,14 +289,11 @@ class PriceLearner:
         """
         return self._cache(slot)[0]
 
-    def posted(self, slot: int) -> Floats:
-        """Return the result of `prices` without caching it, so that no later decision changes."""
-        if self._cached is not None and self._is_cached(slot):
-            return self._cached[2]
-        return self._solve(slot)
-
     def posted_in(self, slots: range) -> Floats:
-        """Return the results of `posted` for slots, shape (slots, columns)."""
+        """Return `prices` of slots without caching them, so that no later decision changes.
+
+        The shape is (slots, columns).
+        """
         prices = np.zeros((len(slots), self._pools.columns))
         for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
             part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
@@ -354,11 +321,11 @@ class PriceLearner:
 
     def _cache(self, slot: int) -> tuple[Floats, float]:
         """Return shadow prices and the price of the dominant share, computed again if necessary."""
-        if self._cached is None or not self._is_cached(slot):
-            sample, observed = self._sample(slot), self.observed_slots(slot)
-            prices = self._solve_sample(sample, observed)
-            self._cached = (slot, self._count, prices, self._solve_dominant(sample, observed))
-        return self._cached[2:]
+        cached = self._cached
+        if cached is None or not self._is_cached(slot):
+            prices = self._solve_in(range(slot, slot + 1))[0]
+            self._cached = cached = (slot, self._count, prices, self._solve_dominant(slot))
+        return cached[2:]
 
     def _is_cached(self, slot: int) -> bool:
         """Return whether the cache is of this slot and the sample grew by at most a twentieth."""
@@ -367,48 +334,28 @@ class PriceLearner:
         cached_slot, count = self._cached[:2]
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
-    @overload
-    def observed_slots(self, slot: int) -> float: ...
-
-    @overload
-    def observed_slots(self, slot: Floats) -> Floats: ...
-
-    def observed_slots(self, slot: int | Floats) -> float | Floats:
+    def observed_slots(self, slot: int | Floats) -> Floats:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._has_overwritten and self._count:
-            since = float(self._slot[: min(self._count, _MAX_ARRIVALS)].min())
-        observed: float | Floats = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
-        return observed
-
-    def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
-        """Return the utility, usage and weight of the arrivals that are remembered."""
-        first, weight = self._weights(slot, slot)
-        remembered = weight > _MIN_WEIGHT
-        value, use = self._arrivals(first, remembered)
-        return value, use, weight[remembered]
+            since = float(self._arrivals["slot"][: min(self._count, _MAX_ARRIVALS)].min())
+        return np.asarray(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
     def _weights(self, earliest: int, slots: int | Floats) -> tuple[int, Floats]:
-        """Return the weights of arrivals in slots, and the first arrival that has one.
-
-        ``earliest`` is the first of these slots.
-        """
-        count = min(self._count, _MAX_ARRIVALS)
+        """Return the first arrival with a weight from slot ``earliest`` on, and the weights."""
+        arrival = self._arrivals["slot"][: min(self._count, _MAX_ARRIVALS)]
         first = 0
         if not self._has_overwritten:  # arrivals are in order, and most were long ago
-            first = int(np.searchsorted(self._slot[:count], earliest - _MAX_AGE * self._memory))
-        return first, np.exp(-(slots - self._slot[first:count]) / self._memory)
+            first = int(np.searchsorted(arrival, earliest - _MAX_AGE * self._memory))
+        return first, np.exp(-(slots - arrival[first:]) / self._memory)
 
-    def _arrivals(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
+    def _remembered(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
         """Return the utility and usage of remembered arrivals, as marked from the first one on."""
-        arrivals = slice(first, first + len(remembered))
-        return self._value[arrivals][remembered], self._use[arrivals][remembered]
-
-    def _solve(self, slot: int) -> Floats:
-        return self._solve_sample(self._sample(slot), self.observed_slots(slot))
+        arrivals = self._arrivals[first : first + len(remembered)]
+        return arrivals["value"][remembered], arrivals["use"][remembered]
 
     def _solve_in(self, slots: range) -> Floats:
-        """Return the results of `_solve` for slots, shape (slots, columns)."""
+        """Return the shadow prices of slots, shape (slots, columns)."""
         every = np.arange(slots.start, slots.stop, dtype=np.float64)
         first, weights = self._weights(slots.start, every[:, None])
         budgets = (_SCARCITY * self.observed_slots(every))[:, None] * self._part
@@ -417,7 +364,7 @@ class PriceLearner:
         # Arrivals are only forgotten, so slots that remember as many remember the same ones.
         changes = np.flatnonzero(np.diff(remembered.sum(axis=1))) + 1
         for start, end in pairwise((0, *changes.tolist(), len(slots))):
-            value, use = self._arrivals(first, remembered[start])
+            value, use = self._remembered(first, remembered[start])
             if not len(value):
                 break
             # Rows of this array are contiguous; those of an array indexed by a mask aren't.
@@ -425,22 +372,17 @@ class PriceLearner:
             prices[start:end] = shadow_prices(value, use, weight, budgets[start:end], _SWEEPS)
         return prices
 
-    def _solve_sample(self, sample: tuple[Floats, Floats, Floats], observed: float) -> Floats:
-        value, use, weight = sample
-        if not len(value):
-            return np.zeros(self._pools.columns)
-        budget = _SCARCITY * observed * self._part
-        prices: Floats = shadow_prices(value, use, weight[None], budget[None], _SWEEPS)[0]
-        return prices
-
-    def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: float) -> float:
+    def _solve_dominant(self, slot: int) -> float:
         """Return the price of the dominant share if nothing else were scarce."""
-        value, use, weight = sample
+        first, weight = self._weights(slot, slot)
+        remembered = weight > _MIN_WEIGHT
+        value, use = self._remembered(first, remembered)
         if not len(value):
             return 0.0
-        budget = np.array([[_SCARCITY * observed]])
+        budget = np.array([[_SCARCITY * self.observed_slots(slot)]])
         dominant_use = _row_maxima(use / self._relative_to)[:, None]
-        return float(shadow_prices(value, dominant_use, weight[None], budget, 1)[0, 0])
+        weights = weight[None, remembered]
+        return float(shadow_prices(value, dominant_use, weights, budget, 1)[0, 0])
 
 
 class DemandPrices:
@@ -510,19 +452,19 @@ class DemandPrices:
         if self._quotas.given:
             self.learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
 
+    @property
+    def _all_learners(self) -> list[PriceLearner]:
+        return [self._overall, *self.learners] if self._quotas.given else self.learners
+
     def limit_use(self, name: str, slots: int) -> None:
         """Reduce the demand of a job that finished after it ran in so many slots."""
-        self._overall.limit_use(name, slots)
-        if self._quotas.given:
-            for learner in self.learners:
-                learner.limit_use(name, slots)
+        for learner in self._all_learners:
+            learner.limit_use(name, slots)
 
     def take_back(self, name: str) -> None:
         """Remove the arrival of a job that was cancelled or failed."""
-        self._overall.take_back(name)
-        if self._quotas.given:
-            for learner in self.learners:
-                learner.take_back(name)
+        for learner in self._all_learners:
+            learner.take_back(name)
 
     def price(self, slot: int) -> Floats:
         """Return the shadow prices of all demand, by pool and resource, shape (columns,)."""
@@ -532,9 +474,8 @@ class DemandPrices:
 
     def posted(self, slot: int) -> Floats:
         """Return the result of `price` and change nothing; for readers between two decisions."""
-        if self._parameters.prices == "given":
-            return self.price(slot)
-        return self._overall.posted(slot)
+        prices: Floats = self.posted_in(range(slot, slot + 1))[0]
+        return prices
 
     def posted_in(self, slots: range) -> Floats:
         """Return the results of `posted` for slots, shape (slots, columns)."""
@@ -627,14 +568,17 @@ class DemandPrices:
         count = np.bincount(owner[competing], minlength=len(self.learners))
         return np.where(count[owner[rows]] <= competing[rows], _ALONE_FACTOR, 1.0)
 
-    def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
-        """Return whether the observed demand justifies the promise of an offer."""
-        return bool(self.justifies(slot, jobs, np.array([row]), np.array([offer.utility]))[0])
+    def refusal(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> Refusal | None:
+        """Return the refusal of an offer below its cost, or that observed demand doesn't justify.
 
-    def refusal(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> Refusal:
-        """Return the refusal of a promise that the observed demand doesn't justify."""
-        rows = np.array([row])
-        if _earns_little(jobs, rows, np.array([offer.utility]))[0]:
+        None if the offer may be promised.
+        """
+        if offer.utility <= offer.cost:
+            return refuse_below_price(offer)
+        rows, utility = np.array([row]), np.array([offer.utility])
+        if self.justifies(slot, jobs, rows, utility)[0]:
+            return None
+        if _earns_little(jobs, rows, utility)[0]:
             return refuse_little_utility(offer, float(jobs.full_utility[row]), _MIN_PROMISED_SHARE)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
         factor = float(self._evidence_factor(jobs, rows)[0])

@@ -15,10 +15,11 @@ from shadowprice.core.job import Job
 
 _MAX_TOTAL: Final = np.iinfo(np.int64).max // 16
 
-_HORIZONS_OWED: Final = 0.5
+HORIZONS_OWED: Final = 0.5
 """Horizons of its share that a tenant lends while its own jobs could use it.
 
-With a quarter, jobs of several tenants more often run side by side, so that each ends later.
+If it is owed more, its jobs come first. With a quarter, jobs of several tenants more often run side
+by side, so that each ends later.
 """
 
 
@@ -106,16 +107,8 @@ class Quotas:
 def build_quotas(cluster: Cluster, *, enabled: bool) -> Quotas:
     """Return the shares of a cluster, or quotas without shares unless ``enabled``."""
     resources = len(cluster.resources)
-    share = np.array(
-        [
-            *(
-                [tenant.share.get(name, 0) for name in cluster.resources]
-                for tenant in cluster.tenants
-            ),
-            [0] * resources,
-        ],
-        np.int64,
-    )
+    shares = [*(tenant.share for tenant in cluster.tenants), {}]
+    share = np.array([[row.get(name, 0) for name in cluster.resources] for row in shares], np.int64)
     owned = share.sum(axis=0)
     if not enabled or not owned.any():
         none = np.zeros((0, resources), np.int64)
@@ -131,11 +124,6 @@ def build_quotas(cluster: Cluster, *, enabled: bool) -> Quotas:
 def tenant_rows(cluster: Cluster) -> list[str | None]:
     """Return the tenant of each row of `Quotas`; None, the last, for jobs without one."""
     return [*(tenant.name for tenant in cluster.tenants), None]
-
-
-def owed_limit(horizon: int) -> float:
-    """Return how many slots of its share a tenant may be owed until its jobs come first."""
-    return _HORIZONS_OWED * horizon
 
 
 def check_shares(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""The state of `rolling`: open jobs, learnt prices, and the joint plan in force.
+"""The state of `rolling`: open jobs and bags, learnt prices, and the plans in force.
 
 Words for jobs that don't move:
 
@@ -10,18 +10,24 @@ Words for jobs that don't move:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from shadowprice.core.arrays import Flags, Floats, Integers
-from shadowprice.kernels.replanning.plans import PackingLog, PlannedLevels
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import JobState, View
+from shadowprice.core.schedule import Placement
+from shadowprice.kernels.replanning.plans import JobArrays, PackingLog, PlannedLevels
 from shadowprice.kernels.replanning.timeline import Timeline, new_timeline
-from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.open_jobs import OpenJobs, RunningJobs
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
+from shadowprice.policies.rolling.quotas import Quotas
 
 MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 
@@ -38,6 +44,17 @@ class PinnedPlan:
     servers: Integers  # ascending; the counts of processes are by server
     workers: Integers
     ps: Integers
+    amounts: Integers  # usage of each server, shape (servers, resources)
+    tenant: int
+
+    @classmethod
+    def of(
+        cls, arrays: JobArrays, row: int, level: int, end: int, *processes: Integers
+    ) -> PinnedPlan:
+        """Return a plan of a row's job: ``processes`` are servers, and workers and PS on each."""
+        servers, workers, ps = processes
+        amounts = workers[:, None] * arrays.worker[row] + ps[:, None] * arrays.ps[row]
+        return cls(level, end, servers, workers, ps, amounts, int(arrays.tenant[row]))
 
 
 PinnedPlans = dict[int, PinnedPlan]
@@ -47,14 +64,11 @@ PinnedPlans = dict[int, PinnedPlan]
 class JointPlan:
     """Plans of jobs, and the capacity that they leave over time.
 
-    There are at most ``max_states`` intervals, with ``width`` groups of equal servers each. Pickles
-    omit unused space.
+    Pickles omit unused space.
     """
 
-    def __init__(self, max_states: int, width: int, share: Integers, common: Integers) -> None:
-        self.max_states = max_states
-        # Free capacity over time.
-        self.line: Timeline = new_timeline(max_states, width, share, common)
+    def __init__(self, line: Timeline) -> None:
+        self.line = line  # free capacity over time
         # Plans by row.
         self.steps = PlannedLevels(*(np.zeros(shape, np.int64) for shape in (0, (0, 0), (0, 0))))
         # Allocations of the first slot, in packing order.
@@ -63,36 +77,25 @@ class JointPlan:
         self.pinned: PinnedPlans = {}  # a job with a pinned plan has no other one
         self.unplanned: list[int] = []  # rows that found no plan
 
-    def __getstate__(self) -> dict[str, object]:
+    def __getstate__(self) -> dict[str, Any]:
         line, steps, log = self.line, self.steps, self.log
-        states = int(line.used[1])
-        groups = int(line.groups[:states].max(initial=0))
         runs = int(steps.runs.max(initial=0))
         entries = int(log.used[0])
         return {
-            "size": (self.max_states, line.free.shape[1], line.share, line.common),
-            "line": [
-                part[: states + 1] if part is line.start else part[:states] for part in line[:4]
-            ]
-            + [part[:states, :groups] for part in line[4:7]]
-            + [line.tenant_usage[:states]],
-            "used": line.used,
+            "size": (*line.servers.shape, line.share, line.common, line.shared),
+            "line": self._used_parts(),
             "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
             "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
             "order": self.order,
             "pinned": self.pinned,
         }
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(*state["size"])  # type: ignore[misc]  # two integers, two arrays
-        for array, part in zip(self.line, state["line"], strict=False):  # type: ignore[call-overload]
-            array[tuple(slice(size) for size in part.shape)] = part
-        self.line.used[:] = state["used"]  # type: ignore[call-overload]  # two integers
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(_filled(new_timeline(*state["size"]), state["line"]))  # type: ignore[misc]
         # Copies, so that a state can also be set from another plan's.
-        self.steps = PlannedLevels(*(part.copy() for part in state["steps"]))  # type: ignore[attr-defined]
-        self.log = PackingLog(*(part.copy() for part in state["log"]))  # type: ignore[attr-defined]
-        self.order = state["order"]  # type: ignore[assignment]
-        self.pinned = state["pinned"]  # type: ignore[assignment]
+        self.steps = PlannedLevels(*(part.copy() for part in state["steps"]))
+        self.log = PackingLog(*(part.copy() for part in state["log"]))
+        self.order, self.pinned = state["order"], state["pinned"]
 
     def copy(self) -> JointPlan:
         """Return a copy, without unused space."""
@@ -102,12 +105,13 @@ class JointPlan:
 
     def reserve(self, rows: int, entries: int) -> None:
         """Allocate space for plans of ``rows`` rows and a log of ``entries``; keep the content."""
-        steps, log, width = self.steps, self.log, min(self.max_states, MAX_RUNS)
+        steps, log, width = self.steps, self.log, min(len(self.line.state), MAX_RUNS)
         if steps.until.shape != (rows, width):
+            runs = int(steps.runs.max(initial=0))
             self.steps = PlannedLevels(
                 _pad(steps.runs, (rows,), -1),
-                _widen(steps.until, steps.runs, (rows, width)),
-                _widen(steps.level, steps.runs, (rows, width)),
+                _pad(steps.until[:, :runs], (rows, width), 0),
+                _pad(steps.level[:, :runs], (rows, width), 0),
             )
         if len(log.row) < entries or len(log.level) < rows:
             entries = max(entries, min(2 * entries, 2 * len(log.row)))
@@ -121,15 +125,219 @@ class JointPlan:
 
     def grow(self, max_states: int) -> None:
         """Allocate space for ``max_states`` intervals; keep the plans."""
-        old = self.line
-        larger = new_timeline(max_states, old.servers.shape[1], old.share, old.common)
-        larger.used[:] = old.used
-        # Copy used states only: writing to the rest, which is most of it, would delay a submission.
-        states = int(old.used[1]) + 1
-        for new_array, old_array in zip(larger[1:8], old[1:8], strict=True):
-            used = old_array[:states]
-            new_array[: len(used)] = used
-        self.line, self.max_states = larger, max_states
+        line = self.line
+        larger = new_timeline(
+            max_states, line.servers.shape[1], line.share, line.common, line.shared
+        )
+        self.line = _filled(larger, self._used_parts())
+
+    def _used_parts(self) -> list[Integers]:
+        """Return the used parts of the timeline's arrays.
+
+        The rest is most of them, so that copying it would delay a submission.
+        """
+        line = self.line
+        states = int(line.used[1])
+        groups = int(line.groups[:states].max(initial=0))
+        return [
+            line.used,
+            line.start[: states + 1],
+            *(part[:states] for part in line[2:4]),
+            *(part[:states, :groups] for part in line[4:7]),
+            line.tenant_usage[:states],
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class BagPlan:
+    """Copies of all remaining tasks of a bag, and the capacity reserved for them.
+
+    A unit of capacity is the demand of one copy.
+    """
+
+    start: int  # slot in which all copies start
+    copies: tuple[TaskCopies, ...]  # of every task
+    units: Integers  # reserved in each slot from the first on; they never increase
+    servers: Integers  # ascending
+    each: Integers
+    """Copies that start on each server. If fewer units are reserved, the first servers keep theirs,
+    as in the engine."""
+    begun: bool = False  # whether the copies run
+
+    @property
+    def end(self) -> int:
+        """Last slot with a reservation."""
+        return self.start + len(self.units) - 1
+
+    def count(self, slot: int) -> int:
+        """Return the units reserved in a slot."""
+        return int(self.units[slot - self.start]) if self.start <= slot <= self.end else 0
+
+    def on_servers(self, slot: int) -> Integers:
+        """Return the units reserved in a slot on each of `servers`."""
+        earlier = np.cumsum(self.each) - self.each
+        return np.asarray(np.clip(self.count(slot) - earlier, 0, self.each), np.int64)
+
+    def placement(self, slot: int) -> Placement:
+        """Return the placement of the copies in a slot."""
+        pairs = zip(self.servers.tolist(), self.on_servers(slot).tolist(), strict=True)
+        return Placement.of((server, count, 0) for server, count in pairs)
+
+    def reduced(self, slot: int, limit: int) -> BagPlan:
+        """Return the plan with at most ``limit`` units reserved from a slot on."""
+        units, first = self.units.copy(), slot - self.start
+        units[first:] = np.minimum(units[first:], limit)
+        return replace(self, units=units)
+
+
+class BagTable:
+    """Open bags in order of arrival."""
+
+    def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
+        self._cluster, self._quotas = cluster, quotas
+        self.jobs: dict[str, Job] = {}
+        self.remaining: dict[str, tuple[int, ...]] = {}  # unfinished tasks by group
+        self.plans: dict[str, BagPlan] = {}  # in force
+        # Slot by whose end all tasks are promised to be done, except with the miss probability.
+        self.promise: dict[str, int] = {}
+        # Bags that were promised once are planned again with a larger miss probability rather than
+        # abandoned.
+        self.promised_once: set[str] = set()
+        self.broken: dict[str, str] = {}  # bags with a promise that lost their plan, and why
+
+    def copy(self) -> Self:
+        """Return a copy; plans never change in place and are shared."""
+        copied = copy.copy(self)
+        for name in ("jobs", "remaining", "plans", "promise", "promised_once", "broken"):
+            setattr(copied, name, getattr(self, name).copy())
+        return copied
+
+    def add(self, job: Job) -> None:
+        """Add a bag with all tasks unfinished."""
+        assert job.bag is not None
+        self.jobs[job.name] = job
+        self.remaining[job.name] = tuple(group.count for group in job.bag.groups)
+
+    def resume(self, state: JobState, before: BagTable, slot: int) -> None:
+        """Add a bag that was decided on earlier; the servers may differ now.
+
+        A running bag without a known plan keeps its units on its servers until the promised slot.
+        """
+        name = state.job.name
+        self.add(state.job)
+        self.remaining[name] = state.tasks_left
+        self.promised_once |= {name} & before.promised_once
+        if state.promise is None:
+            return
+        self.promise[name] = state.promise
+        self.promised_once.add(name)
+        plan = before.plans.get(name)
+        placement = state.placement
+        if placement is not None:
+            servers = np.array(placement.servers, np.int64)
+            each = np.array(placement.workers, np.int64)
+            if plan is not None and plan.begun:
+                self.plans[name] = BagPlan(
+                    plan.start, plan.copies, plan.units, servers, each, begun=True
+                )
+                return
+            units = np.full(max(1, state.promise - slot + 1), int(each.sum()), np.int64)
+            self.plans[name] = BagPlan(slot, (), units, servers, each, begun=True)
+            return
+        if plan is not None and not plan.begun:
+            index = self._cluster.index
+            names = [before._cluster.names[row] for row in plan.servers.tolist()]
+            rows = np.array([index.get(server, -1) for server in names], np.int64)
+            if (rows >= 0).all() and self._cluster.hosts_workers[rows].all():
+                order = np.argsort(rows)
+                self.plans[name] = BagPlan(
+                    plan.start, plan.copies, plan.units, rows[order], plan.each[order]
+                )
+                return
+        self.broken[name] = "the servers changed"
+
+    def remove(self, name: str) -> None:
+        """Remove a bag."""
+        self.promised_once.discard(name)
+        for by_name in (self.jobs, self.remaining, self.plans, self.promise, self.broken):
+            by_name.pop(name, None)
+
+    def lose_plan(self, name: str, reason: str) -> None:
+        """Remove the plan of a bag, if it has one, and record the reason."""
+        if self.plans.pop(name, None) is not None:
+            self.broken[name] = reason
+
+    def lose_server(self, server: int) -> None:
+        """Remove the plans that use a lost server."""
+        for name, plan in list(self.plans.items()):
+            if server in plan.servers:
+                self.lose_plan(name, "servers were lost")
+
+    def refresh(self, view: View, capacity: Integers) -> None:
+        """Update unfinished tasks; remove plans that are over or don't fit any more.
+
+        ``capacity`` has the capacity of each server, 0 for lost ones.
+        """
+        slot = view.slot
+        for name in self.jobs:
+            state = view.open_jobs[name]
+            self.remaining[name] = state.tasks_left
+            plan = self.plans.get(name)
+            if plan is None:
+                continue
+            if not plan.begun:
+                if plan.start < slot:
+                    self.lose_plan(name, "its slot was left out")
+                continue
+            if state.placement is None:
+                self.lose_plan(name, "servers were lost")
+                continue
+            if plan.end < slot:
+                self.lose_plan(name, "its tasks lasted longer than was promised")
+            else:
+                self.plans[name] = plan.reduced(slot, state.copies_running)
+        # If servers shrank, plans that haven't started are removed, the latest first.
+        for name, plan in reversed(list(self.plans.items())):
+            if not plan.begun and not self.fits(capacity, plan):
+                self.lose_plan(name, "the servers changed")
+
+    def fits(self, capacity: Integers, plan: BagPlan) -> bool:
+        """Return whether the servers of a plan in force carry all bags planned on them."""
+        changes = self.change_slots(plan.start)
+        for slot in {plan.start, *(change for change in changes if change <= plan.end)}:
+            rows = plan.servers
+            if (self.usage(slot)[rows] > capacity[rows]).any():
+                return False
+        return True
+
+    def change_slots(self, slot: int) -> list[int]:
+        """Return the slots after ``slot`` in which the reservations of bags change."""
+        slots: set[int] = set()
+        for plan in self.plans.values():
+            changes = np.flatnonzero(np.diff(plan.units)) + 1
+            slots.update((plan.start + changes).tolist())
+            slots.update((plan.start, plan.end + 1))
+        return sorted(change for change in slots if change > slot)
+
+    def usage(self, slot: int) -> Integers:
+        """Return the usage of all plans in a slot, shape (servers, resources)."""
+        usage = np.zeros_like(self._cluster.capacity)
+        for name, plan in self.plans.items():
+            if plan.count(slot):
+                usage[plan.servers] += plan.on_servers(slot)[:, None] * self.jobs[name].worker
+        return usage
+
+    def tenant_usage(self, slot: int) -> Integers:
+        """Return the usage of all plans in a slot by tenant, shaped as `Quotas.share`."""
+        usage = np.zeros_like(self._quotas.share)
+        for name, plan in self.plans.items() if len(usage) else ():
+            job = self.jobs[name]
+            usage[self._quotas.row_of(self._cluster, job)] += plan.count(slot) * job.worker
+        return usage
+
+    def unpromised(self) -> Iterator[str]:
+        """Return an iterator over the names of bags without a promise."""
+        return (name for name in list(self.jobs) if name not in self.promise)
 
 
 @dataclass(eq=False)
@@ -219,17 +427,16 @@ def _remove_row(pinned: PinnedPlans, row: int) -> PinnedPlans:
     return {other: plan for other, plan in pinned.items() if other != row}
 
 
+def _filled(line: Timeline, parts: list[Integers]) -> Timeline:
+    """Copy parts of another timeline's arrays into a new one."""
+    for array, part in zip(line[:8], parts, strict=True):
+        array[tuple(slice(size) for size in part.shape)] = part
+    return line
+
+
 def _pad(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
     """Return a larger array that starts with the content of the old one."""
     larger_shape = tuple(map(max, array.shape, shape))
     larger = np.full(larger_shape, value, np.int64) if value else np.zeros(larger_shape, np.int64)
     larger[tuple(slice(size) for size in array.shape)] = array
-    return larger
-
-
-def _widen(array: Integers, runs: Integers, shape: tuple[int, int]) -> Integers:
-    """Return a larger array of zeros with the runs of each row."""
-    larger = np.zeros(shape, np.int64)
-    rows, count = np.flatnonzero(runs > 0), int(runs.max(initial=0))
-    larger[rows, :count] = array[rows, :count]
     return larger
