@@ -28,9 +28,9 @@ from shadowprice.results.comparison import (
     write_comparison,
 )
 from shadowprice.results.metrics import summarise
-from shadowprice.results.report import charts, comparison, inline_assets, section_tenants, sections
+from shadowprice.results.report import charts, comparison, inline_assets, page, sections
+from shadowprice.results.report.charts import HeatGrid, heat_map
 from shadowprice.results.report.comparison import render_comparison
-from shadowprice.results.report.heat import HeatGrid, heat_map
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import render_report, run_tiles
 from shadowprice.results.report.tables import TableColumn, data_table
@@ -181,7 +181,7 @@ def test_every_policy_has_a_folder_that_the_comparison_links(tmp_path: Path) -> 
     assert (tmp_path / "wanderer").is_dir()
     page = (tmp_path / "compare.html").read_text()
     check_page(page)
-    links = re.findall(r'<th class=num><a href="([^"]*)">', page)
+    links = re.findall(r'<th class="num"><a href="([^"]*)">', page)
     targets = [tmp_path / unquote(link, errors="surrogateescape") for link in links]
     assert [read_run(target.parent).policy for target in targets] == names
     assert all(target.is_file() for target in targets)
@@ -224,17 +224,14 @@ def test_dates_are_those_of_the_trace() -> None:
     assert page_data(render_report(run))[-1]["origin"] is None
 
 
-def test_a_section_is_a_function() -> None:
-    @sections.section("Extra", 15)
+def test_a_section_is_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def extra(run: RunData) -> str | None:
         return f"<p>{run.policy} has {len(run.jobs)} jobs</p>"
 
-    try:
-        assert "<h2>Extra</h2><p>flat-rate has 8 jobs</p>" in render_report(simulated_run())
-        with pytest.raises(ValueError, match="two sections are called 'Extra'"):
-            sections.section("Extra", 16)(lambda run: None)
-    finally:
-        del sections._sections["Extra"]
+    monkeypatch.setattr(page, "SECTIONS", (("Extra", extra), ("None", lambda run: None)))
+    html = render_report(simulated_run())
+    assert '<section id="extra"><h2>Extra</h2><p>flat-rate has 8 jobs</p>' in html
+    assert "<h2>None</h2>" not in html
 
 
 # ---------------------------------------------------------------- what a page carries
@@ -495,6 +492,6 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
         assert result[-1] > 0
     moves = pl.DataFrame({"slot": [0, 401], "paid": [2.0, 3.0]})
     rows = sparse.slots["slot"].to_numpy()
-    spread = section_tenants._spread(moves, "paid", rows)
+    spread = sections._spread(moves, "paid", rows)
     assert spread[rows == 0].tolist() == [2.0]
     assert spread[rows == 401].tolist() == [3.0]

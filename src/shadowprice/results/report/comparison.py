@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -13,24 +14,14 @@ import polars as pl
 from shadowprice.results.capacity_gains import GAINS_REMARK, HEADS, CapacityGain
 from shadowprice.results.job_history_text import pluralize
 from shadowprice.results.metrics import common_completion, resources
-from shadowprice.results.report.charts import (
-    POINTS,
-    Box,
-    Floats,
-    Series,
-    bars,
-    box_plot,
-    line_chart,
-    share_bars,
-)
+from shadowprice.results.report import charts
+from shadowprice.results.report.charts import POINTS, Box, Floats, Series, figure
 from shadowprice.results.report.inline_assets import escape_invisible, text
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
-from shadowprice.results.report.section_jobs import OUTCOMES
-from shadowprice.results.report.section_time import slot_label, used_share
-from shadowprice.results.report.sections import figure
+from shadowprice.results.report.sections import OUTCOMES, slot_label, used_share
 from shadowprice.results.report.seeds import seeds_section
-from shadowprice.results.report.tables import Cell, TableColumn, data_table
+from shadowprice.results.report.tables import Cell, HtmlCell, TableColumn, data_table, fixed_table
 from shadowprice.results.run_directory import RunData, folder_name
 
 MAX_DIFFERENT_JOBS = 20  # maximum number of listed jobs with different results
@@ -110,25 +101,19 @@ def _tiles(runs: Sequence[RunData]) -> list[Tile]:
 
 
 def _table(runs: Sequence[RunData], metrics: Table) -> str:
-    heads = "".join(
-        f'<th class=num><a href="{_report_link(run)}">{text(run.policy)}</a></th>'
+    names = [
+        f'<a href="{_report_link(run)}">{text(run.policy)}</a>'
         if run.info["timing"]
-        else f"<th class=num>{text(run.policy)}</th>"  # the log itself has no page
+        else text(run.policy)  # the log itself has no page
         for run in runs
-    )
-    rows = "".join(
-        f"<tr><td>{text(name)}</td>"
-        + "".join(
-            f'<td class="num{" best" if index in best else ""}">{text(value)}</td>'
-            for index, value in enumerate(texts)
-        )
-        + "</tr>"
-        for name, texts, best in metrics
-    )
+    ]
+    rows: list[list[HtmlCell]] = []
+    for name, texts, best in metrics:
+        styles = ("best" if index in best else "" for index in range(len(texts)))
+        rows.append([text(name), *zip(map(text, texts), styles, strict=True)])
     return (
-        f"{_html_table('table metrics', f'<th>measure</th>{heads}', rows)}"
-        "<p class=remark>The best value of a row is highlighted if a direction is better. A "
-        "policy's name links to its own page.</p>"
+        f"{fixed_table(['measure', *names], rows)}<p class=remark>The best value of a row is "
+        "highlighted if a direction is better. A policy's name links to its own page.</p>"
     )
 
 
@@ -137,28 +122,10 @@ def _report_link(run: RunData) -> str:
     return f"{quote(folder_name(run.policy), errors='surrogateescape')}/report.html"
 
 
-def _html_table(classes: str, heads: str, rows: str) -> str:
-    return (
-        f'<div class="{classes}"><div class="scroll" tabindex="0"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></div>"
-    )
-
-
 def _gains(gains: Sequence[CapacityGain]) -> str:
-    heads = "".join(
-        f"<th{'' if index < 2 else ' class=num'}>{text(head)}</th>"
-        for index, head in enumerate(HEADS)
-    )
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{'' if index < 2 else ' class=num'}>{text(cell)}</td>"
-            for index, cell in enumerate(gain.cells())
-        )
-        + "</tr>"
-        for gain in gains
-    )
-    return f"{_html_table('table', heads, rows)}<p class=remark>{text(GAINS_REMARK)}</p>"
+    rows = [[text(cell) for cell in gain.cells()] for gain in gains]
+    table = fixed_table([text(head) for head in HEADS], rows, labels=2, classes="table")
+    return f"{table}<p class=remark>{text(GAINS_REMARK)}</p>"
 
 
 def _slots(runs: Sequence[RunData], maximum: int = POINTS) -> Floats:
@@ -191,21 +158,32 @@ def _sample_column(run: RunData, values: Floats, at: Floats, *, mean: bool) -> F
     return np.asarray(means, dtype=np.float64)
 
 
+def _slot_chart(
+    runs: Sequence[RunData],
+    slots: Floats,
+    column: Callable[[RunData], Floats],
+    *,
+    mean: bool = True,
+    **options: Any,
+) -> str:
+    """Return a chart of a column of every run; ``options`` are those of `charts.line_chart`."""
+    series = [
+        Series(run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
+        for order, run in enumerate(runs)
+    ]
+    label = slot_label(runs[0])
+    return charts.line_chart(slots, series, x_label=label, steps=True, legend=True, **options)
+
+
 def _utility(runs: Sequence[RunData]) -> str | None:
     slots = _slots(runs)
     if not len(slots):
         return None
-    series = [
-        Series(
-            run.policy,
-            _sample_column(run, np.cumsum(run.slots["utility"].to_numpy()), slots, mean=False),
-            order % 8,
-        )
-        for order, run in enumerate(runs)
-    ]
-    chart = line_chart(
-        slots, series, x_label=slot_label(runs[0]), y_label="utility", steps=True, legend=True
-    )
+
+    def earned(run: RunData) -> Floats:
+        return np.cumsum(run.slots["utility"].to_numpy())
+
+    chart = _slot_chart(runs, slots, earned, mean=False, y_label="utility")
     return figure("Utility earned up to each slot", chart)
 
 
@@ -218,7 +196,7 @@ def _by_class(runs: Sequence[RunData]) -> str | None:
             earned = float(run.jobs.filter(pl.col("class") == name)["utility"].sum())
             rows.append((run.policy, earned, format_number(earned), order % 8))
         count = int((runs[0].jobs["class"] == name).sum())
-        figures.append(figure(f"{name}: {pluralize(count, 'job')}", bars(rows, "utility")))
+        figures.append(figure(f"{name}: {pluralize(count, 'job')}", charts.bars(rows, "utility")))
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
 
 
@@ -228,7 +206,7 @@ def _outcomes(runs: Sequence[RunData]) -> str | None:
     for key, label, colour in OUTCOMES:
         values = [int(by_outcome.get(key, 0)) for by_outcome in counts]
         parts.append((label, colour, values, [f"{value:,}" for value in values]))
-    drawn = share_bars([run.policy for run in runs], parts)
+    drawn = charts.share_bars([run.policy for run in runs], parts)
     return figure("Jobs by outcome", drawn) if drawn else None
 
 
@@ -246,7 +224,7 @@ def _completion(runs: Sequence[RunData]) -> str | None:
     for order, (run, spans) in enumerate(zip(runs, durations, strict=True)):
         share = np.searchsorted(spans, xs, side="right") / max(run.summary["arrived"], 1)
         series.append(Series(run.policy, share, order % 8))
-    chart = line_chart(
+    chart = charts.line_chart(
         xs,
         series,
         x_label="slots from submission to completion",
@@ -296,7 +274,7 @@ def _lateness(runs: Sequence[RunData]) -> str | None:
             Box(run.policy, frame.filter(pl.col("class") == name)["late"].to_numpy(), order % 8)
             for order, (run, frame) in enumerate(zip(runs, late, strict=True))
         ]
-        chart = box_plot(boxes, x_label="completion less target, in slots", zero="on target")
+        chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
         figures.append(figure(name, chart))
     return "".join(figures) or None
 
@@ -307,24 +285,9 @@ def _utilisation(runs: Sequence[RunData]) -> str | None:
     for resource in resources(runs[0].slots) if len(slots) else []:
         if runs[0].summary["utilisation"].get(resource) is None:
             continue
-        series = [
-            Series(
-                run.policy,
-                _sample_column(run, used_share(run, resource), slots, mean=True),
-                order % 8,
-            )
-            for order, run in enumerate(runs)
-        ]
-        chart = line_chart(
-            slots,
-            series,
-            x_label=slot_label(runs[0]),
-            y_label="in use",
-            height=220,
-            percent=True,
-            y_high=1.0,
-            steps=True,
-            legend=True,
+        share = partial(used_share, resource=resource)
+        chart = _slot_chart(
+            runs, slots, share, y_label="in use", height=220, percent=True, y_high=1.0
         )
         figures.append(figure(resource, chart))
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
@@ -334,24 +297,13 @@ def _queue(runs: Sequence[RunData]) -> str | None:
     slots = _slots(runs)
     if not len(slots):
         return None
-    series = [
-        Series(
-            run.policy,
-            _sample_column(run, run.slots["queue"].to_numpy().astype(np.float64), slots, mean=True),
-            order % 8,
-        )
-        for order, run in enumerate(runs)
-    ]
-    chart = line_chart(
-        slots,
-        series,
-        x_label=slot_label(runs[0]),
-        y_label="waiting jobs",
-        height=220,
-        steps=True,
-        legend=True,
+
+    def waiting(run: RunData) -> Floats:
+        return run.slots["queue"].to_numpy().astype(np.float64)
+
+    return figure(
+        "Jobs that wait", _slot_chart(runs, slots, waiting, y_label="waiting jobs", height=220)
     )
-    return figure("Jobs that wait", chart)
 
 
 def _different(runs: Sequence[RunData]) -> str | None:
@@ -368,23 +320,21 @@ def _different(runs: Sequence[RunData]) -> str | None:
     chosen = [int(row) for row in order if spread[row] > 0]
     if not chosen:
         return None
-    lines = []
+    rows = []
     for row in chosen:
         name = runs[0].jobs["job"][row]
         fragment = quote(escape_invisible(name), safe="")
-        cells = "".join(
-            f'<td class="num"><a href="{_report_link(run)}#job={fragment}">'
-            f"{text(_outcome_text(run.jobs, row))}</a></td>"
+        links = [
+            f'<a href="{_report_link(run)}#job={fragment}">{text(_outcome_text(run.jobs, row))}</a>'
             for run in runs
-        )
-        lines.append(f'<tr><td title="{text(name)}">{text(name)}</td>{cells}</tr>')
-    heads = "".join(f"<th class=num>{text(run.policy)}</th>" for run in runs)
+        ]
+        rows.append([f'<span title="{text(name)}">{text(name)}</span>', *links])
     remark = (
         f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
         "than under another, those with the largest difference. Select a number for the job's "
         "history."
     )
-    table = _html_table("table metrics", f"<th>job</th>{heads}", "".join(lines))
+    table = fixed_table(["job", *(text(run.policy) for run in runs)], rows)
     return f'{table}<p class="remark">{remark}</p>'
 
 

@@ -15,8 +15,7 @@ from shadowprice.results.advice import advice_lines, outcomes_with_advice
 from shadowprice.results.job_history import JobHistory, PlacementSpan
 from shadowprice.results.job_history_text import history_lines
 from shadowprice.results.report.inline_assets import data_script, round_numbers
-from shadowprice.results.report.section_jobs import OUTCOMES
-from shadowprice.results.report.sections import section
+from shadowprice.results.report.sections import OUTCOMES
 from shadowprice.results.run_directory import Fields, RunData
 
 MAX_CHARS: Final = 700_000
@@ -52,7 +51,6 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
 """Columns of the job table: column, heading, and flags of `Column`."""
 
 
-@section("Jobs", 20)
 def jobs(run: RunData) -> str | None:
     """Return the element of the job list, and the data of all job histories."""
     if not len(run.jobs):

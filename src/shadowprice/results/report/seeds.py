@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
-from shadowprice.results.report.charts import interval_plot
+from shadowprice.results.report.charts import figure, interval_plot
 from shadowprice.results.report.inline_assets import text
-from shadowprice.results.report.sections import figure
+from shadowprice.results.report.tables import HtmlCell, fixed_table
 
 DRAWN: Final = ("total_utility", "in_time", "restricted_mean_jct", "utility_per_cost")
 """Measures that have a chart as well."""
@@ -37,11 +37,13 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
     metrics = [
         metric for metric in OVER_SEEDS if any(metric.key in entry for entry in policies.values())
     ]
-    means = _table(
-        f"mean of {count} seeds, ± half of its 95 % interval",
-        list(policies),
+    means = fixed_table(
+        [f"mean of {count} seeds, ± half of its 95 % interval", *map(text, policies)],
         [
-            (metric.name, [_mean(metric, policies[name].get(metric.key)) for name in policies])
+            [
+                text(metric.name),
+                *(_mean(metric, policies[name].get(metric.key)) for name in policies),
+            ]
             for metric in metrics
         ],
     )
@@ -51,17 +53,17 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
         parts.append(f'<p class="remark">{text(trials["remark"].capitalize())}.</p>')
     first, *others = policies
     rows = [
-        (
-            metric.name,
-            [_significance_cell(metric, policies[name].get(metric.key)) for name in others],
-        )
+        [
+            text(metric.name),
+            *(_significance_cell(metric, policies[name].get(metric.key)) for name in others),
+        ]
         for metric in metrics
         if metric.better
         and any("against_first" in policies[name].get(metric.key, {}) for name in others)
     ]
     if rows:
         parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
-        parts.append(_table("metric", others, rows))
+        parts.append(fixed_table(["metric", *map(text, others)], rows))
         parts.append(f'<p class="remark">{TESTED}</p>')
     return "".join(parts)
 
@@ -88,10 +90,8 @@ def _chart(metric: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]
     return figure(metric.name, interval_plot(rows, x_label=label), remark)
 
 
-def _mean(metric: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
-    if entry is None or "mean" not in entry:
-        return "-", ""
-    return _with_reach(metric, entry), ""
+def _mean(metric: MetricDefinition, entry: Entry | None) -> str:
+    return "-" if entry is None or "mean" not in entry else _with_reach(metric, entry)
 
 
 def _with_reach(metric: MetricDefinition, entry: Entry) -> str:
@@ -101,28 +101,12 @@ def _with_reach(metric: MetricDefinition, entry: Entry) -> str:
     return f"{formatted} ± {metric.written((entry['high'] - entry['low']) / 2)}"
 
 
-def _significance_cell(metric: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
+def _significance_cell(metric: MetricDefinition, entry: Entry | None) -> HtmlCell:
     test = (entry or {}).get("against_first")
     if test is None:
-        return "-", ""
+        return "-"
     sign = "+" if test["mean"] >= 0 else ""
     formatted = f"{sign}{_with_reach(metric, test)}, p {test['p_holm']:.2g}"
     if test["p_holm"] >= SIGNIFICANT:
-        return formatted, ""
-    return formatted, " best" if test["mean"] * metric.better > 0 else " worse"
-
-
-def _table(
-    corner: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[tuple[str, str]]]]
-) -> str:
-    columns = "".join(f"<th class=num>{text(head)}</th>" for head in heads)
-    body = "".join(
-        f"<tr><td>{text(name)}</td>"
-        + "".join(f'<td class="num{how}">{text(cell)}</td>' for cell, how in cells)
-        + "</tr>"
-        for name, cells in rows
-    )
-    return (
-        '<div class="table metrics"><div class="scroll" tabindex="0"><table>'
-        f"<thead><tr><th>{text(corner)}</th>{columns}</tr></thead><tbody>{body}</tbody></table></div></div>"
-    )
+        return formatted
+    return formatted, "best" if test["mean"] * metric.better > 0 else "worse"
