@@ -99,7 +99,8 @@ def _prepare(command: Any) -> None:
     """Limit numbers without a range, which also excludes NaN; expand ``~``; reflow the help."""
     if command.help:
         # Rich keeps the line breaks of a docstring, so they would add to those of the terminal.
-        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        # An indented line, such as an example, is a paragraph of its own.
+        paragraphs = inspect.cleandoc(command.help).replace("\n    ", "\n\n").split("\n\n")
         command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
     for parameter in command.params:
         descriptor = getattr(parameter, "type_descriptor", None)

@@ -98,8 +98,7 @@ ServerOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 JobArgument = Annotated[
-    str,
-    typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_live_job),
+    str, typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_live_job)
 ]
 
 

@@ -26,8 +26,7 @@ output_option: Final = partial(typer.Option, rich_help_panel="Output")
 
 
 ClusterOption = Annotated[
-    Path | None,
-    workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE"),
+    Path | None, workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE")
 ]
 JobsOption = Annotated[
     Path | None,
@@ -70,8 +69,7 @@ UntilOption = Annotated[
     ),
 ]
 SlotOption = Annotated[
-    str,
-    workload_option("--slot", help="Slot length of the cluster that is sized to --trace."),
+    str, workload_option("--slot", help="Slot length of the cluster that is sized to --trace.")
 ]
 LoadOption = Annotated[
     float,
@@ -84,8 +82,7 @@ LoadOption = Annotated[
     ),
 ]
 SkipInvalidOption = Annotated[
-    bool,
-    workload_option("--skip-invalid", help="Skip invalid jobs instead of refusing the file."),
+    bool, workload_option("--skip-invalid", help="Skip invalid jobs instead of refusing the file.")
 ]
 PolicyOption = Annotated[
     str,
@@ -141,8 +138,7 @@ ValuesOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int,
-    execution_option("--seed", min=0, max=bounds.SEED.maximum, help="Random seed."),
+    int, execution_option("--seed", min=0, max=bounds.SEED.maximum, help="Random seed.")
 ]
 OutOption = Annotated[
     Path | None,

@@ -81,21 +81,15 @@ class JobOptions:
     """Options of ``submit`` that describe the job of a command."""
 
     gpus: Annotated[
-        str | None,
-        _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind.", metavar="N"),
+        str | None, _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind.", metavar="N")
     ] = None
     cpus: Annotated[
-        float | None,
-        _option("--cpus", help="CPU cores.", min=0.001, show_default="1 without GPUs"),
+        float | None, _option(help="CPU cores.", min=0.001, show_default="1 without GPUs")
     ] = None
-    memory: Annotated[
-        str | None,
-        _option("--memory", help="Memory, such as 16GiB."),
-    ] = None
+    memory: Annotated[str | None, _option(help="Memory, such as 16GiB.")] = None
     time: Annotated[
         str | None,
         _option(
-            "--time",
             help="Expected run time, such as 3h or 3:00:00. A job that takes longer runs on.",
             show_default="predicted from your earlier jobs",
         ),
@@ -103,7 +97,6 @@ class JobOptions:
     walltime: Annotated[
         str | None,
         _option(
-            "--walltime",
             help="Time limit, such as 8h or 8:00:00. A job that runs so long is ended.",
             metavar="TIME",
             show_default="none",
@@ -111,39 +104,22 @@ class JobOptions:
     ] = None
     steps: Annotated[
         int | None,
-        _option(
-            "--steps", help="Mini-batches of the job, if the command reports its progress.", min=1
-        ),
+        _option(help="Mini-batches of the job, if the command reports its progress.", min=1),
     ] = None
     by: Annotated[
-        str | None,
-        _option("--by", help="Deadline: 18:00, 2026-12-01T18:00 or 6h.", metavar="TIME"),
+        str | None, _option(help="Deadline: 18:00, 2026-12-01T18:00 or 6h.", metavar="TIME")
     ] = None
     priority: Annotated[
         str | None,
-        _option(
-            "--priority",
-            help="low, normal, high or urgent.",
-            metavar="PRIORITY",
-            show_default="normal",
-        ),
+        _option(help="low, normal, high or urgent.", metavar="PRIORITY", show_default="normal"),
     ] = None
-    name: Annotated[
-        str | None,
-        _option("--name", help="Name of the job.", show_default="generated"),
-    ] = None
+    name: Annotated[str | None, _option(help="Name of the job.", show_default="generated")] = None
     tenant: Annotated[
-        str | None,
-        _option("--tenant", "-t", help="Tenant, for tokens of operators."),
+        str | None, _option("--tenant", "-t", help="Tenant, for tokens of operators.")
     ] = None
     workdir: Annotated[
         Path | None,
-        _option(
-            "--workdir",
-            help="Working directory.",
-            metavar="DIR",
-            show_default="the current directory",
-        ),
+        _option(help="Working directory.", metavar="DIR", show_default="the current directory"),
     ] = None
     upload: Annotated[
         bool | None,
@@ -157,18 +133,13 @@ class JobOptions:
     env: Annotated[
         list[str] | None,
         _option(
-            "--env",
             help="Environment variable, or the name of one to copy; repeatable.",
             metavar="NAME[=VALUE]",
         ),
     ] = None
-    retries: Annotated[
-        int | None,
-        _option("--retries", help="Allowed failures.", min=0),
-    ] = None
+    retries: Annotated[int | None, _option(help="Allowed failures.", min=0)] = None
     user: Annotated[
-        str | None,
-        _option("--user", help="User that runs the command, if the service allows it."),
+        str | None, _option(help="User that runs the command, if the service allows it.")
     ] = None
 
     def given(self) -> list[str]:

@@ -184,27 +184,19 @@ def budget(
             autocompletion=complete_tenant,
         ),
     ] = None,
-    points: Annotated[
-        float | None, typer.Option("--points", help="Points per period.", min=0)
-    ] = None,
-    period: Annotated[
-        str | None, typer.Option("--period", help="Length of the period, such as 7d.")
-    ] = None,
+    points: Annotated[float | None, typer.Option(help="Points per period.", min=0)] = None,
+    period: Annotated[str | None, typer.Option(help="Length of the period, such as 7d.")] = None,
     carry: Annotated[
         str | None,
         typer.Option(
-            "--carry",
-            help="Maximum number of unspent points carried over to the next period, or all.",
+            help="Maximum number of unspent points carried over to the next period, or all."
         ),
     ] = None,
     begins: Annotated[
-        str | None,
-        typer.Option("--begins", help="Start time of any period, such as 2026-11-23."),
+        str | None, typer.Option(help="Start time of any period, such as 2026-11-23.")
     ] = None,
-    grant: Annotated[
-        float | None, typer.Option("--grant", help="Points to grant once.", min=0)
-    ] = None,
-    note: Annotated[str, typer.Option("--note", help="Reason for the grant.")] = "",
+    grant: Annotated[float | None, typer.Option(help="Points to grant once.", min=0)] = None,
+    note: Annotated[str, typer.Option(help="Reason for the grant.")] = "",
     remove: Annotated[
         bool,
         typer.Option("--remove", help="Remove the budget: the tenant can spend without limit."),
@@ -217,10 +209,8 @@ def budget(
     A change keeps the values of omitted options.
 
     [bold]Examples[/bold]
-
-    shadowprice budget vision --points 500 --period 7d --carry 100
-
-    shadowprice budget vision --grant 50 --note deadline
+        shadowprice budget vision --points 500 --period 7d --carry 100
+        shadowprice budget vision --grant 50 --note deadline
     """
     change = {
         key: value

@@ -33,10 +33,8 @@ def at(
     """Show one slot of a run: utilization of servers, running jobs and waiting jobs.
 
     [bold]Examples[/bold]
-
-    shadowprice at run 12
-
-    shadowprice at run 2h --servers
+        shadowprice at run 12
+        shadowprice at run 2h --servers
     """
     from shadowprice.results.listing import parse_slot
     from shadowprice.results.run_directory import read_info

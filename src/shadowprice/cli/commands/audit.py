@@ -28,21 +28,16 @@ def truthfulness(
     params: o.ParamsOption = None,
     tenant: Annotated[
         list[str] | None,
-        typer.Option("--tenant", help="Tenant that misreports; repeatable.", show_default="each"),
+        typer.Option(help="Tenant that misreports; repeatable.", show_default="each"),
     ] = None,
     trials: Annotated[
         int,
-        typer.Option(
-            "--trials", min=1, max=bounds.MISREPORTS.maximum, help="Misreports to try per tenant."
-        ),
+        typer.Option(min=1, max=bounds.MISREPORTS.maximum, help="Misreports to try per tenant."),
     ] = 200,
     delay: Annotated[
         int,
         typer.Option(
-            "--delay",
-            min=0,
-            max=bounds.HORIZON.maximum,
-            help="Maximum delay of an arrival, in slots.",
+            min=0, max=bounds.HORIZON.maximum, help="Maximum delay of an arrival, in slots."
         ),
     ] = 8,
     seed: o.SeedOption = 0,
@@ -56,8 +51,7 @@ def truthfulness(
     misreporting can pay; the absence of a gain proves nothing.
 
     [bold]Example[/bold]
-
-    shadowprice audit truthfulness -c cluster.yaml -j jobs.yaml --policy astraea --trials 500
+        shadowprice audit truthfulness -c cluster.yaml -j jobs.yaml --policy astraea --trials 500
     """
     from shadowprice.simulator.audit import audit_truthfulness
 
@@ -122,8 +116,7 @@ def sharing(
     Alone means `batchsche`: the same batches and gangs on the tenant's own servers.
 
     [bold]Example[/bold]
-
-    shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea
+        shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea
     """
     from shadowprice.policies.registry import policy_info
     from shadowprice.simulator.audit import audit_sharing

@@ -69,7 +69,6 @@ def bound(
     prices: Annotated[
         Path | None,
         o.output_option(
-            "--prices",
             help="File for the prices that prove the bound; --set prices=fixed:FILE posts them.",
             metavar="FILE",
         ),
@@ -85,12 +84,9 @@ def bound(
     bound of their mean completion time.
 
     [bold]Examples[/bold]
-
-    shadowprice bound --cluster cluster.yaml --jobs jobs.yaml --gap 2%
-
-    shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
-
-    shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=fixed:prices.json
+        shadowprice bound --cluster cluster.yaml --jobs jobs.yaml --gap 2%
+        shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
+        shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=fixed:prices.json
     """
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.simulator.interrupt import stop_on_signal

@@ -44,7 +44,6 @@ class ComparisonOptions:
     seeds: Annotated[
         int,
         o.execution_option(
-            "--seeds",
             min=1,
             max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run, starting at --seed; prints means with "
@@ -54,7 +53,6 @@ class ComparisonOptions:
     more: Annotated[
         list[str] | None,
         o.workload_option(
-            "--more",
             help="Also run everything with more capacity: 8 adds eight GPUs of each type in turn, "
             "gpu/a100=8 or cpu=64 of one. Repeatable; shows what that would have earned, and saved "
             "in waiting time.",
@@ -70,10 +68,9 @@ class ComparisonOptions:
             "state no utility.",
         ),
     ] = False
-    bound_time: Annotated[
-        str,
-        o.execution_option("--bound-time", help="Time limit of --bound, such as 1min."),
-    ] = "1min"
+    bound_time: Annotated[str, o.execution_option(help="Time limit of --bound, such as 1min.")] = (
+        "1min"
+    )
     advice: Annotated[
         bool,
         o.output_option(
@@ -84,13 +81,11 @@ class ComparisonOptions:
         ),
     ] = False
     advice_time: Annotated[
-        str,
-        o.output_option("--advice-time", help="Time limit of --advice per policy, such as 1min."),
+        str, o.output_option(help="Time limit of --advice per policy, such as 1min.")
     ] = "1min"
     on: Annotated[
         str,
         o.execution_option(
-            "--on",
             help="Ray cluster to distribute the runs over: ray, HOST:PORT or ray://HOST:PORT.",
             metavar="RAY",
         ),
@@ -119,20 +114,13 @@ def compare(
     policy. A policy can occur several times, as variants with different parameters.
 
     [bold]Examples[/bold]
-
-    shadowprice compare -c cluster.yaml -j jobs.yaml -p oasis,fifo,drf,rrh,dorm --out compared
-
-    shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo
-
-    shadowprice compare -c cluster.yaml -j jobs.yaml -p 'oasis,oasis?preset=paper,drf'
-
-    shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo --seeds 10
-
-    shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis,fifo --bound
-
-    shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
-
-    shadowprice compare --trace csv:jobs.csv -c cluster.yaml -p rolling,fifo --more 8
+        shadowprice compare -c cluster.yaml -j jobs.yaml -p oasis,fifo,drf,rrh,dorm --out compared
+        shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo
+        shadowprice compare -c cluster.yaml -j jobs.yaml -p 'oasis,oasis?preset=paper,drf'
+        shadowprice compare --trace 'philly:philly.csv.gz?limit=2000' -p oasis,fifo --seeds 10
+        shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis,fifo --bound
+        shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
+        shadowprice compare --trace csv:jobs.csv -c cluster.yaml -p rolling,fifo --more 8
     """
     from shadowprice.cli.commands.simulate import leave_if_partial, print_before_failing
     from shadowprice.core.amounts import parse_positive_duration

@@ -30,7 +30,7 @@ def diff(
     first: RunArgument,
     second: Annotated[Path, typer.Argument(help="Run directory to compare with.", metavar="RUN")],
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Maximum number of jobs in the table.")
+        int, typer.Option(min=0, help="Maximum number of jobs in the table.")
     ] = DEFAULT_MAX_JOBS,
     output: ListingOption = Listing.TABLE,
 ) -> None:
@@ -39,8 +39,7 @@ def diff(
     A gain is the utility of the second run minus that of the first.
 
     [bold]Example[/bold]
-
-    shadowprice diff compared/oasis compared/fifo
+        shadowprice diff compared/oasis compared/fifo
     """
     from shadowprice.results.difference import diff_runs
     from shadowprice.results.run_directory import read_run

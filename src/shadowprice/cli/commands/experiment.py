@@ -49,7 +49,6 @@ def experiment(
     on: Annotated[
         str,
         typer.Option(
-            "--on",
             help="Ray cluster to distribute the runs over: ray, HOST:PORT or ray://HOST:PORT.",
             metavar="RAY",
         ),
@@ -85,12 +84,9 @@ def experiment(
     It lists the result of each experiment at the end, and exits with status 1 if any failed.
 
     [bold]Examples[/bold]
-
-    shadowprice experiment oasis-fig3 --quick
-
-    shadowprice experiment all --on ray://head:10001 --out figures
-
-    shadowprice experiment testbed --executor kubernetes --executor-set image=registry/train:1
+        shadowprice experiment oasis-fig3 --quick
+        shadowprice experiment all --on ray://head:10001 --out figures
+        shadowprice experiment testbed --executor kubernetes --executor-set image=registry/train:1
     """
     # Experiments import polars and numba, which would delay the command's help.
 

@@ -56,10 +56,8 @@ def explain(
     of the service that waits, also show for which resource and until when.
 
     [bold]Examples[/bold]
-
-    shadowprice explain run resnet50-a
-
-    shadowprice explain resnet50-a
+        shadowprice explain run resnet50-a
+        shadowprice explain resnet50-a
     """
     if job is None:
         _explain_live(str(run), server, output, full=full, outlook=advice is not False)

@@ -36,7 +36,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")
     ] = False,
     process: Annotated[
-        str, typer.Option("--process", help="Process of the job, such as worker-1 or ps-0.")
+        str, typer.Option(help="Process of the job, such as worker-1 or ps-0.")
     ] = "worker-0",
     generation: Annotated[
         int | None,
@@ -56,10 +56,8 @@ def logs(
     With `-o json`, one piece of text and its position per line.
 
     [bold]Examples[/bold]
-
-    shadowprice logs resnet50-a -f
-
-    shadowprice logs resnet50-a --process ps-0 --generation 2 --all
+        shadowprice logs resnet50-a -f
+        shadowprice logs resnet50-a --process ps-0 --generation 2 --all
     """
     write = _write_record if output is Output.JSON else _write_text
     with connect(server) as client:
@@ -106,13 +104,11 @@ def _is_about(event: Event, reference: str) -> bool:
 def events(
     after: Annotated[
         int | None,
-        typer.Option(
-            "--after", min=0, help="Start after the event with this number instead of now."
-        ),
+        typer.Option(min=0, help="Start after the event with this number instead of now."),
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Job whose events are printed.")] = None,
+    job: Annotated[str | None, typer.Option(help="Job whose events are printed.")] = None,
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Number of events after which to stop.")
+        int | None, typer.Option(min=1, help="Number of events after which to stop.")
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
@@ -120,10 +116,8 @@ def events(
     """Stream the events of the live service until interrupted; reconnect if needed.
 
     [bold]Examples[/bold]
-
-    shadowprice events
-
-    shadowprice events --after 0 -o json | head -100
+        shadowprice events
+        shadowprice events --after 0 -o json | head -100
     """
     printed = 0
     with connect(server) as client:
@@ -162,7 +156,7 @@ def _format_value(value: object) -> str:
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", min=0.5, max=3_600, help="Refresh interval in seconds.")
+        float, typer.Option(min=0.5, max=3_600, help="Refresh interval in seconds.")
     ] = 2.0,
     once: Annotated[
         bool,
@@ -178,8 +172,7 @@ def top(
     Ctrl-C exits.
 
     [bold]Example[/bold]
-
-    shadowprice top
+        shadowprice top
     """
     from rich.live import Live
 

@@ -55,7 +55,6 @@ def jobs(
     outcome: Annotated[
         str | None,
         _filter_option(
-            "--outcome",
             help="Comma-separated outcomes: finished, refused, dropped, cancelled, running, "
             "waiting, 'not arrived'.",
             autocompletion=complete_value("outcome"),
@@ -70,20 +69,16 @@ def jobs(
     late: Annotated[
         bool | None,
         _filter_option(
-            "--late/--in-time",
-            help="Jobs that completed after their target, or by it.",
+            "--late/--in-time", help="Jobs that completed after their target, or by it."
         ),
     ] = None,
     columns: Annotated[
         str | None,
-        output_option(
-            "--columns", help="Comma-separated columns, or all.", autocompletion=complete_column
-        ),
+        output_option(help="Comma-separated columns, or all.", autocompletion=complete_column),
     ] = None,
     sort: Annotated[
         str | None,
         output_option(
-            "--sort",
             help="Comma-separated columns to sort by; -utility sorts in descending order.",
             autocompletion=complete_column,
         ),
@@ -91,9 +86,7 @@ def jobs(
     limit: Annotated[
         int | None,
         output_option(
-            "--limit",
-            min=0,
-            help=f"Maximum number of jobs; {DEFAULT_MAX_JOBS} by default in a table.",
+            min=0, help=f"Maximum number of jobs; {DEFAULT_MAX_JOBS} by default in a table."
         ),
     ] = None,
     output: Annotated[
@@ -103,10 +96,8 @@ def jobs(
     """List the jobs of a run with their requests, run times and utilities.
 
     [bold]Examples[/bold]
-
-    shadowprice jobs run --outcome refused --sort -value
-
-    shadowprice jobs run --tenant vision --arrived 10..50 -o csv
+        shadowprice jobs run --outcome refused --sort -value
+        shadowprice jobs run --tenant vision --arrived 10..50 -o csv
     """
     from shadowprice.results.listing import (
         DEFAULT_COLUMNS,

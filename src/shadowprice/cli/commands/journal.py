@@ -19,8 +19,7 @@ def journal(
     check: Annotated[
         bool,
         typer.Option(
-            "--check/--no-check",
-            help="Replay the journal and compare the state with its digests.",
+            "--check/--no-check", help="Replay the journal and compare the state with its digests."
         ),
     ] = True,
     events: Annotated[
@@ -34,10 +33,8 @@ def journal(
     state with every digest in the journal.
 
     [bold]Examples[/bold]
-
-    shadowprice journal run
-
-    shadowprice journal run/journal.jsonl --events 20 --no-check
+        shadowprice journal run
+        shadowprice journal run/journal.jsonl --events 20 --no-check
     """
     from shadowprice.results.run_directory import JOURNAL
 

@@ -36,7 +36,6 @@ def login(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file",
             help="File with the token, such as the operator's; by default the token is read "
             "from a prompt or a pipe.",
             metavar="FILE",
@@ -50,10 +49,8 @@ def login(
     Without an argument, list the saved servers. With a saved name, make that server the default.
 
     [bold]Examples[/bold]
-
-    shadowprice login http://127.0.0.1:8642 --token-file shadowprice-data/operator.token
-
-    shadowprice login https://scheduler.lab --name lab
+        shadowprice login http://127.0.0.1:8642 --token-file shadowprice-data/operator.token
+        shadowprice login https://scheduler.lab --name lab
     """
     from shadowprice.client.endpoints import (
         Endpoint,
@@ -157,11 +154,11 @@ def tokens(
     ] = None,
     operator: Annotated[bool, typer.Option("--operator", help="Issue an operator token.")] = False,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="Validity period of the token, such as 90d.")
+        str | None, typer.Option(help="Validity period of the token, such as 90d.")
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="Purpose of the token.")] = "",
+    note: Annotated[str, typer.Option(help="Purpose of the token.")] = "",
     revoke: Annotated[
-        int | None, typer.Option("--revoke", help="Number of the token to revoke.", min=1)
+        int | None, typer.Option(help="Number of the token to revoke.", min=1)
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
@@ -169,8 +166,7 @@ def tokens(
     """List, issue and revoke tokens of a service (operators).
 
     [bold]Example[/bold]
-
-    shadowprice tokens --tenant vision --expires 90d
+        shadowprice tokens --tenant vision --expires 90d
     """
     if operator and tenant is not None:
         raise InputError(Fault("--operator", "and --tenant exclude each other"))

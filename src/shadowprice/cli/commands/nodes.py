@@ -54,10 +54,8 @@ def nodes(
     """List the servers of the live service in groups of equal servers, as sinfo does.
 
     [bold]Examples[/bold]
-
-    shadowprice nodes
-
-    shadowprice nodes --each
+        shadowprice nodes
+        shadowprice nodes --each
     """
     with connect(server) as client:
         servers = client.servers()
@@ -97,8 +95,7 @@ def drain(
     """Stop placing work on servers; running jobs move at the end of their slot (operators).
 
     [bold]Example[/bold]
-
-    shadowprice drain gpu-3
+        shadowprice drain gpu-3
     """
     from shadowprice.results.job_history_text import pluralize
 
@@ -121,8 +118,7 @@ def cordon(
     elsewhere.
 
     [bold]Example[/bold]
-
-    shadowprice cordon gpu-3
+        shadowprice cordon gpu-3
     """
     with connect(server) as client:
         print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
@@ -136,8 +132,7 @@ def uncordon(
     """Return drained or cordoned servers to service (operators).
 
     [bold]Example[/bold]
-
-    shadowprice uncordon gpu-3
+        shadowprice uncordon gpu-3
     """
     with connect(server) as client:
         print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
@@ -151,7 +146,7 @@ def _print_changed(changed: list[Server], *, output: Output) -> None:
 
 
 def prices(
-    slots: Annotated[int, typer.Option("--slots", min=1, max=1_000, help="Number of slots.")] = 12,
+    slots: Annotated[int, typer.Option(min=1, max=1_000, help="Number of slots.")] = 12,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -160,8 +155,7 @@ def prices(
     A price is for a server's whole capacity of a resource, in the unit of the jobs' utilities.
 
     [bold]Example[/bold]
-
-    shadowprice prices --slots 24
+        shadowprice prices --slots 24
     """
     with connect(server) as client:
         slot_prices = client.prices(slots)

@@ -21,17 +21,11 @@ def observed(
     days: Annotated[
         float,
         typer.Option(
-            "--days",
-            help="Length of the compared period, in days before now.",
-            min=1e-6,
-            max=3_660.0,
+            help="Length of the compared period, in days before now.", min=1e-6, max=3_660.0
         ),
     ] = 7.0,
     limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", help="Maximum number of jobs to list, newest first.", min=0, max=10_000
-        ),
+        int, typer.Option(help="Maximum number of jobs to list, newest first.", min=0, max=10_000)
     ] = 20,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
@@ -42,10 +36,8 @@ def observed(
     unknown. An ended job counts as completed unless it is known to have failed.
 
     [bold]Examples[/bold]
-
-    shadowprice observed
-
-    shadowprice observed --days 30 --limit 0 -o json
+        shadowprice observed
+        shadowprice observed --days 30 --limit 0 -o json
     """
     with connect(server) as client:
         comparison = client.comparison(days)

@@ -39,12 +39,9 @@ def policies(
     """List the policies, or show a policy with its parameters.
 
     [bold]Examples[/bold]
-
-    shadowprice policies
-
-    shadowprice policies oasis
-
-    shadowprice policies ./policy.py:FirstFit
+        shadowprice policies
+        shadowprice policies oasis
+        shadowprice policies ./policy.py:FirstFit
     """
     from shadowprice.policies import registry
     from shadowprice.policies.choice import PolicyChoice

@@ -45,16 +45,13 @@ class MeasurementOptions:
     """Options that define what is measured, and for how long."""
 
     workers: Annotated[
-        str,
-        o.workload_option(help="Comma-separated worker counts to measure, in this order."),
+        str, o.workload_option(help="Comma-separated worker counts to measure, in this order.")
     ] = "1,2,4"
     ps: Annotated[
-        str,
-        o.workload_option(help="Comma-separated counts of parameter servers to measure."),
+        str, o.workload_option(help="Comma-separated counts of parameter servers to measure.")
     ] = "0"
     cpu: Annotated[
-        int,
-        o.workload_option(min=0, max=1024, help="CPU cores per worker; 0: all cores."),
+        int, o.workload_option(min=0, max=1024, help="CPU cores per worker; 0: all cores.")
     ] = 1
     gpu: Annotated[int, o.workload_option(min=0, max=64, help="GPUs per worker.")] = 0
     env: Annotated[
@@ -64,8 +61,7 @@ class MeasurementOptions:
         ),
     ] = None
     grace: Annotated[
-        str,
-        o.workload_option(help="Grace period of the command after SIGTERM, such as 30s."),
+        str, o.workload_option(help="Grace period of the command after SIGTERM, such as 30s.")
     ] = "30s"
     time: Annotated[str, o.execution_option(help="Time limit per worker count, such as 1min.")] = (
         "1min"
@@ -94,17 +90,12 @@ class FileOptions:
         int | None,
         o.output_option(min=1, help="Mini-batches of the whole training: `steps` of the job file."),
     ] = None
-    out: Annotated[
-        Path | None,
-        o.output_option(metavar="FILE", help="Job file to write."),
-    ] = None
+    out: Annotated[Path | None, o.output_option(metavar="FILE", help="Job file to write.")] = None
     family: Annotated[
-        str | None,
-        o.output_option(help="Family to save the measured curve for."),
+        str | None, o.output_option(help="Family to save the measured curve for.")
     ] = None
     families: Annotated[
-        Path,
-        o.output_option(metavar="FILE", help="YAML file with the curves of families."),
+        Path, o.output_option(metavar="FILE", help="YAML file with the curves of families.")
     ] = Path("families.yaml")
 
     def library(self) -> Families | None:
@@ -150,8 +141,7 @@ def profile(
     options: MeasurementOptions,
     files: FileOptions,
     output: Annotated[
-        Output,
-        o.output_option("--output", "-o", help="Output format.", callback=reserve_stdout),
+        Output, o.output_option("--output", "-o", help="Output format.", callback=reserve_stdout)
     ] = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
@@ -162,8 +152,7 @@ def profile(
     (shadowprice.jobs.report) and exit on SIGTERM.
 
     [bold]Example[/bold]
-
-    shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
+        shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
     """
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.executors.local.machine import physical_devices

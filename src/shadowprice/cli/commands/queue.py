@@ -82,7 +82,6 @@ def queue(
     state: Annotated[
         str,
         typer.Option(
-            "--state",
             help="Comma-separated states, waiting (those in which nothing runs), or all.",
             metavar="STATES",
             show_default="those open: " + ", ".join(OPEN),
@@ -90,13 +89,10 @@ def queue(
     ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant.")] = None,
     search: Annotated[
-        str,
-        typer.Option(
-            "--search", help="Part of the name, letters a to z in any case.", metavar="TEXT"
-        ),
+        str, typer.Option(help="Part of the name, letters a to z in any case.", metavar="TEXT")
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=MAX_LISTED, help="Maximum number of jobs.")
+        int, typer.Option(min=1, max=MAX_LISTED, help="Maximum number of jobs.")
     ] = 100,
     server: ServerOption = None,
     output: ListingOption = Listing.TABLE,
@@ -104,12 +100,9 @@ def queue(
     """List waiting and running jobs of the live service, as squeue does; newest first.
 
     [bold]Examples[/bold]
-
-    shadowprice queue --tenant vision
-
-    shadowprice queue --state finished,failed -o csv
-
-    shadowprice queue --state all --search resnet
+        shadowprice queue --tenant vision
+        shadowprice queue --state finished,failed -o csv
+        shadowprice queue --state all --search resnet
     """
     from itertools import islice
 
@@ -149,10 +142,8 @@ def status(
     """Show the status of a job of the live service, or of the service.
 
     [bold]Examples[/bold]
-
-    shadowprice status resnet50-a
-
-    shadowprice status
+        shadowprice status resnet50-a
+        shadowprice status
     """
     from shadowprice.cli.commands.submit import print_job
 
@@ -197,7 +188,6 @@ def cancel(
     state: Annotated[
         str | None,
         typer.Option(
-            "--state",
             help="Open jobs in these comma-separated states; waiting: those in which nothing runs.",
             metavar="STATES",
         ),
@@ -214,10 +204,8 @@ def cancel(
     --state and --tenant select open jobs together.
 
     [bold]Examples[/bold]
-
-    shadowprice cancel resnet50-a
-
-    shadowprice cancel --tenant vision --state waiting
+        shadowprice cancel resnet50-a
+        shadowprice cancel --tenant vision --state waiting
     """
     from shadowprice.results.job_history_text import pluralize
 
@@ -302,8 +290,7 @@ def resubmit(
     closed.
 
     [bold]Example[/bold]
-
-    shadowprice resubmit train-x7k2mf
+        shadowprice resubmit train-x7k2mf
     """
     with connect(server) as client:
         _resubmit(client, _distinct(client, jobs), output)
@@ -320,8 +307,7 @@ def requeue(
     A job starts from its beginning; what it did before is lost.
 
     [bold]Example[/bold]
-
-    shadowprice requeue train-x7k2mf
+        shadowprice requeue train-x7k2mf
     """
     with connect(server) as client:
         found = _distinct(client, jobs)
@@ -391,10 +377,8 @@ def revise(
     refused, the job stays as it was. The command prints the resulting promise and price.
 
     [bold]Examples[/bold]
-
-    shadowprice revise resnet50-a --set deadline=6h
-
-    shadowprice revise resnet50-a --set steps=20000 --set utility.value=80
+        shadowprice revise resnet50-a --set deadline=6h
+        shadowprice revise resnet50-a --set steps=20000 --set utility.value=80
     """
     from shadowprice.cli.commands.submit import print_job
     from shadowprice.client import calls

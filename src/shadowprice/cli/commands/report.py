@@ -14,15 +14,14 @@ from shadowprice.cli.options import PlainOutputOption, RunArgument
 def report(
     run: RunArgument,
     to: Annotated[
-        Path | None, typer.Option("--to", help="Output file.", show_default="RUN/report.html")
+        Path | None, typer.Option(help="Output file.", show_default="RUN/report.html")
     ] = None,
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Rebuild the HTML page of a run from its files.
 
     [bold]Example[/bold]
-
-    shadowprice report run
+        shadowprice report run
     """
     from shadowprice.results.output_paths import always_replaceable, check_output_file, is_page
     from shadowprice.results.report.page import write_report

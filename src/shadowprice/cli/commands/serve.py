@@ -57,21 +57,18 @@ class ServeOptions:
     """Options that become the settings of a service."""
 
     cluster: Annotated[
-        Path,
-        typer.Option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE"),
+        Path, typer.Option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE")
     ]
     data: Annotated[
         str,
         typer.Option(
-            "--data",
             help="Data directory, or the URL of a PostgreSQL database.",
             metavar="DIR|URL",
             callback=_expand,
         ),
     ] = "shadowprice-data"
     listen: Annotated[
-        str,
-        typer.Option("--listen", help="Address and port to listen on; port 0 picks a free port."),
+        str, typer.Option(help="Address and port to listen on; port 0 picks a free port.")
     ] = "127.0.0.1:8642"
     policy: Annotated[
         str,
@@ -87,7 +84,6 @@ class ServeOptions:
     executor: Annotated[
         str,
         typer.Option(
-            "--executor",
             help="Executor that runs jobs: local, ray, kubernetes or ./file.py:NAME; with "
             "--observe, the executor that observes jobs, or none.",
             metavar="NAME",
@@ -96,7 +92,6 @@ class ServeOptions:
     address: Annotated[
         str,
         typer.Option(
-            "--address",
             help="Cluster that the executor runs jobs on: auto, ray://HOST:PORT or a kubeconfig.",
             callback=_expand,
         ),
@@ -113,7 +108,6 @@ class ServeOptions:
     allow_user: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow-user",
             help="User that jobs of a tenant may run as (`run.user`); tenant * means every "
             "tenant. Repeatable; every job must then name a user. Requires root.",
             metavar="TENANT:USER",
@@ -122,7 +116,6 @@ class ServeOptions:
     families: Annotated[
         Path | None,
         typer.Option(
-            "--families",
             help="YAML file with measured curves, for unmeasured jobs that name their family "
             "(`profile --family` writes it).",
             metavar="FILE",
@@ -131,7 +124,6 @@ class ServeOptions:
     trainingjobs: Annotated[
         str | None,
         typer.Option(
-            "--trainingjobs",
             help="Kubernetes cluster whose TrainingJob resources become jobs: a kubeconfig, "
             "in-cluster, or none. With --executor kubernetes, the default is its cluster.",
             metavar="WHERE",
@@ -141,7 +133,6 @@ class ServeOptions:
     lease: Annotated[
         str,
         typer.Option(
-            "--lease",
             help="Lease in the same cluster by which one of several instances is elected leader.",
             metavar="NAMESPACE/NAME",
         ),
@@ -157,7 +148,6 @@ class ServeOptions:
     until: Annotated[
         str | None,
         typer.Option(
-            "--until",
             help="End of the timespan, after which no job runs or is planned: 18:00, "
             "2026-11-23T18:00, 6h, '20 slots', or none to remove it. Repeating the same "
             "text at the next start has no effect.",
@@ -167,7 +157,6 @@ class ServeOptions:
     max_overrun: Annotated[
         float | None,
         typer.Option(
-            "--max-overrun",
             help="Times the stated length after which a run of a job is abandoned, such as 10; "
             "holds for jobs that are submitted or revised from then on. By default there is no "
             "limit but each job's own `walltime`.",
@@ -178,41 +167,33 @@ class ServeOptions:
     values: Annotated[
         str,
         typer.Option(
-            "--values",
             help="How values of jobs without a budget count: as stated, or relative to those of "
             "their tenant's other jobs. By default they are relative once the service has tenants. "
             "Jobs that are open when the option changes count as before until they are revised.",
             metavar="auto|stated|relative",
         ),
     ] = "auto"
-    keep: Annotated[
-        str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
-    ] = "365d"
+    keep: Annotated[str, typer.Option(help="Retention period of closed jobs, such as 365d.")] = (
+        "365d"
+    )
     max_open_jobs: Annotated[
-        int, typer.Option("--max-open-jobs", help="Maximum number of a tenant's open jobs.", min=1)
+        int, typer.Option(help="Maximum number of a tenant's open jobs.", min=1)
     ] = 10_000
     max_open_memory: Annotated[
         str,
         typer.Option(
-            "--max-open-memory",
-            help="Maximum memory that the records of a tenant's open jobs take, such as 64MiB.",
+            help="Maximum memory that the records of a tenant's open jobs take, such as 64MiB."
         ),
     ] = "64MiB"
     max_upload_size: Annotated[
-        str,
-        typer.Option(
-            "--max-upload-size",
-            help="Maximum size of the files that a job receives from its submitter.",
-        ),
+        str, typer.Option(help="Maximum size of the files that a job receives from its submitter.")
     ] = "100MiB"
     max_uploads: Annotated[
-        str,
-        typer.Option("--max-uploads", help="Maximum size of all such files of a tenant."),
+        str, typer.Option(help="Maximum size of all such files of a tenant.")
     ] = "1GiB"
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file",
             help="File with the operator's token, written at the first start; by default in "
             "the data directory.",
             metavar="FILE",
@@ -290,12 +271,9 @@ def serve(
     service unless --allow-user names others: every tenant can run programs on this machine.
 
     [bold]Examples[/bold]
-
-    shadowprice serve --cluster cluster.yaml --data /var/lib/shadowprice
-
-    shadowprice serve -c cluster.yaml --executor ray --address ray://head:10001
-
-    shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
+        shadowprice serve --cluster cluster.yaml --data /var/lib/shadowprice
+        shadowprice serve -c cluster.yaml --executor ray --address ray://head:10001
+        shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
     check_extra(options.data)
     from shadowprice.kernels.jit import compiling_notice, print_on_stderr
@@ -359,8 +337,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 def backup(
     data: Annotated[
-        str,
-        typer.Argument(help="Data directory of the service.", metavar="DIR", callback=_expand),
+        str, typer.Argument(help="Data directory of the service.", metavar="DIR", callback=_expand)
     ],
     target: Annotated[Path, typer.Argument(help="Output file.", metavar="FILE")],
     output: o.OutputOption = Output.TABLE,
@@ -375,8 +352,7 @@ def backup(
     backup are stopped. In another directory the backup is refused because jobs would run twice.
 
     [bold]Example[/bold]
-
-    shadowprice backup /var/lib/shadowprice backup.db
+        shadowprice backup /var/lib/shadowprice backup.db
     """
     check_extra()
     from shadowprice.results.output_paths import check_output_file

@@ -56,8 +56,7 @@ def simulate(
         ),
     ] = False,
     advice_time: Annotated[
-        str,
-        o.output_option("--advice-time", help="Time limit of --advice, such as 1min."),
+        str, o.output_option(help="Time limit of --advice, such as 1min.")
     ] = "1min",
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -67,14 +66,10 @@ def simulate(
     --out DIR writes tables, every decision with its reason, and report.html.
 
     [bold]Examples[/bold]
-
-    shadowprice simulate --cluster cluster.yaml --jobs jobs.yaml --policy oasis --out run
-
-    shadowprice simulate --trace 'philly:philly.csv.gz?limit=2000' --policy fifo
-
-    shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=online
-
-    shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
+        shadowprice simulate --cluster cluster.yaml --jobs jobs.yaml --policy oasis --out run
+        shadowprice simulate --trace 'philly:philly.csv.gz?limit=2000' --policy fifo
+        shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=online
+        shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.core.relative_values import STATED

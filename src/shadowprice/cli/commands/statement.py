@@ -34,29 +34,23 @@ def statement(
     ] = None,
     tenant: Annotated[
         str | None,
-        typer.Option(
-            "--tenant", help="Run only: tenant to show, with its partners and jobs.", metavar="NAME"
-        ),
+        typer.Option(help="Run only: tenant to show, with its partners and jobs.", metavar="NAME"),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            "--since",
-            help="Live service only: start of the period, such as 7d (before now) or 2026-11-23.",
+            help="Live service only: start of the period, such as 7d (before now) or 2026-11-23."
         ),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
-            "--until",
-            help="Live service only: end of the period, exclusive; formats as in --since.",
+            help="Live service only: end of the period, exclusive; formats as in --since."
         ),
     ] = None,
     limit: Annotated[
         int,
-        typer.Option(
-            "--limit", help="Live service only: maximum number of entries.", min=1, max=MAX_ENTRIES
-        ),
+        typer.Option(help="Live service only: maximum number of entries.", min=1, max=MAX_ENTRIES),
     ] = 50,
     server: ServerOption = None,
     output: ListingOption = Listing.TABLE,
@@ -69,10 +63,8 @@ def statement(
     Live service: the balance of a tenant's budget, and every grant, debit and refund.
 
     [bold]Examples[/bold]
-
-    shadowprice statement run --tenant vision
-
-    shadowprice statement vision --since 7d -o csv
+        shadowprice statement run --tenant vision
+        shadowprice statement vision --since 7d -o csv
     """
     from shadowprice.cli.commands.accounts import print_statement
 

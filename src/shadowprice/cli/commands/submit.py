@@ -161,14 +161,10 @@ def submit(
     the same job. A refused job isn't an error.
 
     [bold]Examples[/bold]
-
-    shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
-
-    shadowprice submit train.sh -- --lr 0.1
-
-    shadowprice submit jobs.yaml
-
-    shadowprice submit jobs.yaml --only resnet50-a --wait
+        shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
+        shadowprice submit train.sh -- --lr 0.1
+        shadowprice submit jobs.yaml
+        shadowprice submit jobs.yaml --only resnet50-a --wait
     """
     script: BatchScript | None = ctx.meta.get(SCRIPT)
     if script is not None:
@@ -474,8 +470,7 @@ def quote(
     Each job is quoted separately, as the next submission.
 
     [bold]Example[/bold]
-
-    shadowprice quote jobs.yaml
+        shadowprice quote jobs.yaml
     """
     with connect(server) as client:
         _print_quotes(client, _entries(files, only), output, outlook=False)

@@ -82,8 +82,7 @@ def convert(
     slot: SlotOption = "20min",
     seed: PlainSeedOption = 0,
     cluster: Annotated[
-        Path | None,
-        typer.Option(help="Output cluster file, sized to the jobs."),
+        Path | None, typer.Option(help="Output cluster file, sized to the jobs.")
     ] = None,
     load: Annotated[
         float,

@@ -35,10 +35,8 @@ def until(
     until the end is moved or removed.
 
     [bold]Examples[/bold]
-
-    shadowprice until 18:00
-
-    shadowprice until none
+        shadowprice until 18:00
+        shadowprice until none
     """
     with connect(server) as client:
         if moment is None:

@@ -17,9 +17,7 @@ def warm(
     policies: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Policies; by default all.",
-            metavar="[POLICY]...",
-            autocompletion=complete_policy,
+            help="Policies; by default all.", metavar="[POLICY]...", autocompletion=complete_policy
         ),
     ] = None,
     quiet: o.QuietOption = False,
@@ -31,8 +29,7 @@ def warm(
     NUMBA_CACHE_DIR, else next to the installed sources, else in the user's cache directory.
 
     [bold]Example[/bold]
-
-    shadowprice warm oasis drf
+        shadowprice warm oasis drf
     """
     from shadowprice.kernels.jit import cache_folder, compiling_notice, print_on_stderr
     from shadowprice.policies.registry import policy_names

@@ -41,7 +41,6 @@ def whatif(
     add: Annotated[
         list[str] | None,
         o.workload_option(
-            "--add",
             help="Servers to add, by the name of their entry in the cluster file: gpu:2, or "
             "gpu:2,net:1 together. Repeatable; each occurrence is a separate cluster.",
             metavar="NAME:COUNT",
@@ -51,7 +50,6 @@ def whatif(
     remove: Annotated[
         list[str] | None,
         o.workload_option(
-            "--remove",
             help="Servers to remove, in the same format.",
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
@@ -60,7 +58,6 @@ def whatif(
     more: Annotated[
         list[str] | None,
         o.workload_option(
-            "--more",
             help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn, "
             "gpu/a100=8 or cpu=64 of one. Repeatable.",
             metavar="[NAME=]AMOUNT",
@@ -83,7 +80,6 @@ def whatif(
     seeds: Annotated[
         int,
         o.execution_option(
-            "--seeds",
             min=1,
             max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run; prints means with 95 % intervals.",
@@ -92,7 +88,6 @@ def whatif(
     server: Annotated[
         str | None,
         o.workload_option(
-            "--server",
             help="Live service that runs the simulation: a name saved by `login`, or a URL.",
             metavar="NAME|URL",
         ),
@@ -100,7 +95,6 @@ def whatif(
     days: Annotated[
         float | None,
         o.workload_option(
-            "--days",
             help="With --server: length of the simulated period, in days before now.",
             min=1e-6,
             max=366.0,
@@ -117,14 +111,10 @@ def whatif(
     days, and the service simulates it in the background.
 
     [bold]Examples[/bold]
-
-    shadowprice whatif -c cluster.yaml -j jobs.yaml
-
-    shadowprice whatif -c cluster.yaml -j jobs.yaml --add gpu:2 --add gpu:4 -p oasis,drf
-
-    shadowprice whatif --trace 'philly:philly.csv.gz?limit=2000' --remove gpu:1 --seeds 5
-
-    shadowprice whatif --server local --days 30 --more 8
+        shadowprice whatif -c cluster.yaml -j jobs.yaml
+        shadowprice whatif -c cluster.yaml -j jobs.yaml --add gpu:2 --add gpu:4 -p oasis,drf
+        shadowprice whatif --trace 'philly:philly.csv.gz?limit=2000' --remove gpu:1 --seeds 5
+        shadowprice whatif --server local --days 30 --more 8
     """
     if server is not None or days is not None:
         named_policies = _choices_for_service(policy, params, set_)
