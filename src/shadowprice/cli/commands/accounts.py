@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from shadowprice.cli.console import (
-    Listing,
-    Output,
-    print_csv,
-    print_json,
-    print_line,
-    print_more,
-    stdout,
-)
+from shadowprice.cli import console
+from shadowprice.cli.console import Listing, Output
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.cli.program import called_program
@@ -86,21 +79,21 @@ def print_statement(
     more, entries = len(entries) > limit, entries[:limit]
     if output is Listing.JSON:
         record = {key: value for key, value in statement.record.items() if key != "next"}
-        print_json({**record, "entries": [entry.record for entry in entries]})
+        console.print_json({**record, "entries": [entry.record for entry in entries]})
     elif output is Listing.CSV:
-        print_csv(COLUMNS, [entry.record for entry in entries])
+        console.print_csv(COLUMNS, [entry.record for entry in entries])
     else:
         _print_one(statement, entries)
     if more:
-        print_more(limit, MAX_ENTRIES)
+        console.print_more(limit, MAX_ENTRIES)
 
 
 def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
     facts([("tenant", page.tenant), *_facts(page.budget, page.account)])
-    console = stdout()
-    console.print()
+    screen = console.stdout()
+    screen.print()
     if not entries:
-        print_line("no entries")
+        console.print_line("no entries")
         return
     rows = [
         (
@@ -117,7 +110,7 @@ def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
     sums = ", ".join(
         f"{kind} {points_text(points)}" for kind, points in page.sums.items() if points
     )
-    print_line(
+    console.print_line(
         f"opening {points_text(page.opening)}, closing {points_text(page.closing)}"
         f"{': ' if sums else ''}{sums}"
     )
@@ -149,7 +142,7 @@ def _debt_note(account: Account) -> str:
 
 def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
     if output is Listing.JSON:
-        print_json([tenant.record for tenant in tenants])
+        console.print_json([tenant.record for tenant in tenants])
         return
     names = ("tenant", "points", "period", "carry", "held", "reserved_points", "spent", "ends")
     rows: list[dict[str, Any]] = [
@@ -161,7 +154,7 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
         for tenant in tenants
     ]
     if output is Listing.CSV:
-        print_csv(names, rows)
+        console.print_csv(names, rows)
         return
     table = []
     for tenant, row in zip(tenants, rows, strict=True):
@@ -242,7 +235,7 @@ def budget(
         else:
             changed = _tenant(client, tenant)
     if output is Output.JSON:
-        print_json(changed.record)
+        console.print_json(changed.record)
     else:
         facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
 

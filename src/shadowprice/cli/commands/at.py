@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from shadowprice.cli.console import Output, SafeText, plain_table, print_json, print_line, stdout
+from shadowprice.cli.console import Output, SafeText, make_table, print_json, print_line, stdout
 from shadowprice.cli.options import OutputOption, RunArgument
 
 if TYPE_CHECKING:
@@ -71,11 +71,8 @@ def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
     from shadowprice.results.server_names import compress_names
 
     resources = [name for name, (_, total) in moment.usage.items() if total]
-    table = plain_table()
-    names = ["servers", "state", "count", "jobs", "workers", "ps"]
-    for name in names + resources:
-        numeric = name in {"count", "jobs", "workers", "ps"} or name in resources
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    columns = ["servers", "state", "count", "jobs", "workers", "ps", *resources]
+    rows = []
     keys = ["server"] if every else ["group", "role", "state"]
     for _, members in moment.servers.group_by(keys, maintain_order=True):
         state = members["state"][0]
@@ -86,8 +83,8 @@ def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
             *(f"{members[name].sum():,}" for name in ("jobs", "workers", "ps")),
             *(_usage_text(moment, members, resource) for resource in resources),
         ]
-        table.add_row(*(SafeText(cell, _STYLES[state]) for cell in cells))
-    return table
+        rows.append([SafeText(cell, _STYLES[state]) for cell in cells])
+    return make_table(columns, rows, left=(0, 1), fold=range(len(columns)))
 
 
 _STYLES = {"lost": "red", "idle": "dim", "mixed": "", "full": "bold"}
@@ -108,7 +105,7 @@ def _usage_text(moment: SlotSnapshot, part: object, resource: str) -> str:
 
 
 def _jobs(moment: SlotSnapshot, maximum: int | None) -> Table:
-    table = plain_table()
+    table = make_table((), ())
     tenants = moment.jobs["tenant"].null_count() < len(moment.jobs)
     names = ["job", *(["tenant"] if tenants else []), "state", "since", "ran", "workers", "ps"]
     for name in names:

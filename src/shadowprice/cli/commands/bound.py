@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.console import (
-    Output,
-    announce_compiling,
-    periodic_note,
-    print_json,
-    print_line,
-    stderr,
-    stdout,
-)
+from shadowprice.cli.console import Output
 from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.workload import Workload
 from shadowprice.core.errors import Fault, InputError
@@ -99,7 +92,7 @@ def bound(
     from shadowprice.certificate.certify import certify
     from shadowprice.simulator.starts import iter_warm_starts
 
-    announce_compiling(quiet)
+    console.announce_compiling(quiet)
     with stop_on_signal() as stop, bound_progress(quiet) as report:
         certificate = certify(
             scenario.cluster,
@@ -116,11 +109,11 @@ def bound(
     if prices is not None:
         write_prices(certificate, scenario.cluster, prices)
     if output is Output.JSON:
-        print_json(certificate.record())
+        console.print_json(certificate.record())
         return
-    stdout().print(_table(certificate, distance))
+    console.stdout().print(_table(certificate, distance))
     if prices is not None:
-        print_line(f"prices are in {prices}")
+        console.print_line(f"prices are in {prices}")
 
 
 def _distance(text: str) -> float:
@@ -145,7 +138,7 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
 
     Yields None if ``quiet``.
     """
-    console = stderr()
+    screen = console.stderr()
     if quiet:
         yield None
         return
@@ -155,11 +148,11 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
         gap = f", best {best:,.2f}, gap {1 - best / bound:.1%}" if best and bound else ""
         return f"bound {bound:,.2f}{gap}, {time.perf_counter() - start:.0f} s"
 
-    if not console.is_terminal:
-        note = periodic_note()
+    if not screen.is_terminal:
+        note = console.periodic_note()
         yield lambda bound, best: note(lambda: describe(bound, best))
         return
-    with console.status("bound: looking for prices") as line:
+    with screen.status("bound: looking for prices") as line:
         yield lambda bound, best: line.update(describe(bound, best))
 
 

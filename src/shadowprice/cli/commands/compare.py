@@ -10,16 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.console import (
-    Output,
-    announce_compiling,
-    print_json,
-    print_line,
-    print_note,
-    progress_bar,
-    stdout,
-)
+from shadowprice.cli.console import Output
 from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.workload import Workload, read
 from shadowprice.core import bounds
@@ -164,7 +157,7 @@ def compare(
     _check_hidden_lengths(cases)
     changes = _capacity_changes(options.more or (), source, seed, options.on)
     drawn = random_draws(scenario, chosen)
-    announce_compiling(quiet)
+    console.announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending, ExitStack() as resources:
@@ -235,7 +228,7 @@ def _gains(
     """Run every case with every change; the second result is the interrupted run, or None."""
     from shadowprice.simulator.whatif import run_with_more
 
-    bar = partial(progress_bar, quiet=quiet)
+    bar = partial(console.progress_bar, quiet=quiet)
     gains: list[CapacityGain] = []
     for case in cases:
         found, stopped = run_with_more(
@@ -291,7 +284,7 @@ def _add_advice(
     from shadowprice.simulator.advice import add_advice
 
     choice = next(item for item in choices if item.label == run.policy)
-    with progress_bar(f"advice on refused, {choice.label}", quiet) as progress:
+    with console.progress_bar(f"advice on refused, {choice.label}", quiet) as progress:
         return add_advice(run, scenario, choice, seconds=seconds, progress=progress, stop=stop)
 
 
@@ -329,7 +322,7 @@ def _run_in_process(
     """Run everything in this process; the third result is the interrupted run, or None."""
     from shadowprice.simulator.trials import further_seeds, run_all
 
-    bar = partial(progress_bar, quiet=quiet)
+    bar = partial(console.progress_bar, quiet=quiet)
     runs: list[RunData] = []
     more: list[SeedRun] = []
     for case in cases:
@@ -367,7 +360,7 @@ def _on_ray(
     with (
         _restored_signals(),
         RayBackend(address) as on_ray,
-        progress_bar("all runs", quiet, "runs") as bar,
+        console.progress_bar("all runs", quiet, "runs") as bar,
     ):
         kept = comparison_cache(on_ray, cache_dir(out)) if out is not None else None
         spread: RunBackend = on_ray if kept is None else kept
@@ -382,7 +375,9 @@ def _on_ray(
                 more += measured
         except KeyboardInterrupt:
             if out is not None:
-                print_note(f"completed runs are kept in {cache_dir(out)}; the same command resumes")
+                console.print_note(
+                    f"completed runs are kept in {cache_dir(out)}; the same command resumes"
+                )
             raise
         if kept is not None:
             resources.callback(kept.remove)
@@ -401,29 +396,29 @@ def _print(
 
     if output is Output.JSON:
         record = None if trials is None else trials.record()
-        print_json(comparison_to_record(runs, record, gains, drawn))
+        console.print_json(comparison_to_record(runs, record, gains, drawn))
         return
     if drawn:
         seeds = [runs[0].info["seed"]] if trials is None else trials.seeds
-        print_line(drawn_text(drawn, seeds))
-    stdout().print(summary_table(runs) if trials is None else seeds_table(trials))
+        console.print_line(drawn_text(drawn, seeds))
+    console.stdout().print(summary_table(runs) if trials is None else seeds_table(trials))
     if trials is not None and trials.remark:
-        print_note(f"note: {trials.remark}")
+        console.print_note(f"note: {trials.remark}")
     elif trials is not None and len(trials.policies) > 1:
-        stdout().print()
-        stdout().print(comparison_table(trials))
+        console.stdout().print()
+        console.stdout().print(comparison_table(trials))
     if gains:
-        stdout().print()
-        stdout().print(gains_table(gains))
+        console.stdout().print()
+        console.stdout().print(gains_table(gains))
 
 
 def _print_place(out: Path | None, quiet: bool) -> None:
     from shadowprice.results.comparison import PAGE
 
     if out is not None:
-        print_line(f"see {out}/{PAGE}")
+        console.print_line(f"see {out}/{PAGE}")
     elif not quiet:
-        print_note("add --out DIR to keep the runs and a page")
+        console.print_note("add --out DIR to keep the runs and a page")
 
 
 def _certificate(

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from shadowprice.cli.console import (
-    Listing,
-    SafeText,
-    plain_table,
-    print_json,
-    print_line,
-    print_note,
-    print_text,
-    stdout,
-)
+from shadowprice.cli import console
+from shadowprice.cli.console import Listing
 from shadowprice.cli.options import ListingOption, RunArgument
 
 if TYPE_CHECKING:
@@ -46,12 +38,12 @@ def diff(
 
     result = diff_runs(read_run(first), read_run(second))
     if output is Listing.JSON:
-        print_json(result.record())
+        console.print_json(result.record())
         return
     for remark in result.remarks:
-        print_note(f"note: {remark}")
+        console.print_note(f"note: {remark}")
     if output is Listing.CSV:
-        print_text(result.jobs.write_csv())
+        console.print_text(result.jobs.write_csv())
         return
     _print(result, limit)
 
@@ -60,28 +52,28 @@ def _print(found: RunDiff, limit: int) -> None:
     from shadowprice.results.job_history_text import pluralize
     from shadowprice.results.report.number_format import format_number
 
-    console = stdout()
+    screen = console.stdout()
     names = [found.first["policy"], found.second["policy"]]
     if names[0] == names[1]:
         names = [f"{names[0]} (first)", f"{names[1]} (second)"]
     totals = [info["summary"]["total_utility"] for info in (found.first, found.second)]
     better = len(found.jobs.filter(found.jobs["gain"] > 0))
     worse = len(found.jobs.filter(found.jobs["gain"] < 0))
-    print_line(
+    console.print_line(
         f"{names[1]} earned {format_number(totals[1])}, {names[0]} {format_number(totals[0])}: "
         f"{_format_gain(totals[1] - totals[0])}; {pluralize(better, 'job')} earned more, "
         f"{worse:,} less, {len(found.jobs) - better - worse:,} the same at another time"
     )
     if found.times is not None and found.times.jobs:
-        print_line(found.times.waiting_text())
+        console.print_line(found.times.waiting_text())
     if found.jobs.is_empty():
         return
-    console.print()
-    console.print(_outcomes(found, names))
-    console.print()
-    console.print(_jobs(found, names, limit))
+    screen.print()
+    screen.print(_outcomes(found, names))
+    screen.print()
+    screen.print(_jobs(found, names, limit))
     if len(found.jobs) > limit:
-        print_note(f"{len(found.jobs) - limit:,} more; --limit {len(found.jobs)} shows all")
+        console.print_note(f"{len(found.jobs) - limit:,} more; --limit {len(found.jobs)} shows all")
 
 
 def _format_gain(value: float) -> str:
@@ -91,32 +83,22 @@ def _format_gain(value: float) -> str:
 
 
 def _outcomes(found: RunDiff, names: list[str]) -> Table:
-    table = plain_table()
-    for name in names:
-        table.add_column(SafeText(name))
-    table.add_column("jobs", justify="right")
-    table.add_column("gain", justify="right")
-    for row in found.outcomes.iter_rows(named=True):
-        cells = (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", _format_gain(row["gain"]))
-        table.add_row(*(SafeText(cell) for cell in cells))
-    return table
+    rows = [
+        (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", _format_gain(row["gain"]))
+        for row in found.outcomes.iter_rows(named=True)
+    ]
+    return console.make_table([*names, "jobs", "gain"], rows, left=(0, 1))
 
 
 def _jobs(found: RunDiff, names: list[str], limit: int) -> Table:
     from shadowprice.results.report.number_format import format_number
 
-    table = plain_table()
-    table.add_column("job", overflow="fold")
-    for name in names:
-        table.add_column(SafeText(name), justify="right")
-    table.add_column("gain", justify="right")
-    table.add_column("why", overflow="fold")
+    rows = []
     for row in found.jobs.head(limit).iter_rows(named=True):
         cells = [row["job"]]
         for side in ("a", "b"):
             done = row[f"completion_{side}"]
             when = row[f"outcome_{side}"] if done is None else f"slot {done}"
             cells.append(f"{format_number(row[f'utility_{side}'])}, {when}")
-        cells += [_format_gain(row["gain"]), row["why"]]
-        table.add_row(*(SafeText(cell) for cell in cells))
-    return table
+        rows.append([*cells, _format_gain(row["gain"]), row["why"]])
+    return console.make_table(["job", *names, "gain", "why"], rows, left=(0, 4), fold=(0, 4))

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shadowprice.cli import live
 from shadowprice.cli.console import Output, SafeText, print_json, print_result, print_text, stdout
-from shadowprice.cli.live import (
-    FAILOVER,
-    JobArgument,
-    ServerOption,
-    connect,
-    tabled,
-    when,
-    with_local_times,
-)
+from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.core.wording import escape_controls, escape_json, join_lines
@@ -60,7 +53,7 @@ def logs(
         shadowprice logs resnet50-a --process ps-0 --generation 2 --all
     """
     write = _write_record if output is Output.JSON else _write_text
-    with connect(server) as client:
+    with live.connect(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
         client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
         if follow and generation is None:
@@ -120,7 +113,7 @@ def events(
         shadowprice events --after 0 -o json | head -100
     """
     printed = 0
-    with connect(server) as client:
+    with live.connect(server) as client:
         for event in client.events(after):
             if event.id is None or (job is not None and not _is_about(event, job)):
                 continue
@@ -137,8 +130,8 @@ def _event_line(event: Event) -> str:
     """Return an event as a line of text, with local times."""
     data = {key: value for key, value in event.data.items() if value is not None}
     subject = f"{event.job}  " if event.job else ""
-    text = f"{event.kind:<10} {subject}{with_local_times(_format_data(data))}"
-    return f"{when(event.at):<9} {text}".rstrip()
+    text = f"{event.kind:<10} {subject}{live.with_local_times(_format_data(data))}"
+    return f"{live.when(event.at):<9} {text}".rstrip()
 
 
 def _format_data(data: dict[str, Any]) -> str:
@@ -177,7 +170,7 @@ def top(
     from rich.live import Live
 
     console = stdout()
-    with connect(server) as client:
+    with live.connect(server) as client:
         if output is Output.JSON:
             from shadowprice.cli.commands.queue import OPEN
 
@@ -193,11 +186,11 @@ def top(
         if once or not console.is_terminal or console.is_dumb_terminal:
             console.print(_render_screen(client, 1_000))
             return
-        with Live(_render_screen(client, console.height), console=console, screen=True) as live:
+        with Live(_render_screen(client, console.height), console=console, screen=True) as screen:
             client.retry = FAILOVER  # the service answered before: wait for it
             while True:
                 time.sleep(interval)
-                live.update(_render_screen(client, console.height), refresh=True)
+                screen.update(_render_screen(client, console.height), refresh=True)
 
 
 def _render_screen(client: Client, height: int) -> RenderableType:
@@ -221,6 +214,6 @@ def _render_screen(client: Client, height: int) -> RenderableType:
         f"{datetime.now(UTC).astimezone():%H:%M:%S}"
     )
     rows = squeue_rows([*running, *waiting], datetime.now(UTC))
-    table = tabled(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
+    table = live.tabled(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
     foot = SafeText("" if rows else "nothing runs, nothing waits", "dim")
     return Group(SafeText(head, "bold"), table, foot)

@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli.completion import complete_column, complete_value
-from shadowprice.cli.console import (
-    UNLIMITED_WIDTH,
-    Listing,
-    SafeText,
-    plain_table,
-    print_json,
-    print_note,
-    print_text,
-    rows_console,
-)
+from shadowprice.cli.console import UNLIMITED_WIDTH, Listing
 from shadowprice.cli.options import RunArgument, output_option
 
 if TYPE_CHECKING:
@@ -132,14 +124,14 @@ def jobs(
         limit = DEFAULT_MAX_JOBS
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)
     if output is Listing.CSV:
-        print_text(shown.write_csv())
+        console.print_text(shown.write_csv())
     elif output is Listing.JSON:
-        print_json(shown.to_dicts())
+        console.print_json(shown.to_dicts())
     else:
         if len(shown) or not len(rows):
             _print(shown, () if requested else COLUMN_DROP_ORDER)
         if len(shown) < len(rows):
-            print_note(f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all")
+            console.print_note(f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all")
 
 
 def _split_list(text: str | None) -> list[str]:
@@ -149,34 +141,30 @@ def _split_list(text: str | None) -> list[str]:
 def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
     """Print jobs as a table; omit columns of ``spared`` until it fits the terminal."""
     if frame.is_empty():
-        print_note("no jobs match the filters")
+        console.print_note("no jobs match the filters")
         return
-    console = rows_console()
+    screen = console.rows_console()
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
-    unconstrained = console.options.update_width(UNLIMITED_WIDTH)
+    unconstrained = screen.options.update_width(UNLIMITED_WIDTH)
     omitted: list[str] = []
     table = _table(frame.select(names))
     for name in spared:
-        if console.measure(table, options=unconstrained).maximum <= console.width:
+        if screen.measure(table, options=unconstrained).maximum <= screen.width:
             break
         if name in names:
             names.remove(name)
             omitted.append(name)
             table = _table(frame.select(names))
-    console.print(table)
+    screen.print(table)
     if omitted:
-        omitted_names = ", ".join(sorted(omitted, key=frame.columns.index))
-        print_note(f"no room for {omitted_names}; a wider terminal, --columns or -o csv has them")
+        listed = ", ".join(sorted(omitted, key=frame.columns.index))
+        console.print_note(f"no room for {listed}; a wider terminal, --columns or -o csv has them")
 
 
 def _table(frame: pl.DataFrame) -> Table:
-    table = plain_table()
-    for name in frame.columns:
-        numeric = frame[name].dtype.is_numeric()
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in frame.iter_rows():
-        table.add_row(*(SafeText(_cell(value)) for value in row))
-    return table
+    left = [index for index, dtype in enumerate(frame.dtypes) if not dtype.is_numeric()]
+    rows = (map(_cell, row) for row in frame.iter_rows())
+    return console.make_table(frame.columns, rows, left=left, fold=range(frame.width))
 
 
 def _cell(value: object) -> str:

@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shadowprice.cli import live
 from shadowprice.cli.console import Output, print_json, print_note
-from shadowprice.cli.live import (
-    ServerOption,
-    YesOption,
-    amounts,
-    complete_live,
-    confirm,
-    connect,
-    number,
-    print_changes,
-    short,
-    show,
-    when,
-)
+from shadowprice.cli.live import ServerOption, YesOption
 from shadowprice.cli.options import OutputOption
 
 if TYPE_CHECKING:
@@ -31,7 +20,7 @@ ServersArgument = Annotated[
     typer.Argument(
         help="Names of the servers.",
         metavar="SERVER...",
-        autocompletion=complete_live(lambda client: (item.name for item in client.servers())),
+        autocompletion=live.complete_live(lambda client: (item.name for item in client.servers())),
     ),
 ]
 
@@ -57,7 +46,7 @@ def nodes(
         shadowprice nodes
         shadowprice nodes --each
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         servers = client.servers()
     if output is Output.JSON:
         print_json([item.record for item in servers])
@@ -67,23 +56,24 @@ def nodes(
                 item.name,
                 item.role,
                 _state(item),
-                amounts(item.capacity),
+                live.amounts(item.capacity),
                 " ".join(
                     f"{entry.job or 'others'}({entry.workers}+{entry.ps})" for entry in item.jobs
                 ),
             )
             for item in servers
         ]
-        show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
+        live.show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
     else:
         groups: dict[tuple[str, str, str], list[Server]] = {}
         for item in servers:
-            groups.setdefault((item.role, _state(item), amounts(item.capacity)), []).append(item)
+            key = item.role, _state(item), live.amounts(item.capacity)
+            groups.setdefault(key, []).append(item)
         grouped = [
-            (role, len(members), state, capacity, short([item.name for item in members]))
+            (role, len(members), state, capacity, live.short([item.name for item in members]))
             for (role, state, capacity), members in groups.items()
         ]
-        show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
+        live.show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
 
 
 def drain(
@@ -99,12 +89,12 @@ def drain(
     """
     from shadowprice.results.job_history_text import pluralize
 
-    with connect(server) as client:
+    with live.connect(server) as client:
         busy = [item for item in client.servers() if item.name in set(servers) and item.jobs]
         jobs = sum(len(item.jobs) for item in busy)
-        if busy and not confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
+        if busy and not live.confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
             raise typer.Exit(1)
-        print_changes(map(client.drain, servers), partial(_print_changed, output=output))
+        live.print_changes(map(client.drain, servers), partial(_print_changed, output=output))
 
 
 def cordon(
@@ -120,8 +110,8 @@ def cordon(
     [bold]Example[/bold]
         shadowprice cordon gpu-3
     """
-    with connect(server) as client:
-        print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
+    with live.connect(server) as client:
+        live.print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
 
 
 def uncordon(
@@ -134,15 +124,15 @@ def uncordon(
     [bold]Example[/bold]
         shadowprice uncordon gpu-3
     """
-    with connect(server) as client:
-        print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
+    with live.connect(server) as client:
+        live.print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
 
 
 def _print_changed(changed: list[Server], *, output: Output) -> None:
     if output is Output.JSON:
         print_json([item.record for item in changed])
     else:
-        show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
+        live.show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
 
 
 def prices(
@@ -157,7 +147,7 @@ def prices(
     [bold]Example[/bold]
         shadowprice prices --slots 24
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         slot_prices = client.prices(slots)
     if output is Output.JSON:
         print_json([slot_entry.record for slot_entry in slot_prices])
@@ -179,9 +169,9 @@ def prices(
                 text = "-" if used is None else f"{100 * used:.0f}%"
                 if share.get("price") is not None:
                     priced = True
-                    text = f"{number(share['price'])}  {text}"
+                    text = f"{live.number(share['price'])}  {text}"
                 cells.append(text)
-        rows.append((slot_entry.slot, when(slot_entry.begins), *cells))
-    show(columns, rows, right=[*columns[2:], "SLOT"])
+        rows.append((slot_entry.slot, live.when(slot_entry.begins), *cells))
+    live.show(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
         print_note("the policy posts no prices: only reserved shares are shown")

@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from shadowprice.cli import console
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import (
-    Output,
-    SafeText,
-    plain_table,
-    print_json,
-    print_line,
-    print_note,
-    stdout,
-)
+from shadowprice.cli.console import Output, SafeText
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import InputError
 
@@ -51,13 +44,13 @@ def policies(
         for broken in registry.installed_policies().keys() - by_name.keys():
             _note_broken(broken)
         if output is Output.JSON:
-            print_json([_record(info) for info in by_name.values()])
+            console.print_json([_record(info) for info in by_name.values()])
         else:
             _print_all(list(by_name.values()))
         return
     info = PolicyChoice.named(name, location="policies").info
     if output is Output.JSON:
-        print_json(_record(info))
+        console.print_json(_record(info))
     else:
         _print_one(info)
 
@@ -69,40 +62,34 @@ def _note_broken(name: str) -> None:
     try:
         policy_info(name)
     except InputError as error:
-        print_note(f"note: {error}")
+        console.print_note(f"note: {error}")
 
 
 def _print_all(known: list[PolicyInfo]) -> None:
-    table = plain_table()
-    for heading in ("policy", "what it does", "described in"):
-        table.add_column(heading)
-    for info in known:
-        table.add_row(SafeText(info.name, "bold"), info.summary, info.paper)
-    stdout().print(table)
+    rows = ((SafeText(info.name, "bold"), info.summary, info.paper) for info in known)
+    columns = ("policy", "what it does", "described in")
+    console.stdout().print(console.make_table(columns, rows, left=range(len(columns))))
 
 
 def _print_one(info: PolicyInfo) -> None:
-    console = stdout()
-    console.print(SafeText.assemble((info.name, "bold"), f"  {info.summary}"))
+    screen = console.stdout()
+    screen.print(SafeText.assemble((info.name, "bold"), f"  {info.summary}"))
     if info.paper:
-        console.print(f"described in {info.paper}")
+        screen.print(f"described in {info.paper}")
     if info.extension is not None:
         origin = " ".join(str(part) for part in info.extension.record().values() if part)
-        print_line(f"loaded from {origin}")
+        console.print_line(f"loaded from {origin}")
     if info.details:
-        console.print()
-        console.print(info.details)
+        screen.print()
+        screen.print(info.details)
     rows = list(parameter_rows(info.parameters))
-    console.print()
+    screen.print()
     if not rows:
-        console.print("It has no parameters.")
+        screen.print("It has no parameters.")
         return
-    table = plain_table()
-    for heading in ("parameter (--set)", "type", "default", "meaning"):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(row["name"], row["type"], row["default"], row["description"])
-    console.print(table)
+    columns = ("parameter (--set)", "type", "default", "meaning")
+    cells = (row.values() for row in rows)
+    screen.print(console.make_table(columns, cells, left=range(len(columns))))
 
 
 def _record(info: PolicyInfo) -> dict[str, object]:

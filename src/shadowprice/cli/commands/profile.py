@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.console import (
-    Output,
-    plain_table,
-    print_json,
-    print_line,
-    print_note,
-    reserve_stdout,
-    stderr,
-    stdout,
-)
+from shadowprice.cli.console import Output
 from shadowprice.cli.option_records import expand_options
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
@@ -141,7 +133,8 @@ def profile(
     options: MeasurementOptions,
     files: FileOptions,
     output: Annotated[
-        Output, o.output_option("--output", "-o", help="Output format.", callback=reserve_stdout)
+        Output,
+        o.output_option("--output", "-o", help="Output format.", callback=console.reserve_stdout),
     ] = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
@@ -178,7 +171,7 @@ def profile(
     )  # fmt: skip
     _check_command(measured.words)
     if not options.gpu and physical_devices():
-        print_note(
+        console.print_note(
             "note: this machine has GPUs, but --gpu assigns none: workers that use GPUs share all "
             "of them"
         )
@@ -194,12 +187,12 @@ def profile(
     findings = Findings(points, unmeasured, measured)
     files.write(findings, library)
     if output is Output.JSON:
-        print_json(findings.record())
+        console.print_json(findings.record())
     else:
         _print(findings, files.out)
         if files.family is not None:
             family = quote_for_display(files.family)
-            print_line(f"the curve of family {family} is in {files.families}")
+            console.print_line(f"the curve of family {family} is in {files.families}")
     if unmeasured:
         raise _not_measured(unmeasured)
 
@@ -209,9 +202,9 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
     for counts, reason in unmeasured.items():
         first, *lines = reason.splitlines()
         if lines:
-            print_note(f"{_count_text(counts)}: {first}; its log ends:")
+            console.print_note(f"{_count_text(counts)}: {first}; its log ends:")
         for line in lines:
-            print_note(line)
+            console.print_note(line)
     summary = "; ".join(
         f"{_count_text(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
     )
@@ -291,14 +284,14 @@ def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Progr
             return what
         return f"{what}: {round_significant(step.per_second):g} mini-batches/s +- {step.error:.1%}"
 
-    console = stderr()
+    screen = console.stderr()
     if quiet:
         yield lambda *_: None
-    elif console.is_terminal:
+    elif screen.is_terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as bars:
+        with Progress(*columns, console=screen, transient=True) as bars:
             tasks = [bars.add_task(_count_text(key), total=1.0, start=False) for key in counts]
 
             def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
@@ -315,29 +308,27 @@ def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Progr
             if last.get(at) != what:
                 last[at] = what
                 line = describe(what, step) if what == "stopping" else what
-                print_note(f"{_count_text(counts[at])}: {line}")
+                console.print_note(f"{_count_text(counts[at])}: {line}")
 
         yield write
 
 
 def _print(findings: Findings, out: Path | None) -> None:
-    console = stdout()
-    console.print(_table(findings))
+    screen = console.stdout()
+    screen.print(_table(findings))
     for remark in findings.remarks():
-        print_line(f"- {remark}")
+        console.print_line(f"- {remark}")
     if out is not None:
-        print_line(f"the job is in {out}")
+        console.print_line(f"the job is in {out}")
 
 
 def _table(findings: Findings) -> Table:
     from shadowprice.core.amounts import Dimension, format_amount, format_seconds
     from shadowprice.profiling.findings import round_significant
 
-    table = plain_table()
     headings = ["workers", *(["servers"] if findings.served else [])]
     headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    rows = []
     predicted = dict(zip(findings.curve, findings.linear.quality.predicted, strict=True))
     for point in findings.points:
         size = point.memory.get("worker")
@@ -351,5 +342,5 @@ def _table(findings: Findings) -> Table:
             "-" if size is None else format_amount(size >> 20 << 20, Dimension.BYTES),
             f"{round_significant(predicted[point.workers]):g}" if in_curve else "",
         ]
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    return console.make_table(headings, rows, left=())

@@ -9,25 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shadowprice.cli import live
 from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more
-from shadowprice.cli.live import (
-    FAILOVER,
-    JobArgument,
-    ServerOption,
-    YesOption,
-    complete_live_job,
-    confirm,
-    connect,
-    expected,
-    facts,
-    percent,
-    print_changes,
-    short,
-    show,
-    span,
-    when,
-    with_local_times,
-)
+from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, YesOption, complete_live_job
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import first_line
@@ -59,12 +43,12 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             job.name,
             job.tenant,
             job.state,
-            span((job.closed or now) - job.started) if job.started else "0:00",
+            live.span((job.closed or now) - job.started) if job.started else "0:00",
             job.workers,
             job.ps,
-            percent(job),
-            when(job.promise, now),
-            expected(job.completion, job.predicted, now),
+            live.percent(job),
+            live.when(job.promise, now),
+            live.expected(job.completion, job.predicted, now),
             _servers_or_reason(job),
         )
         for job in jobs
@@ -74,8 +58,8 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 def _servers_or_reason(job: Job) -> str:
     """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
-        return short(job.servers)
-    return f"({with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
+        return live.short(job.servers)
+    return f"({live.with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
 
 
 def queue(
@@ -107,7 +91,7 @@ def queue(
     from itertools import islice
 
     states = _parse_states(state, STATES, "unknown state {}", ("all", "waiting"))
-    with connect(server) as client:
+    with live.connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
     if output is Listing.JSON:
@@ -115,7 +99,8 @@ def queue(
     elif output is Listing.CSV:
         _print_csv(jobs)
     else:
-        show(COLUMNS, squeue_rows(jobs, datetime.now(UTC)), right=["TIME", "WORKERS", "PS", "DONE"])
+        rows = squeue_rows(jobs, datetime.now(UTC))
+        live.show(COLUMNS, rows, right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
         print_more(limit, MAX_LISTED)
 
@@ -147,7 +132,7 @@ def status(
     """
     from shadowprice.cli.commands.submit import print_job
 
-    with connect(server) as client:
+    with live.connect(server) as client:
         if job is None:
             _print_service(client.address.url, client.service(), output)
             return
@@ -166,7 +151,7 @@ def _print_service(address: str, service: ServiceStatus, output: Output) -> None
         return
     slot = "none runs" if service.slot is None else f"slot {service.slot} runs"
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(service.jobs.items()))
-    facts(
+    live.facts(
         [
             ("service", f"{address}, version {service.version}"),
             ("policy", service.policy),
@@ -215,7 +200,7 @@ def cancel(
         raise InputError(Fault("JOB", "expected either names or a selection", hint))
     message = "{} is not a state of open jobs"
     states = OPEN if state is None else _parse_states(state, OPEN, message, ("waiting",))
-    with connect(server) as client:
+    with live.connect(server) as client:
         if selected:
             found: list[Job] = list(client.jobs(*states, tenant=tenant))
         else:
@@ -225,17 +210,17 @@ def cancel(
             question = f"Cancel {pluralize(len(found), 'job')} ({len(running)} running)?"
         else:
             question = f"Stop {', '.join(running)}?" if running else ""
-        if question and not confirm(question, yes):
+        if question and not live.confirm(question, yes):
             raise typer.Exit(1)
         cancelled = _cancelled(client, found, ended_is_error=not selected)
-        print_changes(cancelled, partial(_print_states, output=output))
+        live.print_changes(cancelled, partial(_print_states, output=output))
 
 
 def _print_states(jobs: list[Job], *, output: Output) -> None:
     if output is Output.JSON:
         print_json([job.record for job in jobs])
     else:
-        show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
+        live.show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
 
 
 def _parse_states(
@@ -292,7 +277,7 @@ def resubmit(
     [bold]Example[/bold]
         shadowprice resubmit train-x7k2mf
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         _resubmit(client, _distinct(client, jobs), output)
 
 
@@ -309,11 +294,11 @@ def requeue(
     [bold]Example[/bold]
         shadowprice requeue train-x7k2mf
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         found = _distinct(client, jobs)
         still_open = [job for job in found if job.open]
         names = ", ".join(job.name for job in still_open)
-        if still_open and not confirm(f"Cancel {names} and start again?", yes):
+        if still_open and not live.confirm(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
         _resubmit(client, found, output, cancel=True)
 
@@ -333,7 +318,7 @@ def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bo
         (job.name, client.resubmit(f"id:{job.id}", generate_repeated_name(job.name), cancel=cancel))
         for job in jobs
     )
-    print_changes(repeated, partial(_print_repeated, output=output))
+    live.print_changes(repeated, partial(_print_repeated, output=output))
 
 
 def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
@@ -345,13 +330,13 @@ def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
             job.name,
             name,
             job.state,
-            when(job.promise),
-            expected(job.completion, job.predicted),
-            with_local_times(first_line(job.reason_text)),
+            live.when(job.promise),
+            live.expected(job.completion, job.predicted),
+            live.with_local_times(first_line(job.reason_text)),
         )
         for name, job in repeated
     ]
-    show(["NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON"], rows)
+    live.show(["NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON"], rows)
 
 
 def revise(
@@ -383,7 +368,7 @@ def revise(
     from shadowprice.cli.commands.submit import print_job
     from shadowprice.client import calls
 
-    with connect(server) as client:
+    with live.connect(server) as client:
         current = client.job(job)
         changes = _changes(set_, current.spec)
         # Another job may get the name meanwhile.

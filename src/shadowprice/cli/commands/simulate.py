@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.console import (
-    Output,
-    announce_compiling,
-    print_json,
-    print_line,
-    print_note,
-    progress_bar,
-    stdout,
-)
+from shadowprice.cli.console import Output
 from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.workload import Workload, read
 from shadowprice.core.defaults import DEFAULT_POLICY
@@ -102,14 +95,14 @@ def simulate(
     source = workload.source(params).with_lengths(seen[0])
     scenario = read(source, seed, quiet=quiet).with_values(values)
     choice.parameters()  # report invalid parameters before compiling
-    announce_compiling(quiet)
+    console.announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_run) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending:
         built = choice.build(scenario.context())
         journal_path = pending.path / JOURNAL if journal and pending else None
         writer = JournalObserver(journal_path, choice.name) if journal_path else nullcontext()
-        with progress_bar(choice.name, quiet) as progress, writer as observer:
+        with console.progress_bar(choice.name, quiet) as progress, writer as observer:
             observers = () if observer is None else (observer,)
             run = record_run(
                 scenario,
@@ -125,7 +118,7 @@ def simulate(
             if advice and not run.info["partial"]:
                 from shadowprice.simulator.advice import add_advice
 
-                with progress_bar("advice on refused", quiet) as progress:
+                with console.progress_bar("advice on refused", quiet) as progress:
                     run = add_advice(
                         run, scenario, choice, seconds=advising, progress=progress, stop=stop
                     )
@@ -134,9 +127,9 @@ def simulate(
     _print(run, output)
     if output is not Output.JSON:
         if out is not None:
-            print_line(f"see {out}/report.html")
+            console.print_line(f"see {out}/report.html")
         elif not quiet:
-            print_note("add --out DIR to keep decisions, tables and a report")
+            console.print_note("add --out DIR to keep decisions, tables and a report")
     leave_if_partial([run], out, stop.status)
     if stop.requested_at is not None and "advice" in run.info:
         _leave_without_advice(run, stop.status)
@@ -156,9 +149,9 @@ def _print(run: RunData, output: Output) -> None:
     from shadowprice.cli.tables import summary_table
 
     if output is Output.JSON:
-        print_json(run.info)
+        console.print_json(run.info)
     else:
-        stdout().print(summary_table([run]))
+        console.stdout().print(summary_table([run]))
 
 
 def _leave_without_advice(run: RunData, status: int) -> None:
@@ -168,7 +161,7 @@ def _leave_without_advice(run: RunData, status: int) -> None:
 
     advice = run.info["advice"]
     outcomes = " or ".join(outcomes_with_advice(run.info))
-    print_note(
+    console.print_note(
         f"interrupted: the run is complete, with advice on {advice['advised']} of "
         f"{advice['refused']} {outcomes} jobs"
     )
@@ -193,6 +186,6 @@ def leave_if_partial(runs: list[RunData], out: Path | None, status: int) -> None
         if run.info["partial"]:
             suffix = f"; what was done is in {out}, marked partial" if out is not None else ""
             slot = run.info["interrupted_in_slot"]
-            print_note(f"interrupted in slot {slot} of {run.policy}{suffix}")
+            console.print_note(f"interrupted in slot {slot} of {run.policy}{suffix}")
             current().reported = True
             raise typer.Exit(status)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli.commands.accounts import MAX_ENTRIES, complete_tenant
-from shadowprice.cli.console import Listing, print_csv, print_json, print_line, stdout, titled_table
+from shadowprice.cli.console import Listing, make_table, print_csv, print_json, print_line, stdout
 from shadowprice.cli.idle import is_run
 from shadowprice.cli.live import ServerOption
 from shadowprice.cli.options import ListingOption
@@ -167,14 +167,13 @@ def _jobs(run: RunData, result: TenantAccounts, tenant: str) -> list[dict[str, o
 
 
 def _print_all(run: RunData, result: TenantAccounts) -> None:
-    table = titled_table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
-    table.add_column("tenant")
-    headings = "share jobs done earned paid received lent borrowed revenue fairness"
-    for heading in headings.split():
-        table.add_column(heading, justify="right")
-    for account in result.accounts.values():
-        table.add_row(account.tenant, *_cells(account))
-    stdout().print(table)
+    title = f"Statement of {run.policy}: utility, and place-slots lent and borrowed"
+    columns = (
+        "tenant", "share", "jobs", "done", "earned", "paid", "received", "lent", "borrowed",
+        "revenue", "fairness",
+    )  # fmt: skip
+    rows = ((account.tenant, *_cells(account)) for account in result.accounts.values())
+    stdout().print(make_table(columns, rows, title=title))
     variance = result.fairness_variance
     if variance is not None:
         explanation = (
@@ -207,22 +206,17 @@ def _print_one(run: RunData, result: TenantAccounts, tenant: str) -> None:
     from shadowprice.results.accounts import MICRO
 
     account = result.accounts[tenant]
-    console = stdout()
-    facts = titled_table(f"{tenant} under {run.policy}")
+    names = ("share", "jobs", "finished", "earned", "paid to others", "received from others")
+    rows = [
+        *zip(names, _cells(account)[:6], strict=True),
+        ("earned within its share", f"{account.earned_own:,.2f}"),
+        ("paid to itself", f"{account.to_itself / MICRO:,.2f}"),
+        ("revenue", f"{account.revenue:,.2f}"),
+        ("fairness ratio", _cells(account)[-1]),
+    ]
+    facts = make_table(("", ""), rows, title=f"{tenant} under {run.policy}")
     facts.show_header = False
-    facts.add_column("")
-    facts.add_column("", justify="right")
-    for name, cell in zip(
-        ("share", "jobs", "finished", "earned", "paid to others", "received from others"),
-        _cells(account)[:6],
-        strict=True,
-    ):
-        facts.add_row(name, cell)
-    facts.add_row("earned within its share", f"{account.earned_own:,.2f}")
-    facts.add_row("paid to itself", f"{account.to_itself / MICRO:,.2f}")
-    facts.add_row("revenue", f"{account.revenue:,.2f}")
-    facts.add_row("fairness ratio", _cells(account)[-1])
-    console.print(facts)
+    stdout().print(facts)
     _print_rows("Partners", _partners(result, tenant))
     _print_rows("Jobs", _jobs(run, result, tenant))
 
@@ -230,12 +224,9 @@ def _print_one(run: RunData, result: TenantAccounts, tenant: str) -> None:
 def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
     if not rows:
         return
-    table = titled_table(title)
-    for name, value in rows[0].items():
-        table.add_column(name, justify="left" if isinstance(value, str) else "right")
-    for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
-    stdout().print(table)
+    left = [index for index, value in enumerate(rows[0].values()) if isinstance(value, str)]
+    texts = (map(_text, row.values()) for row in rows)
+    stdout().print(make_table(rows[0], texts, left=left, title=title))
 
 
 def _text(value: object) -> str:

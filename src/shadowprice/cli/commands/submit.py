@@ -14,20 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shadowprice.cli import live
 from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand, check_is_no_program
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
-from shadowprice.cli.live import (
-    FAILOVER,
-    ServerOption,
-    connect,
-    expected,
-    facts,
-    number,
-    percent,
-    show,
-    when,
-    with_local_times,
-)
+from shadowprice.cli.live import FAILOVER, ServerOption
 from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.cli.plain_job import (
@@ -173,7 +163,7 @@ def submit(
             print_note(f"{script.path}: ignored #SBATCH options: {', '.join(script.ignored)}")
     plain = _plain_job(options, script, ctx.meta.get(COMMAND, ()))
     _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
-    with connect(server) as client:
+    with live.connect(server) as client:
 
         def send(directory: Path, limits: UploadLimits) -> str | None:
             return send_directory(
@@ -284,16 +274,16 @@ def _print_submitted(
             job.name,
             job.tenant,
             job.state,
-            *([] if wait else [when(job.promise)]),
+            *([] if wait else [live.when(job.promise)]),
             _expected(job),
             payoff_text(job.payoff, job.utility, job.cost),
-            with_local_times(first_line(job.reason_text)),
+            live.with_local_times(first_line(job.reason_text)),
         )
         for job in submitted
     ]
     times = ["FINISH"] if wait else ["PROMISE", "EXPECTED"]
     columns = ["NAME", "TENANT", "STATE", *times, "PAYOFF", "REASON"]
-    show(columns, rows, right=["PAYOFF"])
+    live.show(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
 
@@ -472,7 +462,7 @@ def quote(
     [bold]Example[/bold]
         shadowprice quote jobs.yaml
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         _print_quotes(client, _entries(files, only), output, outlook=False)
 
 
@@ -508,17 +498,18 @@ def _print_quotes(
         displaced = item.displaced if isinstance(item.displaced, int) else len(item.displaced)
         reason = item.message if item.refusal is None else item.refusal.message
         remaining = None if item.points is None else item.points.left
-        reason = with_local_times(first_line(reason))
+        reason = live.with_local_times(first_line(reason))
         times = (
-            when(item.promise) if item.admitted else "-",
-            expected(item.expected, item.predicted),
+            live.when(item.promise) if item.admitted else "-",
+            live.expected(item.expected, item.predicted),
         )
-        cells = item.job, item.answer, *times, number(item.utility), number(item.price)
-        rows.append((*cells, *([number(remaining)] if budgeted else []), displaced or "-", reason))
+        cells = item.job, item.answer, *times, live.number(item.utility), live.number(item.price)
+        points = [live.number(remaining)] if budgeted else []
+        rows.append((*cells, *points, displaced or "-", reason))
     columns = ["NAME", "ANSWER", "PROMISE", "EXPECTED", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # points that the tenant would have left
         columns.insert(6, "LEFT")
-    show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
+    live.show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
     if len(quotes) == 1:
         _print_predicted(quotes[0].predicted)
     status = client.service() if any(item.predicted for item in quotes) else None
@@ -559,11 +550,11 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
     if title:
         console.print(title)
     for line in lines:
-        print_line(with_local_times(line))
+        print_line(live.with_local_times(line))
 
 
 def _expected(job: Job) -> str:
-    return expected(job.completion, job.predicted)
+    return live.expected(job.completion, job.predicted)
 
 
 def describe_job(job: Job) -> Iterator[tuple[str, object]]:
@@ -573,12 +564,13 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "id", job.id
     yield "state", job.state
     yield "tenant", job.tenant
-    yield "submitted", when(job.submitted)
-    yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
+    yield "submitted", live.when(job.submitted)
+    yield "promise", f"{live.when(job.promise)}{_margin(job)}" if job.promise else ""
     yield "expected" if job.open else "finish", _expected(job) if job.completion else ""
     yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
-    yield "progress", f"{percent(job)}  ({'of the expected time' if job.required == 1 else done})"
+    done = "of the expected time" if job.required == 1 else done
+    yield "progress", f"{live.percent(job)}  ({done})"
     placement = f" on {', '.join(job.servers)}" if job.servers else ""
     if job.workers:
         workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
@@ -586,28 +578,28 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
         payoff = payoff_text(job.payoff, job.utility, job.cost)
-        price = "" if job.cost is None else f", for {number(job.cost)}: payoff {payoff}"
-        yield "worth", f"{number(job.utility)}{price}"
+        price = "" if job.cost is None else f", for {live.number(job.cost)}: payoff {payoff}"
+        yield "worth", f"{live.number(job.utility)}{price}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
         remainder = (
-            f"{number(refunded)} refunded"
+            f"{live.number(refunded)} refunded"
             if refunded is not None
-            else f"{number(used)} used so far"
+            else f"{live.number(used)} used so far"
         )
-        yield "points", f"{number(job.points.price)} paid, {remainder}"
+        yield "points", f"{live.number(job.points.price)} paid, {remainder}"
         count = "1 slot" if slots == 1 else f"{slots} slots"
         is_predicted = job.predicted is not None
         if isinstance(job, JobDetail):
             is_predicted = states_no_length(job.spec)
         limit = "predicted time" if is_predicted else "stated work"
-        cost = f"{number(job.points.overrun)} points, for {count} beyond its {limit}"
+        cost = f"{live.number(job.points.overrun)} points, for {count} beyond its {limit}"
         yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, not caused by the job" if job.lost else ""
-    yield "reason", with_local_times(first_line(job.reason_text))
+    yield "reason", live.with_local_times(first_line(job.reason_text))
     yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
@@ -668,7 +660,7 @@ def payoff_text(payoff: float | None, utility: float | None, cost: float | None)
     """Format a payoff; a rounding error of the difference of utility and cost is 0."""
     if payoff is not None and abs(payoff) <= 1e-9 * max(abs(utility or 0.0), abs(cost or 0.0)):
         return "0"
-    return number(payoff)
+    return live.number(payoff)
 
 
 def _margin(job: Job) -> str:
@@ -700,4 +692,4 @@ def print_job(job: Job, *, log: bool = True) -> None:
     log_lines = zip(
         chain(["log ends"], repeat("")), lines_after_first(job.reason_text), strict=False
     )
-    facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])
+    live.facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])

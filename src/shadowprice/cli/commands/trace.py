@@ -9,16 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import (
-    Output,
-    SafeText,
-    print_json,
-    print_line,
-    print_note,
-    rows_console,
-    stdout,
-)
+from shadowprice.cli.console import Output, SafeText
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -70,7 +63,7 @@ def info(
     if output is Output.JSON:
         record = asdict(statistics)
         record["start"] = statistics.start.isoformat() if statistics.start else None
-        print_json(record)
+        console.print_json(record)
         return
     _print_statistics(statistics)
 
@@ -132,12 +125,12 @@ def convert(
     notes = [*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes]
     if output is Output.JSON:
         made = {"jobs": len(workload), "file": str(out), "notes": notes}
-        print_json({**made, "cluster": None if cluster is None else str(cluster)})
+        console.print_json({**made, "cluster": None if cluster is None else str(cluster)})
         return
     for note in notes:
-        print_note(f"note: {note}")
+        console.print_note(f"note: {note}")
     written = f" and {cluster}" if cluster else ""
-    print_line(f"{pluralize(len(workload), 'job')} in {out}{written}")
+    console.print_line(f"{pluralize(len(workload), 'job')} in {out}{written}")
 
 
 @app.command()
@@ -153,31 +146,31 @@ def formats(output: PlainOutputOption = Output.TABLE) -> None:
         try:
             get_format(broken)
         except InputError as error:
-            print_note(f"note: {error}")
+            console.print_note(f"note: {error}")
     known = by_name.values()
     if output is Output.JSON:
         hidden = {"read", "extension"}
         names = [item.name for item in fields(TraceFormat) if item.name not in hidden]
         rows = [{name: getattr(item, name) for name in names} for item in known]
-        print_json(rows)
+        console.print_json(rows)
         return
-    console = rows_console()
+    screen = console.rows_console()
     for item in known:
-        console.print(SafeText.assemble((item.name, "bold"), f"  {item.title}"))
+        screen.print(SafeText.assemble((item.name, "bold"), f"  {item.title}"))
         if item.files:
-            console.print(f"  files    {item.files}")
+            screen.print(f"  files    {item.files}")
         if item.citation:
-            console.print(f"  source   {item.citation} ({item.licence})")
+            screen.print(f"  source   {item.citation} ({item.licence})")
         for name, meaning in item.options.items():
-            console.print(f"  option   {name}: {meaning}")
+            screen.print(f"  option   {name}: {meaning}")
         for gotcha in item.gotchas:
-            console.print(f"  note     {gotcha}")
-    console.print(SafeText("options of every format", "bold"))
+            screen.print(f"  note     {gotcha}")
+    screen.print(SafeText("options of every format", "bold"))
     for name, meaning in SELECTION_OPTIONS.items():
-        console.print(f"  {name}: {meaning}")
-    console.print(SafeText("options of data that a trace lacks", "bold"))
+        screen.print(f"  {name}: {meaning}")
+    screen.print(SafeText("options of data that a trace lacks", "bold"))
     for name, meaning in SYNTHESIS_OPTIONS.items():
-        console.print(f"  {name}: {meaning}")
+        screen.print(f"  {name}: {meaning}")
 
 
 def generate(
@@ -265,9 +258,9 @@ def generate(
         write_yaml(out / "cluster.yaml", document, _CLUSTER_HINT)
     servers = sum(server.get("count", 1) for server in document["servers"])
     if output is Output.JSON:
-        print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
+        console.print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
         return
-    print_line(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
+    console.print_line(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
 
 
 def _gpu_time(statistics: Any) -> str:
@@ -319,4 +312,4 @@ def _print_statistics(statistics: Any) -> None:
         table.add_row(name, text)
     for note in statistics.notes:
         table.add_row(note.action, SafeText(f"{note.count:,} x {note.reason}"))
-    stdout().print(table)
+    console.stdout().print(table)

@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.commands.whatif_live import run_on_service
 from shadowprice.cli.completion import complete_policy, complete_servers
-from shadowprice.cli.console import (
-    Output,
-    SafeText,
-    announce_compiling,
-    plain_table,
-    print_json,
-    print_note,
-    progress_bar,
-    stdout,
-)
+from shadowprice.cli.console import Output
 from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.workload import Workload, read
 from shadowprice.core import bounds
@@ -136,10 +128,10 @@ def whatif(
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
     if more:
         changes += capacity_changes(more, source.server_entries(chosen[0]))
-    announce_compiling(quiet)
+    console.announce_compiling(quiet)
     clusters = 1 + len(set(changes) or source.kinds(chosen[0]))
     started = itertools.count()
-    with stop_on_signal() as stop, progress_bar("whatif", quiet, "runs") as bar:
+    with stop_on_signal() as stop, console.progress_bar("whatif", quiet, "runs") as bar:
 
         def on_run(_label: str, _seed: int) -> None:
             if bar is not None:
@@ -147,14 +139,16 @@ def whatif(
 
         result = run_whatif(source, choices, changes, chosen, stop=stop, progress=on_run)
     if output is Output.JSON:
-        print_json(result.record())
+        console.print_json(result.record())
         return
     for index, name in enumerate(result.policies):
         if index:
-            stdout().print()
-        stdout().print(_table(result, name))
+            console.stdout().print()
+        console.stdout().print(_table(result, name))
     if not quiet:
-        print_note("a policy can earn less with more servers, because it makes other decisions")
+        console.print_note(
+            "a policy can earn less with more servers, because it makes other decisions"
+        )
 
 
 def _parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
@@ -178,10 +172,4 @@ def _choices_for_service(
 
 def _table(result: WhatIfResult, policy: str) -> Table:
     columns, rows = result.table(policy)
-    table = plain_table()
-    table.add_column(SafeText(policy))
-    for name in columns:
-        table.add_column(SafeText(name), justify="right")
-    for label, *cells in rows:
-        table.add_row(SafeText(label), *map(SafeText, cells))
-    return table
+    return console.make_table([policy, *columns], rows)
