@@ -144,7 +144,7 @@ def status(
 
 
 def _print_service(address: str, service: ServiceStatus, output: Output) -> None:
-    from shadowprice.cli.commands.until import end_line
+    from shadowprice.cli.commands.nodes import end_line
 
     if output is Output.JSON:
         print_json(service.record)
