@@ -41,7 +41,7 @@ import httpx
 import yaml
 from scipy.stats import mannwhitneyu
 
-from shadowprice.cli.stopping import TERMINATED
+from shadowprice.cli.program import TERMINATED
 from shadowprice.client.asynchronous import AsyncClient
 from shadowprice.client.endpoints import Endpoint
 from shadowprice.client.errors import ServiceError, ServiceUnreachableError

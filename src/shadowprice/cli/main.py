@@ -19,8 +19,7 @@ import typer
 
 from shadowprice import __version__
 from shadowprice.cli.lazy import LazyGroup, Part
-from shadowprice.cli.program import called_program
-from shadowprice.cli.stopping import CLOSED, INTERRUPTED, TERMINATED, terminable
+from shadowprice.cli.program import CLOSED, INTERRUPTED, TERMINATED, called_program, terminable
 from shadowprice.core import bounds
 from shadowprice.core.collection import THRESHOLDS
 from shadowprice.core.errors import InputError, ShadowpriceError

@@ -1,22 +1,28 @@
-"""Options that several commands share, and functions that parse their values."""
+"""Options that several commands share, records of them, and functions that parse their values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
 
 import typer
 
 from shadowprice.cli.completion import complete_policy, complete_setting, complete_trace
-from shadowprice.cli.console import Listing, Output, reserve_stdout
+from shadowprice.cli.console import Listing, Output, print_note, reserve_stdout
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.policies.registry import PolicyInfo
+    from shadowprice.simulator.scenario import Scenario
+    from shadowprice.simulator.source import ScenarioSource
+
 
 MIN_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
 
@@ -258,3 +264,91 @@ def policy_choices(
     by_name = {choice.name: choice.info for choice in choices}
     shared = policy_settings(params, settings, [by_name[name] for name in sorted(by_name)])
     return [choice.merged_over(shared[choice.name]) for choice in choices]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Workload to run, as given by options."""
+
+    cluster: ClusterOption = None
+    jobs: JobsOption = None
+    trace: TraceOption = None
+    columns: ColumnsOption = None
+    incidents: IncidentsOption = None
+    until: UntilOption = None
+    slot: SlotOption = "20min"
+    load: LoadOption = 1.0
+    skip_invalid: SkipInvalidOption = False
+
+    def source(self, params: Path | None = None) -> ScenarioSource:
+        """Return the source that the options name; ``params`` is recorded with it."""
+        from shadowprice.simulator.source import ScenarioSource
+        from shadowprice.traces.locate import with_columns
+
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = named.pop("columns")
+        if self.trace is not None:
+            named["trace"] = with_columns(self.trace, columns)
+        elif columns is not None:
+            raise InputError(Fault("--map", "maps columns of a trace", "add --trace csv:FILE"))
+        return ScenarioSource(**named, params=params)
+
+    def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
+        """Read all input files, and print notes on omitted or assumed data."""
+        return read(self.source(params), seed, quiet=quiet)
+
+
+def read(source: ScenarioSource, seed: int, *, quiet: bool) -> Scenario:
+    """Read the scenario of a source, and print notes on omitted or assumed data."""
+    scenario, remarks = source.scenario(seed)
+    if not quiet:
+        for remark in remarks:
+            print_note(f"note: {remark}")
+    return scenario
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def expand_options(*without: str) -> Callable[[Command], Command]:
+    """Return a decorator that replaces a command's records by their options.
+
+    Options named in ``without`` are left out.
+    """
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        records: dict[str, tuple[Callable[..., object], list[str]]] = {}
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            record = hints[parameter.name]
+            if not (isinstance(record, type) and is_dataclass(record)):
+                parameters.append(
+                    parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=record)
+                )
+                continue
+            options = get_type_hints(record, include_extras=True)
+            chosen = [field for field in fields(record) if field.name not in without]
+            records[parameter.name] = record, [field.name for field in chosen]
+            parameters += [
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                    annotation=options[field.name],
+                )
+                for field in chosen
+            ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            for name, (record, options) in records.items():
+                given[name] = record(**{option: given.pop(option) for option in options})
+            command(**given)
+
+        dynamic = cast(Any, called)
+        dynamic.__signature__ = inspect.Signature(parameters, return_annotation=None)
+        dynamic.__annotations__ = {item.name: item.annotation for item in parameters}
+        return cast(Command, called)
+
+    return decorate

@@ -7,7 +7,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from shadowprice.cli.console import periodic_note, print_note, stderr
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.submit_options import minibatch_time, run_time_text
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from shadowprice.client import Client
     from shadowprice.rest.ops import ServiceStatus
     from shadowprice.rest.uploads import UploadLimits
+    from shadowprice.uploads.packing import Selection
+
 
 PASSED_VARIABLES: Final = (
     "PATH",
@@ -369,3 +373,82 @@ def with_absolute_deadline(record: Mapping[str, Any], location: str) -> Mapping[
     if not isinstance(by, str):  # the service reports other values
         return record
     return {**record, "by": absolute_moment(by, f"{location}.by")}
+
+
+_MAX_NAMED: Final = 5
+
+
+def send_directory(
+    client: Client,
+    directory: Path,
+    limits: UploadLimits,
+    tenant: str | None,
+    *,
+    quiet: bool,
+    dry_run: bool,
+) -> str | None:
+    """Send the files of a directory, unless the service has them; return their digest.
+
+    With ``dry_run``, only print what would be sent, and return None. Raises `InputError` if the
+    files exceed a limit, can't be read or change meanwhile.
+    """
+    from shadowprice.uploads.packing import select_files, shown_bytes, temporary_archive
+
+    selection = select_files(directory, max_bytes=limits.max_bytes, max_entries=limits.max_entries)
+    count = len(selection.files)
+    what = f"{count:,} {'entry' if count == 1 else 'entries'} of {directory}"
+    size = shown_bytes(selection.size)
+    if not quiet:
+        _print_left_out(selection)
+    if dry_run:
+        print_note(f"would send {what} ({size})")
+        return None
+    sent: list[int] = []
+    with temporary_archive(selection) as archive, _progress(what, archive.size, quiet) as show:
+
+        def on_sent(done: int) -> None:
+            sent[:] = [done]
+            show(done)
+
+        client.upload(archive, tenant=tenant, sent=on_sent)
+        digest = archive.digest
+    if not quiet:
+        text = f"sent {what} ({size})" if sent else f"the service has the {what} ({size})"
+        print_note(f"{text}; what the job writes there isn't copied back")
+    return digest
+
+
+def _print_left_out(selection: Selection) -> None:
+    """Name the links that lead outside, and special files."""
+    names = selection.left_out
+    if names:
+        more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+        listed = f"{', '.join(names[:_MAX_NAMED])}{more}"
+        text = f"left out links to outside and special files: {listed}"
+        print_note(text)
+
+
+@contextmanager
+def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show the progress of sending: a bar on a terminal, otherwise a line now and then."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = stderr()
+    if not quiet and console.is_terminal:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("sending files", total=total)
+            yield lambda done: bar.update(task, completed=done)
+        return
+    note = periodic_note()
+
+    def print_progress(done: int) -> None:
+        if not quiet:
+            note(lambda: f"sending {what}: {100 * done // total} %")
+
+    yield print_progress

@@ -96,7 +96,7 @@ def comparison_to_record(
     """Return a comparison as stored in ``compare.json``.
 
     ``runs`` are those of the first seed. ``trials`` holds the measures of all seeds; see
-    `report.seeds.seeds_section`. ``gains`` are those of more servers, and ``drawn`` lists what was
+    `report.comparison.seeds_section`. ``gains`` are those of more servers, and ``drawn`` lists what was
     drawn at random.
     """
     record: Fields = {

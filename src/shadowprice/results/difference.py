@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.results.capacity_gains import CapacityGain
-from shadowprice.results.job_history_text import plural_noun, pluralize
+from shadowprice.results.job_history import plural_noun, pluralize
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.short_table import MAX_ROWS, ShortTable, ShownAsTable, table_of_records

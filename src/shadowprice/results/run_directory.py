@@ -52,7 +52,7 @@ class RunData:
     info : dict
         ``run.json``.
     jobs, slots, allocations, heat : polars.DataFrame
-        The tables; see `tables` and `slot_tables` for their columns.
+        The tables; see `tables` for their columns.
     decisions : callable
         Yields the decision records in order, as `tables.decision_records` does. Its argument
         selects whether they include committed plans.

@@ -15,7 +15,7 @@ from shadowprice.policies.astraea.calendar import Round, RoundCalendar
 from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
 from shadowprice.policies.astraea.prices import lemma_1_rounds, price_table
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.job_history_text import guarantee_text
+from shadowprice.results.job_history import guarantee_text
 from shadowprice.simulator.driver import Simulation
 from tests.support.astraea_cases import shared_cluster, shared_job
 

@@ -16,8 +16,7 @@ from shadowprice.core.events import ServerBack, ServerLost
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Sigmoid
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.job_history import read_job_history
-from shadowprice.results.job_history_text import history_lines
+from shadowprice.results.job_history import history_lines, read_job_history
 from shadowprice.results.report import inline_assets
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_job_histories import MAX_CHARS, _run_segments, stories_block

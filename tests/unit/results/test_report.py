@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results import slot_tables
+from shadowprice.results import tables
 from shadowprice.results.comparison import (
     is_comparison,
     write_compared_run,
@@ -473,7 +473,7 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
         cluster, [make_job(cluster, "early"), replace(make_job(cluster, "late"), arrival=400)]
     )
     dense = record_run(scenario, "flat-rate", FlatPricePolicy())
-    monkeypatch.setattr(slot_tables, "MAX_GAP_ROWS", 20)
+    monkeypatch.setattr(tables, "MAX_GAP_ROWS", 20)
     sparse = record_run(scenario, "flat-rate", FlatPricePolicy())
     assert len(sparse.slots) < 50
     assert len(dense.slots) > 400

@@ -8,8 +8,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output, make_table, print_json, progress_bar, stdout
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.workload import Workload
+from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core import bounds
 
 audit = typer.Typer(

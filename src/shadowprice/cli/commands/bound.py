@@ -16,8 +16,7 @@ from rich.table import Table
 from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.workload import Workload
+from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
 

@@ -100,7 +100,7 @@ def experiment(
     )
     from shadowprice.experiments.live import ExecutorTarget
     from shadowprice.experiments.spreading import RayBackend, SequentialBackend
-    from shadowprice.results.atomic_directory import check_directory
+    from shadowprice.results.output_paths import check_directory
 
     if name == "list":
         _print_list([*experiments().values()], output)

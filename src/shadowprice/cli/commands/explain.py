@@ -168,7 +168,7 @@ def _print(
     from rich.panel import Panel
 
     from shadowprice.results.advice import advice_lines
-    from shadowprice.results.job_history_text import guarantee_text, history_lines
+    from shadowprice.results.job_history import guarantee_text, history_lines
 
     console = stdout()
     colour, verdict = _verdict(history.job)

@@ -90,7 +90,7 @@ def drain(
     [bold]Example[/bold]
         shadowprice drain gpu-3
     """
-    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.job_history import pluralize
 
     with live.connect(server) as client:
         busy = [item for item in client.servers() if item.name in set(servers) and item.jobs]

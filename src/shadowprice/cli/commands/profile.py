@@ -18,7 +18,7 @@ from rich.table import Table
 from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output
-from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.options import expand_options
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
 

@@ -192,7 +192,7 @@ def cancel(
         shadowprice cancel resnet50-a
         shadowprice cancel --tenant vision --state waiting
     """
-    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.job_history import pluralize
 
     selected = all_ or state is not None or tenant is not None
     if selected == bool(jobs):

@@ -348,7 +348,7 @@ def diff(
 
 
 def _print_diff(found: RunDiff, limit: int) -> None:
-    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.job_history import pluralize
     from shadowprice.results.report.number_format import format_number
 
     screen = console.stdout()

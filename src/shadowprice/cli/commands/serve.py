@@ -16,7 +16,7 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import Output, print_line, print_note, print_result
-from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.options import expand_options
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.paths import expand_home

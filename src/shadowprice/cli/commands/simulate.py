@@ -15,8 +15,7 @@ import typer
 from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.workload import Workload, read
+from shadowprice.cli.options import Workload, expand_options, read
 from shadowprice.core import bounds
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
@@ -24,8 +23,8 @@ from shadowprice.core.errors import Fault, InputError
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.policies.choice import PolicyChoice
-    from shadowprice.results.atomic_directory import AtomicDirectory
     from shadowprice.results.capacity_gains import CapacityGain
+    from shadowprice.results.output_paths import AtomicDirectory
     from shadowprice.results.run_directory import RunData
     from shadowprice.simulator.interrupt import StopRequestObserver
     from shadowprice.simulator.scenario import Scenario
@@ -76,7 +75,7 @@ def simulate(
     """
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.core.relative_values import STATED
-    from shadowprice.results.atomic_directory import AtomicDirectory, check_directory
+    from shadowprice.results.output_paths import AtomicDirectory, check_directory
     from shadowprice.results.run_directory import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.journaling import JournalObserver
@@ -166,7 +165,7 @@ def _print_run(run: RunData, output: Output) -> None:
 
 def _leave_without_advice(run: RunData, status: int) -> None:
     """Exit like an interrupted run if only the advice was interrupted."""
-    from shadowprice.cli.stopping import current
+    from shadowprice.cli.program import current
     from shadowprice.results.advice import outcomes_with_advice
 
     advice = run.info["advice"]
@@ -190,7 +189,7 @@ def _keep(run: RunData, pending: AtomicDirectory) -> None:
 
 def leave_if_partial(runs: list[RunData], out: Path | None, status: int) -> None:
     """Exit with ``status`` if a run was interrupted; print where its results are."""
-    from shadowprice.cli.stopping import current
+    from shadowprice.cli.program import current
 
     for run in runs:
         if run.info["partial"]:
@@ -287,13 +286,13 @@ def compare(
         shadowprice compare --trace csv:jobs.csv -c cluster.yaml -p rolling,fifo --more 8
     """
     from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.results.atomic_directory import AtomicDirectory
     from shadowprice.results.comparison import (
         is_comparison,
         write_compared_run,
         write_comparison,
     )
     from shadowprice.results.metrics import mean_completion
+    from shadowprice.results.output_paths import AtomicDirectory
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.lengths import (
         check_advice_lengths,
@@ -461,8 +460,8 @@ def _add_advice(
 
 def _check_out(out: Path | None, advice: bool) -> None:
     """Refuse an invalid output directory before a large trace is read."""
-    from shadowprice.results.atomic_directory import check_directory
     from shadowprice.results.comparison import is_comparison
+    from shadowprice.results.output_paths import check_directory
 
     if out is not None:
         check_directory(out, is_comparison)

@@ -18,16 +18,15 @@ from shadowprice.cli import live
 from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand, check_is_no_program
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
 from shadowprice.cli.live import FAILOVER, ServerOption
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.options import OutputOption, QuietOption
+from shadowprice.cli.options import OutputOption, QuietOption, expand_options
 from shadowprice.cli.plain_job import (
     COMMAND,
     JobOptions,
     PlainJob,
     command_title,
+    send_directory,
     with_absolute_deadline,
 )
-from shadowprice.cli.upload import send_directory
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.submit_options import option_for_key, states_no_length

@@ -100,7 +100,7 @@ def convert(
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
     from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.job_history import pluralize
     from shadowprice.results.output_paths import check_output_file, is_marked_yaml
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace, with_columns
@@ -211,8 +211,8 @@ def generate(
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.inputs.shape import check_document_size
-    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.inputs.text import check_document_size
+    from shadowprice.results.job_history import pluralize
     from shadowprice.results.output_paths import (
         check_output_file,
         created_directory,

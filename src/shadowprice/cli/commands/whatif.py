@@ -16,8 +16,7 @@ from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import Output, print_json, print_note, progress_bar
 from shadowprice.cli.live import FAILOVER, connect, number, show
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.workload import Workload, read
+from shadowprice.cli.options import Workload, expand_options, read
 from shadowprice.core import bounds
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from shadowprice.results.accounts import PAYMENT_KEYS
 from shadowprice.results.advice import advice_lines, outcomes_with_advice
-from shadowprice.results.job_history import JobHistory, PlacementSpan
-from shadowprice.results.job_history_text import history_lines
+from shadowprice.results.job_history import JobHistory, PlacementSpan, history_lines
 from shadowprice.results.report.inline_assets import data_script, round_numbers
 from shadowprice.results.report.sections import OUTCOMES
 from shadowprice.results.run_directory import Fields, RunData

@@ -19,8 +19,12 @@ from functools import partial
 from typing import Any, Final
 
 from shadowprice.advice.candidate_changes import JobChange, Key, candidate_changes
-from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
-from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.changes import (
+    AdmissionOutcome,
+    JobVariants,
+    describe_result,
+    search_changes,
+)
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import JobCancelled, JobsArrived, SlotBegan, SlotEnded

@@ -25,7 +25,7 @@ from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
-from shadowprice.inputs.shape import check_yaml_size
+from shadowprice.inputs.text import check_yaml_size
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
