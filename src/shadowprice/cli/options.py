@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
@@ -235,8 +235,6 @@ def policy_choice(
     text: str, params: Path | None = None, settings: Sequence[str] | None = None
 ) -> PolicyChoice:
     """Parse the policy of a command that takes one; see `policy_choices`."""
-    from dataclasses import replace
-
     from shadowprice.policies.choice import PolicyChoice
 
     choice = PolicyChoice.parse(text)

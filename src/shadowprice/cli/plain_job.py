@@ -21,7 +21,9 @@ from typer.core import TyperCommand
 
 from shadowprice.cli.console import periodic_note, print_note, stderr
 from shadowprice.core import bounds
+from shadowprice.core.amounts import parse_duration, parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.moments import SECOND, parse_moment_ahead
 from shadowprice.core.submit_options import minibatch_time, run_time_text
 from shadowprice.core.wording import quote_for_display
 from shadowprice.uploads.host import host_identity
@@ -291,8 +293,6 @@ class PlainJob(JobOptions):
 
 def parse_run_time(text: str, option: str) -> tuple[str, Fraction]:
     """Parse a duration, also in Slurm's form; return it for a job file, and its seconds."""
-    from shadowprice.core.amounts import parse_positive_duration
-
     if _CLOCK.fullmatch(text):
         text = f"{parse_slurm_seconds(text)}s"
     elif seconds := parse_slurm_seconds(text):
@@ -341,9 +341,6 @@ def _suffix() -> str:
 
 def absolute_moment(text: str, location: str) -> str:
     """Return a moment for the service: a duration as it is, a local clock time in UTC."""
-    from shadowprice.core.amounts import parse_duration
-    from shadowprice.core.moments import SECOND, parse_moment_ahead
-
     try:
         parse_duration(text)
     except InputError:

@@ -95,8 +95,8 @@ def comparison_to_record(
 ) -> Fields:
     """Return a comparison as stored in ``compare.json``.
 
-    ``runs`` are those of the first seed. ``trials`` holds the measures of all seeds; see
-    `report.comparison.seeds_section`. ``gains`` are those of more servers, and ``drawn`` lists what was
+    ``runs`` are those of the first seed, and ``trials`` holds the measures of all seeds; see
+    `seeds_section` of the page. ``gains`` are those of more servers, and ``drawn`` lists what was
     drawn at random.
     """
     record: Fields = {

@@ -25,6 +25,7 @@ from shadowprice.cli.idle import is_run
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.program import called_program
+from shadowprice.core.amounts import parse_duration
 from shadowprice.core.budget import parse_timestamp, points_text
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
@@ -49,7 +50,6 @@ def parse_moment(text: str | None, option: str) -> datetime | None:
     """Parse a moment, or a duration before now such as 7d; None stays None."""
     if text is None:
         return None
-    from shadowprice.core.amounts import parse_duration
 
     try:
         duration = parse_duration(text)

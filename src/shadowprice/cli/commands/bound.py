@@ -17,8 +17,10 @@ from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output
 from shadowprice.cli.options import Workload, expand_options
+from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
+from shadowprice.results.output_paths import atomic_write, check_output_file
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
@@ -80,7 +82,6 @@ def bound(
         shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
         shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=fixed:prices.json
     """
-    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.simulator.interrupt import stop_on_signal
 
     distance, seconds = _distance(gap), float(parse_positive_duration(time_, "--time", "10min"))
@@ -158,15 +159,12 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
 def check_output_path(path: Path) -> None:
     """Check that a price file can be written, before the search starts."""
     from shadowprice.policies.pricing.posted import FORMAT
-    from shadowprice.results.output_paths import check_output_file
 
     check_output_file(path, lambda head: FORMAT in head[:200])
 
 
 def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
     """Write the prices of a certificate to a file atomically."""
-    from shadowprice.results.output_paths import atomic_write
-
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")
 

@@ -13,7 +13,9 @@ from shadowprice.cli import console
 from shadowprice.cli.console import Output, SafeText
 from shadowprice.cli.options import PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import hint_for_unknown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -196,7 +198,6 @@ def waves(
 
 def _rules(text: str) -> list[WaveRuleKind]:
     from shadowprice.cloning.waves import WaveRuleKind
-    from shadowprice.core.wording import hint_for_unknown
 
     choices = [rule.value for rule in WaveRuleKind]
     rules = []
@@ -228,8 +229,6 @@ def _waves_record(name: str, found: WaveResult, deadline: float, machines: int) 
 
 
 def _print_waves(records: list[dict[str, Any]], deadline: float) -> None:
-    from shadowprice.core.amounts import format_seconds
-
     columns = (
         "rule", "flowtime", "median", "p99", f"over {format_seconds(deadline)}",
         "machine time a job", "wasted", "copies a task",
@@ -321,7 +320,6 @@ def _tails(problem: CloningProblem) -> list[dict[str, object]]:
 
 
 def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
-    from shadowprice.core.amounts import format_seconds
 
     screen = console.stdout()
     rows = []

@@ -17,6 +17,7 @@ from shadowprice.cli.completion import complete_experiment
 from shadowprice.cli.console import Output, SafeText, print_json, stderr, stdout
 from shadowprice.cli.options import ExecutorSetOption, PlainOutputOption, PlainSeedOption
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
+from shadowprice.results.output_paths import check_directory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,7 +101,6 @@ def experiment(
     )
     from shadowprice.experiments.live import ExecutorTarget
     from shadowprice.experiments.spreading import RayBackend, SequentialBackend
-    from shadowprice.results.output_paths import check_directory
 
     if name == "list":
         _print_list([*experiments().values()], output)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
+from shadowprice.cli.commands.submit import print_job, print_outlook
 from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, SafeText, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption
+from shadowprice.cli.live import ServerOption, connect, when, with_local_times
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escape_controls, first_line, lines_after_first
 from shadowprice.extensions import FileExtension, split_path
@@ -82,9 +84,6 @@ def _explain_live(
     job: str, server: str | None, output: Output, *, full: bool, outlook: bool
 ) -> None:
     """Print the history of a job of the live service."""
-    from shadowprice.cli.commands.submit import print_job, print_outlook
-    from shadowprice.cli.live import connect, when, with_local_times
-
     if Path(job, "run.json").is_file():
         raise InputError(
             Fault(job, "is a run", f"name the job too: shadowprice explain {shlex.quote(job)} JOB")
@@ -140,7 +139,6 @@ def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[Job
 
     The note is empty if the job needs no advice or the user declined it.
     """
-    from shadowprice.core.amounts import format_seconds
     from shadowprice.results.run_directory import read_advice
 
     if requested is False or not needs_advice(history):

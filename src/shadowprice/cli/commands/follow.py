@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shadowprice.cli import live
+from shadowprice.cli.commands.queue import COLUMNS, OPEN, squeue_rows
 from shadowprice.cli.console import Output, SafeText, print_json, print_result, print_text, stdout
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption
 from shadowprice.cli.options import OutputOption
@@ -172,8 +174,6 @@ def top(
     console = stdout()
     with live.connect(server) as client:
         if output is Output.JSON:
-            from shadowprice.cli.commands.queue import OPEN
-
             service, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
             record = {
                 "service": service.record,
@@ -194,11 +194,8 @@ def top(
 
 
 def _render_screen(client: Client, height: int) -> RenderableType:
-    from itertools import islice
 
     from rich.console import Group
-
-    from shadowprice.cli.commands.queue import COLUMNS, squeue_rows
 
     service, servers = client.service(), client.servers()
     limit = max(3, height - 6)

@@ -7,14 +7,18 @@ import shlex
 import sys
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
+from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from shadowprice.cli.console import Output, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption, connect, show
+from shadowprice.cli.live import ServerOption, connect, show, when
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -104,10 +108,6 @@ def login(
 
 def _label(url: str, known: Mapping[str, Endpoint]) -> str:
     """Return the name of a server: its host, with a number if another server has that name."""
-    from ipaddress import ip_address
-    from itertools import count
-    from urllib.parse import urlsplit
-
     host = urlsplit(url).hostname or "server"
     try:
         address = ip_address(host)
@@ -171,8 +171,6 @@ def tokens(
     if operator and tenant is not None:
         raise InputError(Fault("--operator", "and --tenant exclude each other"))
     if expires is not None:
-        from shadowprice.core.amounts import parse_positive_duration
-
         parse_positive_duration(expires, "--expires", "90d")
     with connect(server) as client:
         if revoke is not None:
@@ -200,7 +198,6 @@ def tokens(
 
 
 def _validity(token: Token, now: datetime) -> str:
-    from shadowprice.cli.live import when
 
     if token.revoked is not None:
         return f"revoked {when(token.revoked, now)}"

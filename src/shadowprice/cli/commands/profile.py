@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +20,15 @@ from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output
 from shadowprice.cli.options import expand_options
+from shadowprice.core.amounts import (
+    Dimension,
+    format_amount,
+    format_seconds,
+    parse_positive_duration,
+)
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
+from shadowprice.results.output_paths import atomic_write, check_output_file
 
 if TYPE_CHECKING:
     from shadowprice.inputs.families import Families
@@ -96,7 +104,6 @@ class FileOptions:
         Also checks that the file can be written.
         """
         from shadowprice.inputs.families import parse_families, read_families
-        from shadowprice.results.output_paths import check_output_file
 
         if self.family is None:
             return None
@@ -147,11 +154,9 @@ def profile(
     [bold]Example[/bold]
         shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
     """
-    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.executors.local.machine import physical_devices
     from shadowprice.profiling.findings import HEAD, Findings
     from shadowprice.profiling.running import Command, MeasurementLimits, measure_all
-    from shadowprice.results.output_paths import check_output_file
 
     if not sys.platform.startswith("linux"):
         raise InputError("profile needs Linux, as the local executor does")
@@ -248,7 +253,6 @@ def _environment(pairs: list[str]) -> dict[str, str]:
 
 
 def _check_command(words: tuple[str, ...]) -> None:
-    import shutil
 
     from shadowprice.core.specs import validate
     from shadowprice.core.specs.run import RunSpec
@@ -268,7 +272,6 @@ def _count_text(who: tuple[int, int]) -> str:
 
 
 def _write(path: Path, content: str) -> None:
-    from shadowprice.results.output_paths import atomic_write
 
     with atomic_write(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
@@ -323,7 +326,6 @@ def _print(findings: Findings, out: Path | None) -> None:
 
 
 def _table(findings: Findings) -> Table:
-    from shadowprice.core.amounts import Dimension, format_amount, format_seconds
     from shadowprice.profiling.findings import round_significant
 
     headings = ["workers", *(["servers"] if findings.served else [])]

@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shadowprice.cli import live
+from shadowprice.cli.commands.nodes import end_line
+from shadowprice.cli.commands.submit import print_job
 from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, YesOption, complete_live_job
 from shadowprice.cli.options import ListingOption, OutputOption
+from shadowprice.cli.plain_job import (
+    absolute_moment,
+    generate_repeated_name,
+    parse_run_time,
+    parse_slurm_seconds,
+)
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.submit_options import minibatch_time
 from shadowprice.core.wording import first_line
 
 if TYPE_CHECKING:
@@ -88,8 +98,6 @@ def queue(
         shadowprice queue --state finished,failed -o csv
         shadowprice queue --state all --search resnet
     """
-    from itertools import islice
-
     states = _parse_states(state, STATES, "unknown state {}", ("all", "waiting"))
     with live.connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
@@ -130,8 +138,6 @@ def status(
         shadowprice status resnet50-a
         shadowprice status
     """
-    from shadowprice.cli.commands.submit import print_job
-
     with live.connect(server) as client:
         if job is None:
             _print_service(client.address.url, client.service(), output)
@@ -144,7 +150,6 @@ def status(
 
 
 def _print_service(address: str, service: ServiceStatus, output: Output) -> None:
-    from shadowprice.cli.commands.nodes import end_line
 
     if output is Output.JSON:
         print_json(service.record)
@@ -310,7 +315,6 @@ def _distinct(client: Client, references: list[str]) -> list[Job]:
 
 
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
-    from shadowprice.cli.plain_job import generate_repeated_name
 
     client.retry = FAILOVER  # the service answered before: wait for it
 
@@ -365,7 +369,6 @@ def revise(
         shadowprice revise resnet50-a --set deadline=6h
         shadowprice revise resnet50-a --set steps=20000 --set utility.value=80
     """
-    from shadowprice.cli.commands.submit import print_job
     from shadowprice.client import calls
 
     with live.connect(server) as client:
@@ -390,8 +393,6 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
     """Parse changes by key; ``utility.value`` changes one key of the utility."""
     import yaml
 
-    from shadowprice.cli.plain_job import absolute_moment, parse_run_time, parse_slurm_seconds
-    from shadowprice.core.submit_options import minibatch_time
     from shadowprice.core.yaml_values import keep_written_words, parse_yaml
 
     changes: dict[str, object] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,10 @@ from shadowprice.cli.options import (
     RunArgument,
     output_option,
 )
+from shadowprice.core.amounts import Dimension, format_amount, format_seconds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.output_paths import always_replaceable, check_output_file, is_page
+from shadowprice.results.report.number_format import format_number
 
 if TYPE_CHECKING:
     import polars as pl
@@ -233,7 +237,6 @@ def at(
 
 
 def _print_slot(moment: SlotSnapshot, *, servers: bool, maximum: int | None) -> None:
-    from shadowprice.core.amounts import format_seconds
 
     console = stdout()
     counts = {
@@ -276,8 +279,6 @@ _SERVER_STYLES = {"lost": "red", "idle": "dim", "mixed": "", "full": "bold"}
 
 def _usage_text(moment: SlotSnapshot, part: object, resource: str) -> str:
     import polars as pl
-
-    from shadowprice.core.amounts import Dimension, format_amount
 
     assert isinstance(part, pl.DataFrame)
     kind = moment.info["cluster"]["resources"][resource]
@@ -349,7 +350,6 @@ def diff(
 
 def _print_diff(found: RunDiff, limit: int) -> None:
     from shadowprice.results.job_history import pluralize
-    from shadowprice.results.report.number_format import format_number
 
     screen = console.stdout()
     names = [found.first["policy"], found.second["policy"]]
@@ -376,7 +376,6 @@ def _print_diff(found: RunDiff, limit: int) -> None:
 
 
 def _format_gain(value: float) -> str:
-    from shadowprice.results.report.number_format import format_number
 
     return f"{'' if value < 0 else '+'}{format_number(value)}"
 
@@ -390,7 +389,6 @@ def _outcomes(found: RunDiff, names: list[str]) -> Table:
 
 
 def _changed_jobs(found: RunDiff, names: list[str], limit: int) -> Table:
-    from shadowprice.results.report.number_format import format_number
 
     rows = []
     for row in found.jobs.head(limit).iter_rows(named=True):
@@ -415,7 +413,6 @@ def report(
     [bold]Example[/bold]
         shadowprice report run
     """
-    from shadowprice.results.output_paths import always_replaceable, check_output_file, is_page
     from shadowprice.results.report.page import write_report
     from shadowprice.results.run_directory import REPORT, read_run
 
@@ -473,7 +470,6 @@ def journal(
 
 
 def _read_journal(path: Path, *, check: bool, events: int) -> dict[str, Any]:
-    from collections import Counter, deque
 
     from shadowprice.engine.engine import Entry
     from shadowprice.engine.journal import JournalReader, replay_item

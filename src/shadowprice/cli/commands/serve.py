@@ -17,10 +17,13 @@ from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import Output, print_line, print_note, print_result
 from shadowprice.cli.options import expand_options
+from shadowprice.core.amounts import Dimension, parse_amount, parse_positive_duration
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.paths import expand_home
+from shadowprice.core.relative_values import SERVICE_VALUES, check_values
 from shadowprice.core.wording import quote_for_display
+from shadowprice.results.output_paths import check_output_file
 
 if TYPE_CHECKING:
     from shadowprice.service.settings import ServiceSettings
@@ -202,8 +205,6 @@ class ServeOptions:
 
     def service_settings(self) -> ServiceSettings:
         """Parse the options."""
-        from shadowprice.core.amounts import parse_positive_duration
-        from shadowprice.core.relative_values import SERVICE_VALUES, check_values
         from shadowprice.service.settings import (
             ServiceSettings,
             parse_lease,
@@ -305,8 +306,6 @@ def serve(
 
 def _bytes(text: str, location: str) -> int:
     """Parse a number of bytes with a unit."""
-    from shadowprice.core.amounts import Dimension, parse_amount
-
     try:
         amount = parse_amount(text)
     except InputError as error:
@@ -355,7 +354,6 @@ def backup(
         shadowprice backup /var/lib/shadowprice backup.db
     """
     check_extra()
-    from shadowprice.results.output_paths import check_output_file
     from shadowprice.service.store.errors import StoreError
     from shadowprice.service.store.files import (
         FILE,

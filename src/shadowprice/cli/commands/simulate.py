@@ -14,11 +14,16 @@ import typer
 
 from shadowprice.cli import console
 from shadowprice.cli import options as o
+from shadowprice.cli.commands.bound import bound_progress
 from shadowprice.cli.console import Output
 from shadowprice.cli.options import Workload, expand_options, read
+from shadowprice.cli.program import current
 from shadowprice.core import bounds
+from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.relative_values import STATED
+from shadowprice.results.output_paths import AtomicDirectory, check_directory
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
@@ -73,9 +78,6 @@ def simulate(
         shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=online
         shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
-    from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.core.relative_values import STATED
-    from shadowprice.results.output_paths import AtomicDirectory, check_directory
     from shadowprice.results.run_directory import JOURNAL, is_run
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.journaling import JournalObserver
@@ -165,7 +167,6 @@ def _print_run(run: RunData, output: Output) -> None:
 
 def _leave_without_advice(run: RunData, status: int) -> None:
     """Exit like an interrupted run if only the advice was interrupted."""
-    from shadowprice.cli.program import current
     from shadowprice.results.advice import outcomes_with_advice
 
     advice = run.info["advice"]
@@ -189,8 +190,6 @@ def _keep(run: RunData, pending: AtomicDirectory) -> None:
 
 def leave_if_partial(runs: list[RunData], out: Path | None, status: int) -> None:
     """Exit with ``status`` if a run was interrupted; print where its results are."""
-    from shadowprice.cli.program import current
-
     for run in runs:
         if run.info["partial"]:
             suffix = f"; what was done is in {out}, marked partial" if out is not None else ""
@@ -285,14 +284,12 @@ def compare(
         shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
         shadowprice compare --trace csv:jobs.csv -c cluster.yaml -p rolling,fifo --more 8
     """
-    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.results.comparison import (
         is_comparison,
         write_compared_run,
         write_comparison,
     )
     from shadowprice.results.metrics import mean_completion
-    from shadowprice.results.output_paths import AtomicDirectory
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.lengths import (
         check_advice_lengths,
@@ -461,7 +458,6 @@ def _add_advice(
 def _check_out(out: Path | None, advice: bool) -> None:
     """Refuse an invalid output directory before a large trace is read."""
     from shadowprice.results.comparison import is_comparison
-    from shadowprice.results.output_paths import check_directory
 
     if out is not None:
         check_directory(out, is_comparison)
@@ -602,7 +598,6 @@ def _certificate(
     import numpy as np
 
     from shadowprice.certificate.certify import certify
-    from shadowprice.cli.commands.bound import bound_progress
 
     jobs = scenario.jobs
     context = scenario.context(explained=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from shadowprice.cli.plain_job import (
     with_absolute_deadline,
 )
 from shadowprice.core import bounds
+from shadowprice.core.amounts import format_seconds, parse_duration
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.submit_options import option_for_key, states_no_length
 from shadowprice.core.wording import (
@@ -411,8 +413,6 @@ def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool)
 
 def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
     """Wait until all jobs are closed, and show their progress."""
-    import time
-
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     current = {job.id: job for job in jobs}
@@ -617,8 +617,6 @@ def _is_predicted_late(
     status: ServiceStatus,
 ) -> bool:
     """Return whether a job ends after its deadline if it takes as long as predicted."""
-    from shadowprice.core.amounts import parse_duration
-
     utility = record.get("utility") or {}
     by = record.get("by", utility.get("by"))
     if predicted is None or not isinstance(by, str):
@@ -644,8 +642,6 @@ def _print_late(name: str, *, single: bool) -> None:
 
 def predicted_text(predicted: PredictedLength) -> str:
     """Describe the predicted length of a job that states none."""
-    from shadowprice.core.amounts import format_seconds
-
     length = format_seconds(predicted.seconds)
     if predicted.probability is None:
         return f"unknown; planned as {length}"

@@ -14,7 +14,9 @@ from shadowprice.cli.completion import complete_trace
 from shadowprice.cli.console import Output, SafeText
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
+from shadowprice.core.amounts import format_seconds, parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.output_paths import check_output_file, created_directory, is_marked_yaml
 
 MAX_SERVERS_PER_ROLE = bounds.SERVERS.maximum // 2
 _CLUSTER_HINT = "ask for fewer servers"
@@ -99,9 +101,7 @@ def convert(
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
-    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.results.job_history import pluralize
-    from shadowprice.results.output_paths import check_output_file, is_marked_yaml
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace, with_columns
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
@@ -210,14 +210,8 @@ def generate(
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
-    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.inputs.text import check_document_size
     from shadowprice.results.job_history import pluralize
-    from shadowprice.results.output_paths import (
-        check_output_file,
-        created_directory,
-        is_marked_yaml,
-    )
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
@@ -285,7 +279,6 @@ def _hourly(statistics: Any) -> str:
 
 
 def _print_statistics(statistics: Any) -> None:
-    from shadowprice.core.amounts import format_seconds
 
     shares = ", ".join(f"{name}: {share:.2%}" for name, share in statistics.gpu_shares.items())
     run = ", ".join(

@@ -18,6 +18,7 @@ from shadowprice.cli.console import Output, print_json, print_note, progress_bar
 from shadowprice.cli.live import FAILOVER, connect, number, show
 from shadowprice.cli.options import Workload, expand_options, read
 from shadowprice.core import bounds
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
 
@@ -299,7 +300,6 @@ def _query_service(
 
 
 def _row(label: str, run: WhatIf) -> Sequence[object]:
-    from shadowprice.core.amounts import format_seconds
 
     before, after = run.as_is or {}, run.changed or {}
     finished = wait = saved = "-"
