@@ -47,14 +47,7 @@ from shadowprice.results.difference import RunDiff, diff_runs
 from shadowprice.results.listing import parse_slot
 from shadowprice.results.output_paths import AtomicDirectory
 from shadowprice.results.report.page import write_report
-from shadowprice.results.run_directory import (
-    REPORT,
-    Fields,
-    RunData,
-    is_run,
-    read_run,
-    write_run,
-)
+from shadowprice.results.run_directory import REPORT, Fields, RunData, is_run, read_run, write_run
 from shadowprice.results.slot_snapshot import SlotSnapshot, slot_snapshot_of
 from shadowprice.short_table import ShortTable, ShownAsTable
 from shadowprice.simulator.lengths import (

@@ -221,10 +221,7 @@ def _bracket_near_start(
 
 
 def _follow_guesses(
-    answer: Callable[[int], Answer | None],
-    low: int,
-    high: int,
-    guess: Callable[[int, Answer], int],
+    answer: Callable[[int], Answer | None], low: int, high: int, guess: Callable[[int, Answer], int]
 ) -> tuple[int, int]:
     """Return closer bounds, by following guesses while they are admitted."""
     while high - low > 1:

@@ -19,13 +19,7 @@ from pydantic import Field, PositiveInt
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
-from shadowprice.core.specs.fields import (
-    DISTINCT_COUNTS,
-    DurationField,
-    Name,
-    Number,
-    max_length,
-)
+from shadowprice.core.specs.fields import DISTINCT_COUNTS, DurationField, Name, Number, max_length
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.inputs.text import load_yaml
 
@@ -101,11 +95,7 @@ def with_family(
     if family is None:
         hint = hint_for_unknown(name, families, _choices_hint(families) or hint_without_library)
         raise InputError(
-            Fault(
-                f"{location}.family",
-                f"unknown family {quote_for_display(name)}",
-                hint,
-            )
+            Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
         )
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1

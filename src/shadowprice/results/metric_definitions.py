@@ -140,10 +140,7 @@ _TIMES: Final = (
         "mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True
     ),
     MetricDefinition(
-        "completion_ratio",
-        "times the least mean JCT, at most",
-        _completion_ratio,
-        -1,
+        "completion_ratio", "times the least mean JCT, at most", _completion_ratio, -1
     ),
     MetricDefinition("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
     MetricDefinition(

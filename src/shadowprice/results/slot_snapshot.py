@@ -254,10 +254,7 @@ def parse_demand(text: str | None) -> dict[str, int]:
 
 
 def _servers(
-    info: Fields,
-    here: pl.DataFrame,
-    requests: Mapping[str, tuple[str, str | None]],
-    slot: int,
+    info: Fields, here: pl.DataFrame, requests: Mapping[str, tuple[str, str | None]], slot: int
 ) -> pl.DataFrame:
     cluster = info["cluster"]
     names = server_names(info)

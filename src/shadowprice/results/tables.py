@@ -28,12 +28,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
-from shadowprice.core.utility import (
-    Deadline,
-    Sigmoid,
-    utility_record,
-    utility_value,
-)
+from shadowprice.core.utility import Deadline, Sigmoid, utility_record, utility_value
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.fairness import finish_time_fairness
 from shadowprice.results.recorder import Floats, Integers, PlacementSegments, Recorder
@@ -338,9 +333,7 @@ def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict
 
 
 def _decision(
-    slot: int,
-    decision: Commit | Promise | Reject | Queue | Drop,
-    names: Sequence[str] | None,
+    slot: int, decision: Commit | Promise | Reject | Queue | Drop, names: Sequence[str] | None
 ) -> dict[str, object]:
     record: dict[str, object] = {
         "job": decision.job,

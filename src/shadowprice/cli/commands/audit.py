@@ -58,12 +58,7 @@ def truthfulness(
     choice = o.policy_choice(policy, params, set_)
     with progress_bar("misreports", quiet) as progress:
         results = audit_truthfulness(
-            scenario,
-            choice,
-            tenants=tenant,
-            trials=trials,
-            latest=delay,
-            progress=progress,
+            scenario, choice, tenants=tenant, trials=trials, latest=delay, progress=progress
         )
     if output is Output.JSON:
         print_json([result.record() for result in results])

@@ -101,9 +101,7 @@ def drain(
 
 
 def cordon(
-    servers: ServersArgument,
-    server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Stop placing work on servers; running jobs stay there until they end (operators).
 
@@ -118,9 +116,7 @@ def cordon(
 
 
 def uncordon(
-    servers: ServersArgument,
-    server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Return drained or cordoned servers to service (operators).
 

@@ -270,9 +270,7 @@ JobsArgument = Annotated[
 
 
 def resubmit(
-    jobs: JobsArgument,
-    server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    jobs: JobsArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Submit closed jobs of the live service again, each under a new name.
 

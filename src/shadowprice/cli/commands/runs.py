@@ -59,9 +59,7 @@ def _patterns(flag: str, what: str, column: str) -> Any:
 
 def _range(flag: str, what: str) -> Any:
     return _filter_option(
-        flag,
-        help=f"{what}, as slots or times: 10..50, 10.. or ..2h.",
-        metavar="FROM..TO",
+        flag, help=f"{what}, as slots or times: 10..50, 10.. or ..2h.", metavar="FROM..TO"
     )
 
 

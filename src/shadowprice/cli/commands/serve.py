@@ -262,9 +262,7 @@ class ServeOptions:
 
 @expand_options()
 def serve(
-    options: ServeOptions,
-    output: o.OutputOption = Output.TABLE,
-    quiet: o.QuietOption = False,
+    options: ServeOptions, output: o.OutputOption = Output.TABLE, quiet: o.QuietOption = False
 ) -> None:
     """Run the service: accept jobs, promise completion slots, run jobs, and recover.
 

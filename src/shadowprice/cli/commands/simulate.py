@@ -284,11 +284,7 @@ def compare(
         shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
         shadowprice compare --trace csv:jobs.csv -c cluster.yaml -p rolling,fifo --more 8
     """
-    from shadowprice.results.comparison import (
-        is_comparison,
-        write_compared_run,
-        write_comparison,
-    )
+    from shadowprice.results.comparison import is_comparison, write_compared_run, write_comparison
     from shadowprice.results.metrics import mean_completion
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.lengths import (

@@ -13,12 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.results.report.inline_assets import (
-    data_script,
-    round_number,
-    round_numbers,
-    text,
-)
+from shadowprice.results.report.inline_assets import data_script, round_number, round_numbers, text
 from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
