@@ -277,18 +277,9 @@ def _options(text: str, location: str, key: str) -> Iterator[HeaderOption]:
 # ---------------------------------------------------------------- Slurm
 
 _LONG: Final[Mapping[str, str]] = {
-    "G": "gpus",
-    "t": "time",
-    "c": "cpus-per-task",
-    "J": "job-name",
-    "D": "chdir",
-    "N": "nodes",
-    "n": "ntasks",
-    "a": "array",
-    "b": "begin",
-    "d": "dependency",
-    "H": "hold",
-}
+    "G": "gpus", "t": "time", "c": "cpus-per-task", "J": "job-name", "D": "chdir", "N": "nodes",
+    "n": "ntasks", "a": "array", "b": "begin", "d": "dependency", "H": "hold",
+}  # fmt: skip
 """Short options of ``sbatch`` that are understood."""
 
 _SAME: Final[Mapping[str, str]] = {

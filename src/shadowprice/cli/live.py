@@ -29,22 +29,11 @@ FAILOVER: Final = 15.0
 """Retry timeout of commands that keep running, in seconds; failover takes ten."""
 
 STYLES: Final = {
-    "running": "green",
-    "resizing": "green",
-    "finished": "green",
-    "up": "green",
-    "idle": "green",
-    "mixed": "green",
-    "allocated": "green",
-    "refused": "red",
-    "failed": "red",
-    "lost": "red",
-    "cancelled": "yellow",
-    "standby": "yellow",
-    "pending": "yellow",
-    "cordoned": "yellow",
-    "drained": "yellow",
-    "draining": "yellow",
+    **dict.fromkeys(("running", "resizing", "finished"), "green"),
+    **dict.fromkeys(("up", "idle", "mixed", "allocated"), "green"),
+    **dict.fromkeys(("refused", "failed", "lost"), "red"),
+    **dict.fromkeys(("cancelled", "standby", "pending"), "yellow"),
+    **dict.fromkeys(("cordoned", "drained", "draining"), "yellow"),
 }
 """Colours of job and server states."""
 

@@ -36,17 +36,9 @@ if TYPE_CHECKING:
 
 
 PASSED_VARIABLES: Final = (
-    "PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "CONDA_DEFAULT_ENV",
-    "PYTHONPATH",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-)
+    "PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
+    "CUDA_HOME", "LANG", "LC_ALL", "TZ",
+)  # fmt: skip
 """Variables that a command takes from its submitter: they select programs, and hold no secrets."""
 
 JOB_OPTIONS: Final = "Command"

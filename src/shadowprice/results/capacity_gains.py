@@ -15,15 +15,8 @@ from shadowprice.results.report.number_format import format_number
 from shadowprice.results.run_directory import Fields, RunData
 
 HEADS: Final = (
-    "with",
-    "policy",
-    "utility",
-    "gain",
-    "finished",
-    "mean JCT",
-    "mean wait",
-    "waiting saved",
-)
+    "with", "policy", "utility", "gain", "finished", "mean JCT", "mean wait", "waiting saved",
+)  # fmt: skip
 """Columns of the table. Mean times are differences: negative means sooner."""
 
 GAINS_REMARK: Final = (

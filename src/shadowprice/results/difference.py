@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -108,18 +108,11 @@ def diff_runs(first: RunData, second: RunData) -> RunDiff:
         )
         for row in changed.iter_rows(named=True)
     ]
+    first_columns = {name: f"{name}_a" for name in ("outcome", "completion", "utility")}
+    pairs = [f"{name}_{side}" for name in first_columns for side in "ab"]
     jobs = (
-        changed.select(
-            "job",
-            "tenant",
-            pl.col("outcome").alias("outcome_a"),
-            "outcome_b",
-            pl.col("completion").alias("completion_a"),
-            "completion_b",
-            pl.col("utility").alias("utility_a"),
-            "utility_b",
-            "gain",
-        )
+        changed.rename(first_columns)
+        .select("job", "tenant", *pairs, "gain")
         .with_columns(pl.Series("why", reasons, dtype=pl.String()))
         .sort(pl.col("gain").abs(), descending=True, maintain_order=True)
     )
@@ -141,6 +134,12 @@ def diff_runs(first: RunData, second: RunData) -> RunDiff:
     )
 
 
+_JOB_COLUMNS: Final = (
+    "job", "tenant", "outcome", "reason", "message", "arrival", "start", "completion", "utility",
+    "worker_slots",
+)  # fmt: skip
+
+
 def _job_table(run: RunData) -> pl.DataFrame:
     """Return the job table with ``active``, the number of slots in which each job ran."""
     active = (
@@ -150,18 +149,7 @@ def _job_table(run: RunData) -> pl.DataFrame:
         .agg(pl.len().cast(pl.Int64).alias("active"))
     )
     return (
-        run.jobs.select(
-            "job",
-            "tenant",
-            "outcome",
-            "reason",
-            "message",
-            "arrival",
-            "start",
-            "completion",
-            "utility",
-            "worker_slots",
-        )
+        run.jobs.select(_JOB_COLUMNS)
         .join(active, on="job", how="left", maintain_order="left")
         .with_columns(pl.col("active").fill_null(0))
     )

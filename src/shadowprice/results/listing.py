@@ -17,19 +17,9 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 DEFAULT_COLUMNS: Final = (
-    "job",
-    "tenant",
-    "class",
-    "arrival",
-    "start",
-    "completion",
-    "outcome",
-    "utility",
-    "value",
-    "late",
-    "worker_slots",
-    "reason",
-)
+    "job", "tenant", "class", "arrival", "start", "completion", "outcome", "utility", "value",
+    "late", "worker_slots", "reason",
+)  # fmt: skip
 """Default columns of a listing."""
 
 
@@ -152,14 +142,8 @@ class JobFilter:
 
 
 OUTCOMES: Final = (
-    "finished",
-    "refused",
-    "dropped",
-    "cancelled",
-    "running",
-    "waiting",
-    "not arrived",
-)
+    "finished", "refused", "dropped", "cancelled", "running", "waiting", "not arrived",
+)  # fmt: skip
 
 
 def select_columns(

@@ -191,7 +191,7 @@ def read_run(folder: Path) -> RunData:
 
 def _with_or_without_plans(records: Iterable[Fields], plans: bool) -> Iterator[Fields]:
     for record in records:
-        yield {key: value for key, value in record.items() if plans or key != "plan"}
+        yield record if plans else {k: value for k, value in record.items() if k != "plan"}
 
 
 def read_advice(folder: Path) -> dict[str, JobAdvice]:

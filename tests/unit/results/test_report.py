@@ -41,7 +41,7 @@ from shadowprice.simulator.source import ScenarioSource
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
-from tests.support.report_pages import check_page, page_data, seed_runs, simulated_run
+from tests.support.report_pages import check_page, page_data, seed_runs, simulated_run, unpack_data
 from tests.support.workloads import make_cluster, make_job
 
 
@@ -247,7 +247,7 @@ def test_any_text_is_harmless_and_seen(name: str) -> None:
     block = inline_assets.data_script({"name": [name, name]})
     block.encode("utf-8")
     assert block.count("<") == 2
-    assert inline_assets.unpack(block) == {"name": [visible, visible]}
+    assert unpack_data(block) == {"name": [visible, visible]}
 
 
 def test_what_does_not_show_is_written_out() -> None:
@@ -263,9 +263,9 @@ def test_long_data_is_deflated_and_comes_back() -> None:
     block = inline_assets.data_script(value, "stories")
     assert block.startswith('<script type="text/plain" id="stories" data-deflated="json">')
     assert len(block) < len(json.dumps(value)) / 3
-    assert inline_assets.unpack(block) == value
+    assert unpack_data(block) == value
     cells = np.arange(256, dtype=np.uint8)
-    assert np.array_equal(inline_assets.unpack(inline_assets.data_script(cells)), cells)
+    assert np.array_equal(unpack_data(inline_assets.data_script(cells)), cells)
 
 
 def test_the_library_is_the_one_stated() -> None:

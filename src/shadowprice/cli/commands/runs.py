@@ -223,11 +223,12 @@ def at(
         shadowprice at run 2h --servers
     """
     from shadowprice.results.listing import parse_slot
-    from shadowprice.results.run_directory import read_info
-    from shadowprice.results.slot_snapshot import read_slot_snapshot
+    from shadowprice.results.run_directory import read_run
+    from shadowprice.results.slot_snapshot import slot_snapshot_of
 
-    seconds = read_info(run)["cluster"]["slot_seconds"]
-    moment = read_slot_snapshot(run, parse_slot(slot, seconds, "SLOT"))
+    loaded = read_run(run)
+    number = parse_slot(slot, loaded.info["cluster"]["slot_seconds"], "SLOT")
+    moment = slot_snapshot_of(loaded, number, str(run))
     if output is Output.JSON:
         print_json(moment.record())
     else:

@@ -18,16 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 MODULES: Final = (
-    "dom.mjs",
-    "format.mjs",
-    "axes.mjs",
-    "tables.mjs",
-    "heat.mjs",
-    "kinds.mjs",
-    "charts.mjs",
-    "stories.mjs",
-    "page.mjs",
-)
+    "dom.mjs", "format.mjs", "axes.mjs", "tables.mjs", "heat.mjs", "kinds.mjs", "charts.mjs",
+    "stories.mjs", "page.mjs",
+)  # fmt: skip
 """The page's script, in order of dependency."""
 
 LIBRARY: Final = "echarts.min.js"
@@ -98,22 +91,6 @@ def data_script(value: object, name: str = "") -> str:
 def pack(data: bytes) -> str:
     """Deflate bytes (zlib format) and encode them in base64."""
     return base64.b64encode(zlib.compress(data, 9)).decode("ascii")
-
-
-def unpack(script: str) -> object:
-    """Return the value of a `data_script`, as the page's script reads it."""
-    match = re.fullmatch(
-        r'<script type="[a-z/]+"(?: id="[^"]*")?(?: data-deflated="(\w+)")?>(.*)</script>',
-        script,
-        re.DOTALL,
-    )
-    if match is None:
-        raise ValueError("not a block of data")
-    encoding, body = match.groups()
-    if encoding is None:
-        return json.loads(body)
-    data = zlib.decompress(base64.b64decode(body))
-    return np.frombuffer(data, np.uint8) if encoding == "bytes" else json.loads(data)
 
 
 def scripts() -> str:
