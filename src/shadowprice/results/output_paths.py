@@ -117,6 +117,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the content of a file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def always_replaceable(head: str) -> bool:
     """Accept any existing file: a run's own page may be replaced."""
     del head

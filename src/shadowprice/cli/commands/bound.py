@@ -20,11 +20,10 @@ from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
-from shadowprice.results.output_paths import atomic_write, check_output_file
+from shadowprice.results.output_paths import check_output_file, write_atomically
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
-    from shadowprice.core.cluster import Cluster
 
 _limit_option: Final = partial(typer.Option, rich_help_panel="Stopping criteria")
 
@@ -82,11 +81,12 @@ def bound(
         shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
         shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=fixed:prices.json
     """
+    from shadowprice.policies.pricing.posted import FORMAT
     from shadowprice.simulator.interrupt import stop_on_signal
 
     distance, seconds = _distance(gap), float(parse_positive_duration(time_, "--time", "10min"))
     if prices is not None:
-        check_output_path(prices)
+        check_output_file(prices, lambda head: FORMAT in head[:200])
     scenario = workload.scenario(seed, quiet=quiet)
     # Loads the compiler: first report problems in the input.
     from shadowprice.certificate.certify import certify
@@ -107,7 +107,8 @@ def bound(
             seed=seed,
         )
     if prices is not None:
-        write_prices(certificate, scenario.cluster, prices)
+        document = certificate.prices.document(scenario.cluster)
+        write_atomically(prices, json.dumps(document) + "\n")
     if output is Output.JSON:
         console.print_json(certificate.record())
         return
@@ -154,19 +155,6 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
         return
     with screen.status("bound: looking for prices") as line:
         yield lambda bound, best: line.update(describe(bound, best))
-
-
-def check_output_path(path: Path) -> None:
-    """Check that a price file can be written, before the search starts."""
-    from shadowprice.policies.pricing.posted import FORMAT
-
-    check_output_file(path, lambda head: FORMAT in head[:200])
-
-
-def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
-    """Write the prices of a certificate to a file atomically."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")
 
 
 def _table(found: Certificate, gap: float) -> Table:

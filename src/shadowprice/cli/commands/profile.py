@@ -28,7 +28,7 @@ from shadowprice.core.amounts import (
 )
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.results.output_paths import atomic_write, check_output_file
+from shadowprice.results.output_paths import check_output_file, write_atomically
 
 if TYPE_CHECKING:
     from shadowprice.inputs.families import Families
@@ -127,9 +127,9 @@ class FileOptions:
         if self.out is not None:
             minibatches = self.minibatches or 10_000
             content = job_file(findings, self.name, minibatches, today, bool(self.minibatches))
-            _write(self.out, content)
+            write_atomically(self.out, content)
         if self.family is not None and library is not None:
-            _write(self.families, families_file(findings, self.family, library, today))
+            write_atomically(self.families, families_file(findings, self.family, library, today))
 
 
 @expand_options()
@@ -269,12 +269,6 @@ def _count_text(who: tuple[int, int]) -> str:
     from shadowprice.profiling.findings import format_counts
 
     return format_counts(*who)
-
-
-def _write(path: Path, content: str) -> None:
-
-    with atomic_write(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.results.job_history import plural_noun, pluralize
-from shadowprice.results.output_paths import add_generator_tag, atomic_write
+from shadowprice.results.output_paths import add_generator_tag, write_atomically
 from shadowprice.results.report import inline_assets, sections
 from shadowprice.results.report.inline_assets import content_security_policy, text
 from shadowprice.results.report.number_format import format_duration, format_number
@@ -42,9 +42,7 @@ SECTIONS: Final[Sequence[tuple[str, Callable[[RunData], str | None]]]] = (
 
 def write_report(run: RunData, path: Path) -> None:
     """Write the page of a run to a file atomically."""
-    content = add_generator_tag(render_report(run))
-    with atomic_write(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+    write_atomically(path, add_generator_tag(render_report(run)))
 
 
 def render_report(run: RunData) -> str:
