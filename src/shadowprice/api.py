@@ -34,7 +34,6 @@ from shadowprice.inputs.given import (
     to_python_values,
 )
 from shadowprice.policies.choice import PolicyChoice, check_choices
-from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.comparison import (
     comparison_short_table,
@@ -43,7 +42,7 @@ from shadowprice.results.comparison import (
     write_compared_run,
     write_comparison,
 )
-from shadowprice.results.difference import RunDiff, diff_runs
+from shadowprice.results.difference import CapacityGain, RunDiff, diff_runs
 from shadowprice.results.listing import parse_slot
 from shadowprice.results.output_paths import AtomicDirectory
 from shadowprice.results.report.page import write_report

@@ -68,7 +68,7 @@ PARTS: Final = {
     "cordon": _part("nodes:cordon", "Stop placing work on servers; jobs there run on."),
     "uncordon": _part("nodes:uncordon", "Return drained or cordoned servers to service."),
     "until": _part("nodes:until", "Show or set the end of the timespan."),
-    "observed": _part("observed:observed", "Compare observed with simulated execution."),
+    "observed": _part("nodes:observed", "Compare observed with simulated execution."),
     "events": _part("follow:events", "Stream events."),
     "top": _part("follow:top", "Show the live service on one screen."),
     "budget": _part("accounts:budget", "Show and change budgets of tenants."),

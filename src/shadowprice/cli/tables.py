@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shadowprice.cli.console import SafeText, make_table
-from shadowprice.results.capacity_gains import HEADS, CapacityGain
 from shadowprice.results.comparison import MetricRow, display_rows
+from shadowprice.results.difference import HEADS, CapacityGain
 from shadowprice.results.run_directory import RunData
 
 if TYPE_CHECKING:

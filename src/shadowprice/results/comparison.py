@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.results.capacity_gains import CapacityGain
+from shadowprice.results.difference import CapacityGain
 from shadowprice.results.metric_definitions import (
     RESTRICTED,
     TIMING_METRICS,

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from shadowprice.cli.idle import RULES
+from shadowprice.cli.lazy import RULES
 from shadowprice.cli.main import main
 from shadowprice.cli.options import Workload
 from tests.hostile.commands import commands

@@ -21,7 +21,7 @@ from shadowprice.cli.console import (
     print_line,
     stdout,
 )
-from shadowprice.cli.idle import is_run
+from shadowprice.cli.lazy import is_run
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.program import called_program

@@ -28,7 +28,7 @@ from shadowprice.results.output_paths import AtomicDirectory, check_directory
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.policies.choice import PolicyChoice
-    from shadowprice.results.capacity_gains import CapacityGain
+    from shadowprice.results.difference import CapacityGain
     from shadowprice.results.output_paths import AtomicDirectory
     from shadowprice.results.run_directory import RunData
     from shadowprice.simulator.interrupt import StopRequestObserver

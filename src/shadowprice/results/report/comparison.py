@@ -11,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 import polars as pl
 
-from shadowprice.results.capacity_gains import GAINS_REMARK, HEADS, CapacityGain
+from shadowprice.results.difference import GAINS_REMARK, HEADS, CapacityGain
 from shadowprice.results.job_history import pluralize
 from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 from shadowprice.results.metrics import common_completion, resources
