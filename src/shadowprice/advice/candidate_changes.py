@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -97,32 +97,20 @@ def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
     return dict(result)
 
 
-class DeadlineTexts(Protocol):
-    """Formatter of later deadlines."""
+class SlotDeadlines:
+    """Texts of later deadlines, in slots: simulations have no calendar."""
 
     def write(self, key: Key, slots: float) -> str:
         """Return a deadline as text for a job file; ``slots`` is the papers' ``d``."""
-        ...
-
-    def describe_delay(self, slots: float) -> str:
-        """Describe the delay of a deadline in words."""
-        ...
-
-
-class _SlotDeadlines:
-    """Deadlines in slots, for simulations, which have no calendar."""
-
-    def write(self, key: Key, slots: float) -> str:
-        """Return a number of slots."""
         del key
         return _slots(slots) if isinstance(slots, int) else f"{slots!r} slots"
 
     def describe_delay(self, slots: float) -> str:
-        """Return the delay in slots."""
+        """Describe the delay of a deadline in words."""
         return f"{_digits(slots)} slots later" if slots != 1 else "1 slot later"
 
 
-SLOT_DEADLINES: Final = _SlotDeadlines()
+SLOT_DEADLINES: Final = SlotDeadlines()
 
 
 def candidate_changes(
@@ -130,7 +118,7 @@ def candidate_changes(
     job: Job,
     cluster: Cluster,
     end: int,
-    texts: DeadlineTexts = SLOT_DEADLINES,
+    texts: SlotDeadlines = SLOT_DEADLINES,
 ) -> Iterator[JobChange]:
     """Yield the possible changes of a job, except a later arrival.
 
@@ -162,7 +150,7 @@ def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Itera
 
 
 def _key_changes(
-    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: DeadlineTexts
+    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: SlotDeadlines
 ) -> Iterator[JobChange]:
     """Yield the possible changes of the keys of a record."""
     yield from _utility_changes(entry)
@@ -241,7 +229,7 @@ def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
 
 
 def _deadline_changes(
-    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: DeadlineTexts
+    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: SlotDeadlines
 ) -> Iterator[JobChange]:
     """Yield changes to later deadlines and targets, and to a smaller slope."""
     utility = entry.get("utility") or {}

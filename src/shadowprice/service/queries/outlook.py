@@ -18,7 +18,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Final
 
-from shadowprice.advice.candidate_changes import JobChange, Key, candidate_changes
+from shadowprice.advice.candidate_changes import JobChange, Key, SlotDeadlines, candidate_changes
 from shadowprice.advice.changes import (
     AdmissionOutcome,
     JobVariants,
@@ -103,7 +103,7 @@ class OutlookQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class _ClockDeadlines:
+class _ClockDeadlines(SlotDeadlines):
     """Writes later deadlines as times: ``by`` as a moment, a utility's as a duration."""
 
     calendar: SlotCalendar
