@@ -97,10 +97,7 @@ class ShownAsTable:
 def table_of_records(
     title: str, records: Sequence[Iterable[tuple[str | None, object]]]
 ) -> ShortTable:
-    """Return a table with a row for each record, given as pairs of field and value.
-
-    Fields that no shown record has are left out.
-    """
+    """Return a table with a row for each record of (field, value); empty fields are left out."""
     shown = [
         {str(name): value for name, value in record if value not in (None, (), [], {}, "")}
         for record in islice(records, MAX_ROWS)

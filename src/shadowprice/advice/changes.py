@@ -337,10 +337,7 @@ def _break_even_utility_step(change: JobChange, step: int, found: AdmissionOutco
 def describe_result(
     change: JobChange, result: SearchResult, **more: Any
 ) -> Advice | IneffectiveChange | None:
-    """Return the result of a search as advice; None if the change has no values.
-
-    ``more`` are further fields of `Advice`.
-    """
+    """Return the result of a search as advice with ``more`` fields; None without values."""
     option = change.option
     if isinstance(result, NoStepFound):
         if not change.values:

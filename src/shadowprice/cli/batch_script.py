@@ -101,10 +101,7 @@ def check_is_no_program(files: Sequence[Path]) -> None:
 
 
 def read_script(path: Path) -> BatchScript:
-    """Read a script and its header.
-
-    Raises `InputError` if the file can't be read or run, or a line of its header is invalid.
-    """
+    """Read a script and its header; refuse what can't be read or run, or an invalid header."""
     try:
         with path.open("rb") as file:
             content = file.read(int(bounds.SCRIPT.maximum) + 1)
@@ -322,10 +319,7 @@ _NO_VARIABLES: Final = frozenset({"ALL", "NONE", "NIL", ""})
 
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
-    """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``.
-
-    Raises `InputError` also if the job would need something that isn't supported.
-    """
+    """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``."""
     named = [(_long_name(entry.name), entry) for entry in entries]
     values = {name: entry.value for name, entry in named}
     cpus, gpus = values.get("cpus-per-task", ""), _gpu_count(named)

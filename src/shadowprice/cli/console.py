@@ -218,10 +218,7 @@ def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
 
 
 def periodic_note() -> Callable[[Callable[[], str]], None]:
-    """Return a function that prints a line on stderr every ten seconds, for output in a file.
-
-    It is called as often as the progress changes, with a function that returns the line.
-    """
+    """Return a function that prints a line on stderr every ten seconds, for output in a file."""
     printed = time.monotonic()
 
     def note(text: Callable[[], str]) -> None:
@@ -236,10 +233,7 @@ def periodic_note() -> Callable[[Callable[[], str]], None]:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[ProgressCallback | None]:
-    """Show processed jobs and the current slot: a bar on a terminal, otherwise a line now and then.
-
-    Yield None if quiet.
-    """
+    """Show progress: a bar on a terminal, otherwise a line now and then; yield None if quiet."""
     console = stderr()
     if quiet:
         yield None

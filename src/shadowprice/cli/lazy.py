@@ -278,10 +278,7 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
 
 
 def add_rules(command: Any, words: str) -> None:
-    """Make a command refuse options that have no effect.
-
-    ``words`` is the command's full name. Subcommands are processed recursively.
-    """
+    """Make a command and its subcommands, named ``words``, refuse options without effect."""
     for name, part in getattr(command, "commands", {}).items():
         add_rules(part, f"{words} {name}")
     rules = RULES.get(words)

@@ -309,10 +309,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def expand_options(*without: str) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's records by their options.
-
-    Options named in ``without`` are left out.
-    """
+    """Return a decorator that replaces a command's records by their options."""
 
     def decorate(command: Command) -> Command:
         hints = get_type_hints(command, include_extras=True)

@@ -163,10 +163,7 @@ class PlainJob(JobOptions):
     def record(
         self, client: Client, send: Callable[[Path, UploadLimits], str | None]
     ) -> dict[str, Any]:
-        """Return the job's record for the service that a client reaches.
-
-        ``send`` sends the files of a directory to it, and returns their digest.
-        """
+        """Return the job's record; ``send`` sends a directory and returns its digest."""
         if not self.words:
             raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
         status = client.service()
@@ -195,10 +192,7 @@ class PlainJob(JobOptions):
         return {key: value for key, value in record.items() if value is not None}
 
     def _work(self) -> dict[str, Any]:
-        """Return the work: the expected time as one step, or as the given number of steps.
-
-        Without a time, the service predicts it.
-        """
+        """Return the work: the expected time as one step, or as ``steps``; {} if unknown."""
         if self.time is None:
             return {} if self.steps is None else {"steps": self.steps}
         text, seconds = parse_run_time(self.time, "--time")

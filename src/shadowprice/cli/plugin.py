@@ -154,11 +154,7 @@ class Kubectl:
         self._namespace = [f"--namespace={call.namespace}"] if call.namespace else []
 
     def run(self, *words: str, here: bool = True, reads_stdin: bool = False) -> str:
-        """Run `kubectl` and return its stdout.
-
-        The namespace option is added if ``here``. A failure is raised with `kubectl`'s stderr as
-        the message.
-        """
+        """Run `kubectl`, with the namespace option if ``here``, and return its stdout."""
         process = subprocess.run(
             [*self.words, *(self._namespace if here else ()), *words],
             stdin=None if reads_stdin else subprocess.DEVNULL,

@@ -67,10 +67,7 @@ class CloningFile:
     place: str  # name of the file in errors
 
     def problem(self) -> CloningProblem:
-        """Return the problem of the light regime, in which all tasks start at once.
-
-        Raises `InputError` if there are fewer machines than tasks.
-        """
+        """Return the problem of the light regime, in which all tasks start at once."""
         try:
             return CloningProblem(self.groups, self.machines, self.deadline, self.miss_probability)
         except InputError as error:
@@ -88,10 +85,7 @@ def read_cloning(path: Path) -> CloningFile:
 
 
 def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
-    """Validate the content of a cloning file.
-
-    Errors call it ``place``; the files of durations that it names are relative to ``folder``.
-    """
+    """Validate the content of a cloning file ``place``; it names files in ``folder``."""
     spec, faults = validate(CloningSpec, document, place)
     context = DistributionContext(measured=duration_loader(folder))
     groups: list[TaskGroup] = []

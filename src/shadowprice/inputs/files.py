@@ -170,10 +170,7 @@ def read_parameters(path: Path) -> dict[str, Any]:
 
 
 def _yaml_list(path: Path, noun: str, hint: str, *others: str) -> tuple[Mapping[str, Any], Any]:
-    """Return a YAML document, and its list of jobs or incidents.
-
-    ``hint`` is that for a document without the list; ``others`` are its other keys.
-    """
+    """Return a YAML document and its list of a noun; ``hint`` is for a document without it."""
     document = load_yaml(path)
     key = f"{noun}s"
     entries = document.get(key) if isinstance(document, Mapping) else None

@@ -22,10 +22,7 @@ TAR_MARK_AT: Final = 257
 
 
 def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
-    """Read a whole file as UTF-8 text; ``largest`` limits its bytes after decompression.
-
-    Raises `InputError` if the file is absent, empty, too large, binary, not UTF-8, or damaged.
-    """
+    """Read a file of at most ``largest`` bytes, unpacked, as UTF-8 text that is not empty."""
     data = b"".join(_blocks(path, largest))
     if not data.strip():
         raise InputError(Fault(str(path), "the file is empty", "give a file with content"))
@@ -109,10 +106,7 @@ def is_json_lines(path: Path) -> bool:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the records of a JSON Lines file with their locations.
-
-    A line that isn't JSON yields its `InputError` instead, so that later lines are checked too.
-    """
+    """Yield records of JSON Lines with locations; an invalid line yields its `InputError`."""
     for number, line in read_lines(path):
         if line.strip():
             try:

@@ -97,10 +97,7 @@ def split_member(path: Path) -> tuple[Path, str]:
 
 
 def detect_compression(path: Path) -> str:
-    """Return the format that a file's content is compressed with, or an empty string.
-
-    The name doesn't matter.
-    """
+    """Return the format that a file is compressed with by its content, or an empty string."""
     with split_member(path)[0].open("rb") as file:
         return _packed_format(file.read(10))
 
@@ -143,10 +140,7 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
 
 
 def read_first_bytes(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file's content, fewer if it is damaged after them.
-
-    Raises `InputError` if it can't be read from its beginning.
-    """
+    """Return the first bytes of a file's content, fewer if it is damaged after them."""
     content = b""
     with _explained(path, lambda: 0) as explanation:
         explanation.packed = detect_compression(path)
@@ -436,10 +430,7 @@ class _Explanation:
 
 @contextmanager
 def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
-    """Raise `InputError` for the errors of reading a file, plain or packed.
-
-    ``lines`` returns the number of lines before the damage.
-    """
+    """Raise `InputError` for errors of reading a file; ``lines`` counts those before damage."""
     explanation = _Explanation()
     try:
         yield explanation

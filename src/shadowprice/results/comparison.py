@@ -126,10 +126,7 @@ def comparison_to_record(
 
 
 def drawn_text(drawn: Sequence[str], seeds: Sequence[int]) -> str:
-    """Return the sentence about what was drawn at random; empty if nothing was.
-
-    ``seeds`` are those of the results that it stands beside.
-    """
+    """Return the sentence about what was drawn at random with ``seeds``; empty if nothing was."""
     if not drawn:
         return ""
     *others, last = drawn

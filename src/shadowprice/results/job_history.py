@@ -174,10 +174,7 @@ def history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[st
 
 
 def guarantee_text(info: Mapping[str, Any]) -> str:
-    """Return the policy's proved guarantee for a run; empty without a guarantee.
-
-    ``info`` is the content of ``run.json``.
-    """
+    """Return the policy's proved guarantee, from ``run.json``; empty without a guarantee."""
     data = info.get("guarantee")
     if not data:
         return ""
@@ -294,11 +291,7 @@ def _decision_lines(
     before: int | None,
     maximum: int | None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the lines of one decision.
-
-    ``admitted`` and ``before`` are the job's state before it: whether it was admitted, and its
-    promise.
-    """
+    """Yield the lines of a decision, after which the job had been ``admitted`` or promised."""
     outcome = decision["outcome"]
     if outcome == "moved":
         promise = decision["promise"]

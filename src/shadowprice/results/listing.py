@@ -32,10 +32,7 @@ class SlotRange:
 
     @classmethod
     def parse(cls, text: str, slot_seconds: float, location: str) -> SlotRange:
-        """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
-
-        ``location`` is the location of the text in error messages.
-        """
+        """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start."""
         first, dots, last = text.partition("..")
         if not dots:
             last = first
@@ -61,10 +58,7 @@ class SlotRange:
 
 
 def parse_slot(text: str, slot_seconds: float, location: str) -> int:
-    """Parse a slot, given as a number or as a duration from the start.
-
-    ``location`` is the location of the text in error messages.
-    """
+    """Parse a slot, given as a number or as a duration from the start."""
     try:
         slot = _slot(text, slot_seconds)
     except (InputError, ValueError):
@@ -149,10 +143,7 @@ OUTCOMES: Final = (
 def select_columns(
     jobs: pl.DataFrame, names: Sequence[str], location: str = "--columns"
 ) -> list[str]:
-    """Return the requested columns; ``all`` stands for every column.
-
-    ``location`` is the location of the request in error messages.
-    """
+    """Return the requested columns; ``all`` stands for every column."""
     if list(names) == ["all"]:
         return jobs.columns
     for name in names:

@@ -316,11 +316,7 @@ class _Descriptions:
 
 
 def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict[str, object]]:
-    """Yield the lines of ``decisions.jsonl``, in the order of the decisions.
-
-    ``plans`` adds the committed schedules as ``[slot, server, workers, ps]`` rows with server
-    names.
-    """
+    """Yield the lines of ``decisions.jsonl`` in order; ``plans`` adds the committed schedules."""
     promised: set[str] = set()
     names = recorder.cluster.names if plans else None
     for slot, decision in recorder.decisions:

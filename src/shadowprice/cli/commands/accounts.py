@@ -76,10 +76,7 @@ def print_statement(
     until: str | None,
     limit: int,
 ) -> None:
-    """Print a tenant's statement.
-
-    Without a tenant, print the caller's own statement. An operator gets all accounts instead.
-    """
+    """Print a tenant's statement; by default the caller's own, or all accounts of an operator."""
     first, last = parse_moment(since, "--since"), parse_moment(until, "--until")
     with connect(server) as client:
         if tenant is None:

@@ -135,10 +135,7 @@ def _distance(text: str) -> float:
 
 @contextmanager
 def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | None]:
-    """Show bound, best schedule and gap; without a terminal, in a line at intervals.
-
-    Yields None if ``quiet``.
-    """
+    """Show bound, best schedule and gap, or a line at intervals; yield None if ``quiet``."""
     screen = console.stderr()
     if quiet:
         yield None

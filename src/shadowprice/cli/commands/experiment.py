@@ -223,10 +223,7 @@ def _run(
     *,
     keep: bool,
 ) -> tuple[float, CpuTimes]:
-    """Run one experiment and return its wall time and the times of its runs.
-
-    On Ctrl-C, print where finished runs are kept.
-    """
+    """Run one experiment and return its wall time and the times of its runs."""
     from shadowprice.experiments.framework import cache_dir, run_experiment
 
     start = time.perf_counter()

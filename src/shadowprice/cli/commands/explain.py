@@ -135,10 +135,7 @@ def _with_log(text_with_log: str, why: str) -> list[str]:
 
 
 def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[JobAdvice | None, str]:
-    """Return advice on a refused job, else a note that says why there is none.
-
-    The note is empty if the job needs no advice or the user declined it.
-    """
+    """Return advice on a refused job, and a note on why there is none; empty if needless."""
     from shadowprice.results.run_directory import read_advice
 
     if requested is False or not needs_advice(history):
@@ -239,10 +236,7 @@ def executes_files(info: Mapping[str, Any]) -> bool:
 
 
 def expected_seconds(history: JobHistory) -> float:
-    """Estimate the time that advice takes, in seconds.
-
-    It repeats the run up to the job's arrival, at the pace of the original run.
-    """
+    """Estimate the seconds of advice, which repeats the run up to the job's arrival."""
     info = history.info
     latency = info["timing"]["decision_latency"] or {}
     jobs = int(info["summary"]["jobs"])
@@ -256,10 +250,7 @@ def expected_seconds(history: JobHistory) -> float:
 
 
 def compute_advice(folder: Path, history: JobHistory) -> JobAdvice:
-    """Find the changes that would have had a run's refused job admitted.
-
-    Raises `InputError` if an input file of the run is missing, changed or was never named.
-    """
+    """Find changes that would have admitted a run's refused job; its inputs must be unchanged."""
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.advice import advise
 

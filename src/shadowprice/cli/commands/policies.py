@@ -106,10 +106,7 @@ def _record(info: PolicyInfo) -> dict[str, object]:
 
 
 def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[str, str]]:
-    """Yield ``name``, ``type``, ``default`` and ``description`` of each parameter, as text.
-
-    Names are dotted, and begin with the prefix.
-    """
+    """Yield the dotted name, type, default and description of each parameter, as text."""
     paper: Mapping[str, object] = getattr(model, "paper_settings", {})
     for name, field in model.model_fields.items():
         if name == "preset" and not paper:

@@ -99,10 +99,7 @@ class FileOptions:
     ] = Path("families.yaml")
 
     def library(self) -> Families | None:
-        """Return the families of the library file, None if no curve is saved.
-
-        Also checks that the file can be written.
-        """
+        """Return the families of the writable library file; None if no curve is saved."""
         from shadowprice.inputs.families import parse_families, read_families
 
         if self.family is None:

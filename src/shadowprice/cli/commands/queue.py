@@ -231,10 +231,7 @@ def _print_states(jobs: list[Job], *, output: Output) -> None:
 def _parse_states(
     text: str, known: tuple[str, ...], message: str, groups: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Parse comma-separated states, and ``groups`` of them; no state stands for all.
-
-    ``message`` is that of an error, with ``{}`` for the state.
-    """
+    """Parse comma-separated states and ``groups``; ``message`` is of an error. () means all."""
     states: list[str] = []
     is_all = False
     for part in text.split(","):

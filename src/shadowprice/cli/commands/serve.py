@@ -40,10 +40,7 @@ class MissingServiceError(MissingExtraError):
 
 
 def check_extra(where: str = "") -> None:
-    """Check that the libraries of the service are installed.
-
-    ``where`` is the data location; a database URL needs its driver too.
-    """
+    """Check that the service's libraries are installed, and a database's driver for its URL."""
     needed = (*REQUIRED_PACKAGES, "psycopg") if "://" in where else REQUIRED_PACKAGES
     for package in needed:
         if importlib.util.find_spec(package) is None:

@@ -507,10 +507,7 @@ def _on_ray(
     resources: ExitStack,
     quiet: bool,
 ) -> tuple[list[RunData], list[SeedRun]]:
-    """Spread all runs over a Ray cluster.
-
-    With ``out``, completed runs are kept beside it until all are done.
-    """
+    """Spread all runs over a Ray cluster; ``out`` keeps completed runs until all are done."""
     from tempfile import TemporaryDirectory
 
     from shadowprice.experiments.comparing import compare_spread, comparison_cache

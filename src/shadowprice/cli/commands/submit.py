@@ -523,10 +523,7 @@ def _print_quotes(
 
 
 def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[str]]]:
-    """Return lines for the first few jobs that wait or were refused: each takes a second.
-
-    Also for a single job that is admitted: when it starts.
-    """
+    """Return lines for the first jobs that wait or were refused, or a single admitted one."""
     from shadowprice.client import ServiceError, ServiceUnreachableError
 
     outlooks: list[tuple[str, Sequence[str]]] = []
@@ -680,10 +677,7 @@ def _speed(job: Job) -> str:
 
 
 def print_job(job: Job, *, log: bool = True) -> None:
-    """Print one job, and the last log lines that its reason contains.
-
-    ``log=False`` leaves these lines out.
-    """
+    """Print one job, and the last log lines that its reason contains unless ``log`` is false."""
     log_lines = zip(
         chain(["log ends"], repeat("")), lines_after_first(job.reason_text), strict=False
     )

@@ -58,11 +58,7 @@ class GanttBar:
 
 
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
-    """Return a chart's HTML element, with its description and further blocks of data.
-
-    ``assets/kinds.mjs`` draws the description. ``blocks`` are uint8 arrays that are too long for
-    JSON.
-    """
+    """Return the element of a chart; ``blocks`` are uint8 arrays, too long for JSON."""
     inside = "".join(data_script(block) for block in (description, *blocks))
     return f'<div class="chart" data-chart="{text(description["kind"])}">{inside}</div>'
 
@@ -179,10 +175,7 @@ def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
 def interval_plot(
     rows: Sequence[tuple[str, Floats, tuple[float, float, float], int]], *, x_label: str
 ) -> str:
-    """Return means with their intervals, and the individual values as dots.
-
-    ``rows`` are (name, values, (low, mean, high), colour), from the top.
-    """
+    """Return intervals and dots of rows (name, values, (low, mean, high), colour)."""
     lows = [min(ends[0], float(values.min())) for _, values, ends, _ in rows]
     highs = [max(ends[2], float(values.max())) for _, values, ends, _ in rows]
     return chart(
@@ -208,10 +201,7 @@ def interval_plot(
 
 
 def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
-    """Return a chart of horizontal bars that start at 0.
-
-    ``rows`` are (name, value, text, colour), from the top; the text is drawn after the bar.
-    """
+    """Return horizontal bars of rows (name, value, text drawn after the bar, colour)."""
     columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
     return chart(
         {
@@ -228,10 +218,7 @@ def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
 def share_bars(
     rows: Sequence[str], parts: Sequence[tuple[str, int, Sequence[float], Sequence[str]]]
 ) -> str:
-    """Return a chart of stacked bars of equal length, one segment per share.
-
-    ``parts`` are (name, colour, value by row, text by row); parts without any value are omitted.
-    """
+    """Return stacked bars of shares; ``parts`` are (name, colour, values, texts) by row."""
     shown = [part for part in parts if any(part[2])]
     if not shown:
         return ""
@@ -261,10 +248,7 @@ def gantt(
     first: int,
     last: int,
 ) -> str:
-    """Return a Gantt chart over slots, with one row per name.
-
-    ``legend`` entries are (style, name, colour). ``last`` is the slot after the end of the axis.
-    """
+    """Return a Gantt chart; ``legend`` has (style, name, colour), and ``last`` ends the axis."""
     return chart(
         {
             "kind": "gantt",

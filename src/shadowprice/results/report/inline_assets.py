@@ -72,11 +72,7 @@ def to_json(value: object) -> str:
 
 
 def data_script(value: object, name: str = "") -> str:
-    """Return a data block with a value, deflated if that is shorter.
-
-    ``value`` is a JSON value or an array of bytes. ``name`` is the block's ``id``; empty for blocks
-    that the script finds by position.
-    """
+    """Return a data block of JSON or bytes, deflated if shorter; ``name`` is its ``id``."""
     mark = f' id="{name}"' if name else ""
     if isinstance(value, np.ndarray):
         packed = pack(value.astype(np.uint8).tobytes())

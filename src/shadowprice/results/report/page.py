@@ -115,10 +115,7 @@ def page(
 
 
 def start_time(run: RunData) -> float | None:
-    """Return the Unix time of the start of slot 0, if the run's trace defines it.
-
-    The trace's local times are interpreted as UTC.
-    """
+    """Return the Unix time of slot 0 if the trace defines it; local times count as UTC."""
     for item in run.info["inputs"]:
         if item.get("begins"):
             return datetime.fromisoformat(item["begins"]).replace(tzinfo=UTC).timestamp()

@@ -44,11 +44,7 @@ def shares(slots: pl.DataFrame) -> pl.DataFrame:
 
 
 def colocation(run: RunData) -> str | None:
-    """Return co-located slots over time, by job, and as a share.
-
-    The section is omitted if no job ever had a choice: none was ever co-located, or none ever
-    spread.
-    """
+    """Return co-located slots over time, by job and in all; None if no job ever had a choice."""
     if not _was_distributed(run.allocations):
         return None
     slots = slots_of_jobs(run)

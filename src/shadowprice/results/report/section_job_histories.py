@@ -191,10 +191,7 @@ def _plans_by_job(
 def _promises(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, list[Any]] | None:
-    """Return each job's promises with their slots, one row for each new promise.
-
-    Decisions with a plan are omitted: the plan's last slot is drawn with the plan.
-    """
+    """Return each job's new promises with their slots; a promise with a plan is drawn with it."""
     rows: list[tuple[int, int, int]] = []
     for index, name in enumerate(names):
         previous = None
