@@ -16,25 +16,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.core import bounds
-from shadowprice.core.amounts import (
-    Dimension,
-    format_seconds,
-    parse_amount,
-    parse_duration,
-    parse_rate,
-)
+from shadowprice.core import amounts, bounds, submit_options
+from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.length_history import length_of_progress
 from shadowprice.core.specs.utilities import PRIORITY_LEVELS
-from shadowprice.core.submit_options import (
-    gpus_text,
-    has_options,
-    minibatch_time,
-    option_for_key,
-    run_time_text,
-)
 
 Key = tuple[str | int, ...]
 JobFileRecord = Mapping[str, Any]  # record of a job, as in its file
@@ -126,13 +113,13 @@ def candidate_changes(
     slot after all plans. ``texts`` formats later deadlines.
     """
     changes = _key_changes(entry, job, cluster, end, texts)
-    return _option_changes(entry, changes) if has_options(entry) else changes
+    return _option_changes(entry, changes) if submit_options.has_options(entry) else changes
 
 
 def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Iterator[JobChange]:
     """Yield the changes that options of ``submit`` make, with these options."""
     for change in changes:
-        name = option_for_key(change.label)
+        name = submit_options.option_for_key(change.label)
         if name == "--steps":
             # `--time` is the time of all steps, so fewer of them are as much work.
             if _has_run_time(entry):
@@ -143,7 +130,7 @@ def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Itera
 
             def text(value: Any, key: str = change.label, name: str = name) -> str:
                 shown = format_value(value)
-                return gpus_text(key, shown) if name == "--gpus" else shown
+                return submit_options.gpus_text(key, shown) if name == "--gpus" else shown
 
             before = text(change.before.removesuffix(_DEFAULT))
             yield replace(change, option=OptionChange(name, before, text))
@@ -258,7 +245,7 @@ def _deadline_changes(
             return texts.describe_delay(delays[value])
 
         yield JobChange("deadline", key, str(text), values, describe)
-    rate = parse_rate(utility.get("slope", 0.0))
+    rate = amounts.parse_rate(utility.get("slope", 0.0))
     slope = float(rate.number)
     if slope < 0:
         slopes = [slope * (100 - percent) / 100 for percent in range(1, 100)]
@@ -268,7 +255,7 @@ def _deadline_changes(
         )
 
         def describe_slope(value: object) -> str:
-            return f"{_reduction(float(parse_rate(value).number) / slope)} steep"
+            return f"{_reduction(float(amounts.parse_rate(value).number) / slope)} steep"
 
         yield JobChange(
             "deadline",
@@ -294,8 +281,8 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     """Yield a change to shorter times of a job with one step, which states its run time."""
     if entry.get("steps") != 1 or not _has_run_time(entry):
         return
-    span = parse_duration(entry["minibatch_time"])
-    if has_options(entry):
+    span = amounts.parse_duration(entry["minibatch_time"])
+    if submit_options.has_options(entry):
         yield from _run_time_changes(entry)
         return
     # Use at least a hundred units, so that successive values differ by at most 1 %.
@@ -317,16 +304,16 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
 def _has_run_time(entry: JobFileRecord) -> bool:
     """Return whether a record states the time of a mini-batch, and not in slots."""
     text = entry.get("minibatch_time")
-    return text is not None and parse_duration(text).on_clock
+    return text is not None and amounts.parse_duration(text).on_clock
 
 
 def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     """Yield a change to shorter run times of a job whose keys were set by options."""
     steps = int(entry["steps"])
-    total = parse_duration(entry["minibatch_time"]).seconds * steps
+    total = amounts.parse_duration(entry["minibatch_time"]).seconds * steps
     if steps > 1:  # nine digits of a mini-batch's time don't give the run time exactly
         total = Fraction(f"{float(total):.7g}")
-    before = str(entry["minibatch_time"]), run_time_text(total)
+    before = str(entry["minibatch_time"]), submit_options.run_time_text(total)
     yield from _shorter_time_changes(total, steps, before, has_option=True)
 
 
@@ -336,10 +323,10 @@ def _predicted_time_changes(
     """Yield a change that states a time, at most the predicted one."""
     length = length_of_progress(job, job.required)
     total = Fraction(f"{length * float(cluster.slot_seconds):.7g}")
-    before = (f"{format_seconds(float(total))} (predicted)",) * 2
+    before = (f"{amounts.format_seconds(float(total))} (predicted)",) * 2
     steps = int(entry.get("steps") or 1)
     yield from _shorter_time_changes(
-        total, steps, before, has_option=has_options(entry), is_stated=False
+        total, steps, before, has_option=submit_options.has_options(entry), is_stated=False
     )
 
 
@@ -363,8 +350,8 @@ def _shorter_time_changes(
     sizes: dict[str, float] = {}
     values = _decreasing_integers(now, max(1, now // 100))
     for value in values if is_stated else [now, *values]:
-        text = run_time_text(value * unit)
-        key = minibatch_time(text, value * unit, steps)
+        text = submit_options.run_time_text(value * unit)
+        key = submit_options.minibatch_time(text, value * unit, steps)
         texts[key], sizes[key] = text, float(value * unit / total)
 
     def describe(value: str) -> str:
@@ -425,7 +412,7 @@ def _miss_probability_changes(entry: JobFileRecord) -> Iterator[JobChange]:
 
 def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
     """Yield a change to a smaller demand of one resource per worker or parameter server."""
-    parsed = parse_amount(amount)
+    parsed = amounts.parse_amount(amount)
     if parsed.dimension is Dimension.COUNT:
         whole, rest = divmod(parsed.value, 1000)
         # Propose fractions only to jobs that use fractions already.

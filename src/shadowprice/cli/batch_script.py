@@ -19,13 +19,8 @@ from typing import Any, Final
 
 import typer
 
-from shadowprice.cli.plain_job import (
-    COMMAND,
-    JOB_OPTIONS,
-    CommandAfterDashes,
-    generate_name,
-    parse_slurm_seconds,
-)
+from shadowprice.cli import plain_job
+from shadowprice.cli.plain_job import COMMAND, JOB_OPTIONS, CommandAfterDashes
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.script_command import build_script_command
@@ -425,7 +420,7 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
     if option == "time":
         if value.lower() in _NO_LIMIT:
             return None
-        total = parse_slurm_seconds(value)
+        total = plain_job.parse_slurm_seconds(value)
         if total is None:
             raise _invalid(option, value, location, "3:00:00, or minutes")
         # Slurm's time is a limit, at which the job is ended.
@@ -436,7 +431,7 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
     if not value:
         raise _invalid(option, value, location, "a value")
     if option == "job-name":  # names are used once here
-        return "--name", generate_name(value)
+        return "--name", plain_job.generate_name(value)
     return _SAME[option], value
 
 

@@ -19,16 +19,10 @@ from shadowprice.cloning.problem import CloningProblem, TaskGroup
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs import Spec, validate
+from shadowprice.core.specs import Spec, fields, validate
 from shadowprice.core.specs.bags import TaskSpec
 from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
-from shadowprice.core.specs.fields import (
-    DurationField,
-    Number,
-    check_positive,
-    max_length,
-    max_value,
-)
+from shadowprice.core.specs.fields import DurationField, Number
 from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
@@ -43,17 +37,17 @@ class _TaskLaw(Spec):
 class CloningSpec(Spec):
     """Content of a cloning file."""
 
-    machines: Annotated[PositiveInt, max_value(bounds.MACHINES)]
+    machines: Annotated[PositiveInt, fields.max_value(bounds.MACHINES)]
     deadline: DurationField
     miss_probability: Number
-    tasks: Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS)]
+    tasks: Annotated[list[TaskSpec], Field(min_length=1), fields.max_length(bounds.TASKS)]
 
     @field_validator("deadline")
     @classmethod
     def _plain_deadline(cls, value: Duration) -> Duration:
         if value.slots:
             raise ValueError("slots aren't valid here; write seconds, minutes or hours")
-        return check_positive(value)
+        return fields.check_positive(value)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,8 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.results.run_directory import (
-    Fields,
-    display_outcome,
-    read_decisions,
-    read_info,
-    read_table,
-    server_names,
-)
+from shadowprice.results import run_directory
+from shadowprice.results.run_directory import Fields
 from shadowprice.results.server_names import compress_name_list, group_equal_placements
 
 Entry = tuple[int, int, int]
@@ -59,7 +53,7 @@ class JobHistory:
 
     def planned(self, decision: Fields) -> list[PlacementSpan]:
         """Return the committed plan of a decision."""
-        position = {name: index for index, name in enumerate(server_names(self.info))}
+        position = {name: index for index, name in enumerate(run_directory.server_names(self.info))}
         rows = decision.get("plan", ())
         return merge_spans(
             [(slot, position[name], workers, ps) for slot, name, workers, ps in rows]
@@ -67,7 +61,7 @@ class JobHistory:
 
     def record(self) -> Fields:
         """Return the history as plain values."""
-        names = server_names(self.info)
+        names = run_directory.server_names(self.info)
         return {
             "policy": self.info["policy"],
             "job": self.job,
@@ -87,8 +81,8 @@ class JobHistory:
 
 def read_job_history(folder: Path, name: str) -> JobHistory:
     """Read a job's history."""
-    info = read_info(folder)
-    jobs = read_table(folder, "jobs")
+    info = run_directory.read_info(folder)
+    jobs = run_directory.read_table(folder, "jobs")
     row = jobs.filter(pl.col("job") == name)
     if row.is_empty():
         raise InputError(_unknown(folder, name, jobs["job"].to_list()))
@@ -96,8 +90,8 @@ def read_job_history(folder: Path, name: str) -> JobHistory:
     for key in ("worth", "shape"):
         job[key] = json.loads(job[key])
     quoted = json.dumps(name, ensure_ascii=False)
-    lines = read_decisions(folder, containing=f'"job": {quoted}')
-    ran = read_table(folder, "allocations").filter(pl.col("job") == name)
+    lines = run_directory.read_decisions(folder, containing=f'"job": {quoted}')
+    ran = run_directory.read_table(folder, "allocations").filter(pl.col("job") == name)
     rows = ran.select("slot", "server", "workers", "ps").rows()
     return JobHistory(info, job, [line for line in lines if line["job"] == name], merge_spans(rows))
 
@@ -299,7 +293,7 @@ def _decision_lines(
         label = "promise lost" if promise is None else label
     else:
         suffix = " again" if admitted and outcome == "admitted" else ""
-        label = f"{display_outcome(outcome)}{suffix}"
+        label = f"{run_directory.display_outcome(outcome)}{suffix}"
     yield label, f"in slot {decision['slot']}"
     refusal = decision.get("refusal")
     if refusal is not None:
@@ -390,7 +384,7 @@ def _placement_lines(
 ) -> Iterator[tuple[str, str]]:
     if maximum == 0:
         return
-    names = server_names(history.info)
+    names = run_directory.server_names(history.info)
     for span in spans[:maximum]:
         yield name, f"{_slots(span)}: {_placement_text(span, names)}"
         name = ""

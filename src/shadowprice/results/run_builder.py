@@ -21,21 +21,11 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.policy import Policy, as_guaranteed_policy
 from shadowprice.core.specs.utilities import DEFAULT_UTILITY
+from shadowprice.results import tables
 from shadowprice.results.metrics import NOT_ARRIVED, Summary, latency, summarise
 from shadowprice.results.recorder import Integers, Recorder
 from shadowprice.results.run_directory import FORMAT, Fields, RunData
-from shadowprice.results.tables import (
-    Rows,
-    allocation_table,
-    decision_records,
-    expand,
-    heat_table,
-    job_table,
-    payment_record,
-    plain,
-    segment_usage,
-    slot_table,
-)
+from shadowprice.results.tables import Rows
 
 LIBRARIES: Final = ("highspy", "numba", "numpy", "polars", "scipy")
 """Libraries that can change a result; their versions are recorded with it."""
@@ -111,9 +101,9 @@ def build_run(
     part of it that compiling and loading kernels took. A ``partial`` run was stopped before its
     end.
     """
-    slots, rows = expand(recorder.segments())
-    jobs = job_table(recorder)
-    per_slot = slot_table(recorder, slots, rows)
+    slots, rows = tables.expand(recorder.segments())
+    jobs = tables.job_table(recorder)
+    per_slot = tables.slot_table(recorder, slots, rows)
     summary = summarise(jobs, per_slot)
     if recorder.cluster.costs is not None:
         jobs = jobs.with_columns(pl.Series("cost", job_costs(recorder)))
@@ -124,8 +114,10 @@ def build_run(
         "interrupted_in_slot": recorder.next_slot if partial else None,
         "policy": circumstances.policy,
         "policy_origin": None if circumstances.origin is None else dict(circumstances.origin),
-        "settings": None if circumstances.settings is None else plain(circumstances.settings),
-        "parameters": plain(policy.parameters_in_force()),
+        "settings": None
+        if circumstances.settings is None
+        else tables.plain(circumstances.settings),
+        "parameters": tables.plain(policy.parameters_in_force()),
         "capabilities": asdict(policy.capabilities),
         "seed": circumstances.seed,
         "until": circumstances.until,
@@ -152,19 +144,19 @@ def build_run(
     if guaranteeing is not None and "lengths" not in circumstances.options:
         arrived = [job for job in recorder.jobs if job.name in recorder.arrived]
         if guarantee := guaranteeing.guarantee(arrived):
-            info["guarantee"] = plain(guarantee)
+            info["guarantee"] = tables.plain(guarantee)
 
     def decisions(plans: bool) -> Iterator[Fields]:
-        return decision_records(recorder, plans=plans)
+        return tables.decision_records(recorder, plans=plans)
 
     return RunData(
         info=info,
         jobs=jobs,
         slots=per_slot,
-        allocations=allocation_table(recorder, slots, rows),
-        heat=heat_table(recorder, slots, rows),
+        allocations=tables.allocation_table(recorder, slots, rows),
+        heat=tables.heat_table(recorder, slots, rows),
         decisions=decisions,
-        payments=(lambda: map(payment_record, recorder.charges))
+        payments=(lambda: map(tables.payment_record, recorder.charges))
         if policy.capabilities.charges
         else None,
     )
@@ -233,7 +225,7 @@ def job_costs(recorder: Recorder) -> Floats:
     if len(segments.jobs):
         capacity = recorder.cluster.capacity[segments.servers]
         limited = (capacity > 0) & (capacity < UNLIMITED)
-        reserved = segment_usage(recorder, segments)
+        reserved = tables.segment_usage(recorder, segments)
         shares = np.where(limited, reserved / np.maximum(capacity, 1), 0.0).max(axis=1)
         hours = (segments.ends - segments.starts) * _slot_hours(recorder)
         np.add.at(costs, segments.jobs, shares * hours * _prices(recorder)[segments.servers])

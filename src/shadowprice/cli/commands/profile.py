@@ -20,12 +20,8 @@ from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.console import Output
 from shadowprice.cli.options import expand_options
-from shadowprice.core.amounts import (
-    Dimension,
-    format_amount,
-    format_seconds,
-    parse_positive_duration,
-)
+from shadowprice.core import amounts
+from shadowprice.core.amounts import Dimension
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.results.output_paths import check_output_file, write_atomically
@@ -165,11 +161,11 @@ def profile(
     if files.out is not None:
         check_output_file(files.out, lambda head: head.startswith(HEAD))
     library = files.library()
-    seconds = float(parse_positive_duration(options.time, "--time", "1min"))
+    seconds = float(amounts.parse_positive_duration(options.time, "--time", "1min"))
     limits = MeasurementLimits(seconds, options.precision, steps=options.steps)
     measured = Command(
         tuple(command), str(Path.cwd()), _environment(options.env or []), options.cpu, options.gpu,
-        float(parse_positive_duration(options.grace, "--grace", "30s")),
+        float(amounts.parse_positive_duration(options.grace, "--grace", "30s")),
     )  # fmt: skip
     _check_command(measured.words)
     if not options.gpu and physical_devices():
@@ -330,9 +326,9 @@ def _table(findings: Findings) -> Table:
         cells += [
             f"{round_significant(point.step.per_second):g}",
             f"{point.step.error:.1%}",
-            format_seconds(point.step.seconds),
+            amounts.format_seconds(point.step.seconds),
             f"{point.step.minibatches:g}",
-            "-" if size is None else format_amount(size >> 20 << 20, Dimension.BYTES),
+            "-" if size is None else amounts.format_amount(size >> 20 << 20, Dimension.BYTES),
             f"{round_significant(predicted[point.workers]):g}" if in_curve else "",
         ]
         rows.append(cells)

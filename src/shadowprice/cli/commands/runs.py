@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from shadowprice.cli import console
+from shadowprice.cli import console, options
 from shadowprice.cli.completion import complete_column, complete_value
 from shadowprice.cli.console import (
     UNLIMITED_WIDTH,
@@ -24,13 +24,7 @@ from shadowprice.cli.console import (
     print_note,
     stdout,
 )
-from shadowprice.cli.options import (
-    ListingOption,
-    OutputOption,
-    PlainOutputOption,
-    RunArgument,
-    output_option,
-)
+from shadowprice.cli.options import ListingOption, OutputOption, PlainOutputOption, RunArgument
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.output_paths import always_replaceable, check_output_file, is_page
@@ -90,23 +84,25 @@ def jobs(
     ] = None,
     columns: Annotated[
         str | None,
-        output_option(help="Comma-separated columns, or all.", autocompletion=complete_column),
+        options.output_option(
+            help="Comma-separated columns, or all.", autocompletion=complete_column
+        ),
     ] = None,
     sort: Annotated[
         str | None,
-        output_option(
+        options.output_option(
             help="Comma-separated columns to sort by; -utility sorts in descending order.",
             autocompletion=complete_column,
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        output_option(
+        options.output_option(
             min=0, help=f"Maximum number of jobs; {DEFAULT_MAX_JOBS} by default in a table."
         ),
     ] = None,
     output: Annotated[
-        Listing, output_option("--output", "-o", help="Output format.")
+        Listing, options.output_option("--output", "-o", help="Output format.")
     ] = Listing.TABLE,
 ) -> None:
     """List the jobs of a run with their requests, run times and utilities.

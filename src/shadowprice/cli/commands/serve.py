@@ -349,20 +349,11 @@ def backup(
         shadowprice backup /var/lib/shadowprice backup.db
     """
     check_extra()
+    from shadowprice.service import upload_backups
+    from shadowprice.service.store import files
     from shadowprice.service.store.errors import StoreError
-    from shadowprice.service.store.files import (
-        FILE,
-        RESTORE_HINT,
-        backup_file,
-        check_backup_target,
-        is_store,
-    )
-    from shadowprice.service.upload_backups import (
-        UploadBackup,
-        check_backup_folder,
-        copy_uploads,
-        lock_backup_folder,
-    )
+    from shadowprice.service.store.files import FILE, RESTORE_HINT
+    from shadowprice.service.upload_backups import UploadBackup
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
@@ -370,21 +361,21 @@ def backup(
     source = Path(data) / FILE
     if not source.is_file():
         raise InputError(Fault(data, "not a data directory of a service", f"it lacks {FILE}"))
-    if not is_store(source):
+    if not files.is_store(source):
         message = "not a database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE_HINT}"))
     # First, because a file at the target may be replaced, but a database's log must not.
-    check_backup_target(target)
-    check_output_file(target, lambda _: is_store(target))
-    check_backup_folder(target)
+    files.check_backup_target(target)
+    check_output_file(target, lambda _: files.is_store(target))
+    upload_backups.check_backup_folder(target)
     copied: list[UploadBackup] = []
     with ExitStack() as resources:
 
         def copy(database: Path) -> None:
-            resources.enter_context(lock_backup_folder(target))
-            copied.append(copy_uploads(database, Path(data), target))
+            resources.enter_context(upload_backups.lock_backup_folder(target))
+            copied.append(upload_backups.copy_uploads(database, Path(data), target))
 
-        backup_file(source, target, copy)
+        files.backup_file(source, target, copy)
         [uploads] = copied
         try:
             uploads.remove_others(target)

@@ -15,30 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli import live
+from shadowprice.cli import live, plain_job
 from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand, check_is_no_program
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
 from shadowprice.cli.live import FAILOVER, ServerOption
 from shadowprice.cli.options import OutputOption, QuietOption, expand_options
-from shadowprice.cli.plain_job import (
-    COMMAND,
-    JobOptions,
-    PlainJob,
-    command_title,
-    send_directory,
-    with_absolute_deadline,
-)
-from shadowprice.core import bounds
+from shadowprice.cli.plain_job import COMMAND, JobOptions, PlainJob
+from shadowprice.core import bounds, wording
 from shadowprice.core.amounts import format_seconds, parse_duration
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.submit_options import option_for_key, states_no_length
-from shadowprice.core.wording import (
-    find_unsendable,
-    first_line,
-    hint_for_unknown,
-    lines_after_first,
-    quote_for_display,
-)
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
@@ -88,16 +74,16 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
         for location, record in read_records(file):
             if not isinstance(record, Mapping):
                 raise InputError(Fault(location, "is not a job", "write `name: ...` and so on"))
-            if problem := find_unsendable(record, location):
+            if problem := wording.find_unsendable(record, location):
                 raise InputError(Fault(*problem, "quote it if it is text"))
-            entries.append(Entry(location, with_absolute_deadline(record, location)))
+            entries.append(Entry(location, plain_job.with_absolute_deadline(record, location)))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
         missing = names - {entry.name for entry in entries}
         if missing:
-            message = f"the files have no job {quote_for_display(min(missing))}"
+            message = f"the files have no job {wording.quote_for_display(min(missing))}"
             known = [entry.name for entry in entries]
-            hint = hint_for_unknown(min(missing), known, "write names of jobs in the files")
+            hint = wording.hint_for_unknown(min(missing), known, "write names of jobs in the files")
             raise InputError(Fault("--only", message, hint))
         entries = [entry for entry in entries if entry.name in names]
     if not entries:
@@ -167,7 +153,7 @@ def submit(
     with live.connect(server) as client:
 
         def send(directory: Path, limits: UploadLimits) -> str | None:
-            return send_directory(
+            return plain_job.send_directory(
                 client, directory, limits, options.tenant, quiet=quiet, dry_run=dry_run
             )
 
@@ -223,7 +209,7 @@ def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[
         program, title = script.interpreter[0], script.path.stem
         return PlainJob(script.command(words), program, title, **vars(options))
     program = words[0] if words else ""
-    return PlainJob(words, program, command_title(words), **vars(options))
+    return PlainJob(words, program, plain_job.command_title(words), **vars(options))
 
 
 @dataclass(slots=True)
@@ -278,7 +264,7 @@ def _print_submitted(
             *([] if wait else [live.when(job.promise)]),
             _expected(job),
             payoff_text(job.payoff, job.utility, job.cost),
-            live.with_local_times(first_line(job.reason_text)),
+            live.with_local_times(wording.first_line(job.reason_text)),
         )
         for job in submitted
     ]
@@ -497,7 +483,7 @@ def _print_quotes(
         displaced = item.displaced if isinstance(item.displaced, int) else len(item.displaced)
         reason = item.message if item.refusal is None else item.refusal.message
         remaining = None if item.points is None else item.points.left
-        reason = live.with_local_times(first_line(reason))
+        reason = live.with_local_times(wording.first_line(reason))
         times = (
             live.when(item.promise) if item.admitted else "-",
             live.expected(item.expected, item.predicted),
@@ -595,7 +581,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, not caused by the job" if job.lost else ""
-    yield "reason", live.with_local_times(first_line(job.reason_text))
+    yield "reason", live.with_local_times(wording.first_line(job.reason_text))
     yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
@@ -679,6 +665,6 @@ def _speed(job: Job) -> str:
 def print_job(job: Job, *, log: bool = True) -> None:
     """Print one job, and the last log lines that its reason contains unless ``log`` is false."""
     log_lines = zip(
-        chain(["log ends"], repeat("")), lines_after_first(job.reason_text), strict=False
+        chain(["log ends"], repeat("")), wording.lines_after_first(job.reason_text), strict=False
     )
     live.facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])
