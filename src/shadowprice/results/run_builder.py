@@ -114,9 +114,7 @@ def build_run(
         "interrupted_in_slot": recorder.next_slot if partial else None,
         "policy": circumstances.policy,
         "policy_origin": None if circumstances.origin is None else dict(circumstances.origin),
-        "settings": None
-        if circumstances.settings is None
-        else tables.plain(circumstances.settings),
+        "settings": tables.plain(circumstances.settings),
         "parameters": tables.plain(policy.parameters_in_force()),
         "capabilities": asdict(policy.capabilities),
         "seed": circumstances.seed,

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from shadowprice.cli import console
-from shadowprice.cli.console import (
-    Listing,
-    Output,
-    make_table,
-    print_csv,
-    print_json,
-    print_line,
-    stdout,
-)
+from shadowprice.cli.console import Listing, Output
 from shadowprice.cli.lazy import is_run
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import ListingOption, OutputOption
@@ -348,7 +340,7 @@ def _print_run_statement(run: Path, tenant: str | None, output: Listing) -> None
             Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
         )
     if output is Listing.JSON:
-        print_json(_record(loaded, result, tenant))
+        console.print_json(_record(loaded, result, tenant))
     elif output is Listing.CSV:
         _print_csv(loaded, result, tenant)
     elif tenant is None:
@@ -377,7 +369,7 @@ def _record(run: RunData, result: TenantAccounts, tenant: str | None) -> Mapping
 def _print_csv(run: RunData, result: TenantAccounts, tenant: str | None) -> None:
     """Print a row for each tenant, or for each job of one tenant."""
     if tenant is not None:
-        print_csv(JOB_COLUMNS, _jobs(run, result, tenant))
+        console.print_csv(JOB_COLUMNS, _jobs(run, result, tenant))
         return
     rows: list[dict[str, object]] = []
     for account in result.accounts.values():
@@ -388,7 +380,7 @@ def _print_csv(run: RunData, result: TenantAccounts, tenant: str | None) -> None
             row[name] = " ".join(f"{kind}={value:g}" for kind, value in amounts.items())
         rows.append(row)
     if rows:
-        print_csv(list(rows[0]), rows)
+        console.print_csv(list(rows[0]), rows)
 
 
 def _partners(result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
@@ -435,15 +427,15 @@ def _print_tenants(run: RunData, result: TenantAccounts) -> None:
         "revenue", "fairness",
     )  # fmt: skip
     rows = ((account.tenant, *_cells(account)) for account in result.accounts.values())
-    stdout().print(make_table(columns, rows, title=title))
+    console.stdout().print(console.make_table(columns, rows, title=title))
     variance = result.fairness_variance
     if variance is not None:
         explanation = (
             "revenue fairness ratio: the share of all revenue over the share of all places"
         )
-        print_line(f"{explanation}; variance over tenants {variance:.4g}")
+        console.print_line(f"{explanation}; variance over tenants {variance:.4g}")
     if not result.charged:
-        print_line(f"{run.policy} doesn't charge tenants: no payments, no loans")
+        console.print_line(f"{run.policy} doesn't charge tenants: no payments, no loans")
 
 
 def _cells(account: TenantAccount) -> list[str]:
@@ -476,9 +468,9 @@ def _print_tenant(run: RunData, result: TenantAccounts, tenant: str) -> None:
         ("revenue", f"{account.revenue:,.2f}"),
         ("fairness ratio", _cells(account)[-1]),
     ]
-    facts = make_table(("", ""), rows, title=f"{tenant} under {run.policy}")
+    facts = console.make_table(("", ""), rows, title=f"{tenant} under {run.policy}")
     facts.show_header = False
-    stdout().print(facts)
+    console.stdout().print(facts)
     _print_rows("Partners", _partners(result, tenant))
     _print_rows("Jobs", _jobs(run, result, tenant))
 
@@ -488,7 +480,7 @@ def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
         return
     left = [index for index, value in enumerate(rows[0].values()) if isinstance(value, str)]
     texts = (map(_text, row.values()) for row in rows)
-    stdout().print(make_table(rows[0], texts, left=left, title=title))
+    console.stdout().print(console.make_table(rows[0], texts, left=left, title=title))
 
 
 def _text(value: object) -> str:

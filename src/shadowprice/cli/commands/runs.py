@@ -13,17 +13,7 @@ from rich.table import Table
 
 from shadowprice.cli import console, options
 from shadowprice.cli.completion import complete_column, complete_value
-from shadowprice.cli.console import (
-    UNLIMITED_WIDTH,
-    Listing,
-    Output,
-    SafeText,
-    make_table,
-    print_json,
-    print_line,
-    print_note,
-    stdout,
-)
+from shadowprice.cli.console import UNLIMITED_WIDTH, Listing, Output, SafeText
 from shadowprice.cli.options import ListingOption, OutputOption, PlainOutputOption, RunArgument
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
 from shadowprice.core.errors import Fault, InputError
@@ -111,35 +101,31 @@ def jobs(
         shadowprice jobs run --outcome refused --sort -value
         shadowprice jobs run --tenant vision --arrived 10..50 -o csv
     """
-    from shadowprice.results.listing import (
-        DEFAULT_COLUMNS,
-        JobFilter,
-        SlotRange,
-        select_columns,
-        sort_jobs,
-    )
+    from shadowprice.results import listing
     from shadowprice.results.run_directory import read_info, read_table
 
     seconds = read_info(run)["cluster"]["slot_seconds"]
     table = read_table(run, "jobs")
 
-    def span(flag: str, text: str | None) -> SlotRange | None:
-        return None if text is None else SlotRange.parse(text, seconds, flag)
+    def span(flag: str, text: str | None) -> listing.SlotRange | None:
+        return None if text is None else listing.SlotRange.parse(text, seconds, flag)
 
-    chosen = JobFilter(
-        job=_split_list(job),
-        tenant=_split_list(tenant),
-        class_=_split_list(class_),
-        reason=_split_list(reason),
-        outcome=_split_list(outcome),
-        arrived=span("--arrived", arrived),
-        started=span("--started", started),
-        completed=span("--completed", completed),
-        late=late,
-    ).apply(table)
+    texts = {"job": job, "tenant": tenant, "class": class_, "reason": reason}
+    chosen = listing.filter_jobs(
+        table,
+        {column: _split_list(text) for column, text in texts.items()},
+        {
+            "arrival": span("--arrived", arrived),
+            "start": span("--started", started),
+            "completion": span("--completed", completed),
+        },
+        _split_list(outcome),
+        late,
+    )
     requested = [*dict.fromkeys(_split_list(columns))]  # remove duplicates
-    names = select_columns(table, requested or [c for c in DEFAULT_COLUMNS if c in table.columns])
-    rows = sort_jobs(chosen, _split_list(sort))
+    default = [name for name in listing.DEFAULT_COLUMNS if name in table.columns]
+    names = listing.select_columns(table, requested or default)
+    rows = listing.sort_jobs(chosen, _split_list(sort))
     if limit is None and output is Listing.TABLE:
         limit = DEFAULT_MAX_JOBS
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)
@@ -226,27 +212,27 @@ def at(
     number = parse_slot(slot, loaded.info["cluster"]["slot_seconds"], "SLOT")
     moment = slot_snapshot_of(loaded, number, str(run))
     if output is Output.JSON:
-        print_json(moment.record())
+        console.print_json(moment.record())
     else:
         _print_slot(moment, servers=servers, maximum=None if all_ else MAX_SHOWN_JOBS)
 
 
 def _print_slot(moment: SlotSnapshot, *, servers: bool, maximum: int | None) -> None:
 
-    console = stdout()
+    screen = console.stdout()
     counts = {
         state: len(moment.jobs.filter(moment.jobs["state"] == state))
         for state in ("running", "paused", "waiting")
     }
     summary = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     start = format_seconds(moment.slot * moment.info["cluster"]["slot_seconds"])
-    print_line(
+    console.print_line(
         f"slot {moment.slot} of {moment.info['policy']}, {start} from the start: "
         f"{summary or 'no open job'}"
     )
-    console.print(_servers_of_slot(moment, every=servers))
+    screen.print(_servers_of_slot(moment, every=servers))
     if len(moment.jobs):
-        console.print(_jobs_of_slot(moment, maximum))
+        screen.print(_jobs_of_slot(moment, maximum))
 
 
 def _servers_of_slot(moment: SlotSnapshot, *, every: bool) -> Table:
@@ -266,7 +252,7 @@ def _servers_of_slot(moment: SlotSnapshot, *, every: bool) -> Table:
             *(_usage_text(moment, members, resource) for resource in resources),
         ]
         rows.append([SafeText(cell, _SERVER_STYLES[state]) for cell in cells])
-    return make_table(columns, rows, left=(0, 1), fold=range(len(columns)))
+    return console.make_table(columns, rows, left=(0, 1), fold=range(len(columns)))
 
 
 _SERVER_STYLES = {"lost": "red", "idle": "dim", "mixed": "", "full": "bold"}
@@ -285,7 +271,7 @@ def _usage_text(moment: SlotSnapshot, part: object, resource: str) -> str:
 
 
 def _jobs_of_slot(moment: SlotSnapshot, maximum: int | None) -> Table:
-    table = make_table((), ())
+    table = console.make_table((), ())
     tenants = moment.jobs["tenant"].null_count() < len(moment.jobs)
     names = ["job", *(["tenant"] if tenants else []), "state", "since", "ran", "workers", "ps"]
     for name in names:
@@ -422,9 +408,9 @@ def report(
         loaded = read_run(run)
     write_report(loaded, path)
     if output is Output.JSON:
-        print_json({"page": str(path)})
+        console.print_json({"page": str(path)})
     else:
-        print_line(f"see {path}")
+        console.print_line(f"see {path}")
 
 
 def journal(
@@ -458,10 +444,10 @@ def journal(
         raise InputError(Fault(str(path), "has no journal", "simulate --journal writes one"))
     summary = _read_journal(file, check=check, events=events)
     if output is Output.JSON:
-        print_json(summary)
+        console.print_json(summary)
         return
     for line in _journal_lines(summary):
-        print_line(line)
+        console.print_line(line)
 
 
 def _read_journal(path: Path, *, check: bool, events: int) -> dict[str, Any]:
@@ -473,7 +459,7 @@ def _read_journal(path: Path, *, check: bool, events: int) -> dict[str, Any]:
 
     def notice(text: str) -> None:
         notices.append(text)
-        print_note(f"note: {text}")
+        console.print_note(f"note: {text}")
 
     reader = JournalReader(path, notice)
     header = reader.header
