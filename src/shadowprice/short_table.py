@@ -12,11 +12,8 @@ from itertools import islice
 from typing import Final
 
 MAX_ROWS: Final = 20  # maximum number of rows that are shown
-
 MAX_FIELDS: Final = 60  # maximum number of fields that are shown of one record, a row each
-
 MAX_COLUMNS: Final = 10  # maximum number of columns that are shown
-
 MAX_CELL_CHARS: Final = 60  # maximum number of characters of a cell or heading
 
 

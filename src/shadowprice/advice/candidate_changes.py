@@ -30,9 +30,7 @@ STEP_RATIO: Final = 1.009
 """Ratio of successive values; less than 1 % apart after rounding to four digits."""
 MAX_UTILITY_FACTOR: Final = 1000.0  # maximum factor on a job's utility
 _MAX_DEMAND_DIVISOR: Final = 100  # maximum factor by which a demand is reduced
-
 _DEFAULT: Final = " (default)"  # ends the current value of a key that the record doesn't have
-
 _BINARY_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL_UNITS: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _RATE_UNITS: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))

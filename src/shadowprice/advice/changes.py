@@ -118,7 +118,6 @@ _MAX_STRIDE_BEFORE_MAX_CHECK: Final = 4
 """Stride at which the search near a first step ends, unless the largest step is admitted."""
 
 _MAX_ESTIMATES: Final = 6  # number of estimated steps before bisection
-
 Answer = TypeVar("Answer")
 
 

@@ -27,7 +27,6 @@ from shadowprice.core.script_command import build_script_command
 from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
 
 SCRIPT: Final = "shadowprice.script"  # key of the `BatchScript` in a context's ``meta``
-
 _OWN: Final = "#SHADOWPRICE"
 _SLURM: Final = "#SBATCH"
 _DEFAULT_INTERPRETER: Final = ("bash",)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 MIN_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
-
 workload_option: Final = partial(typer.Option, rich_help_panel="Workload")
 execution_option: Final = partial(typer.Option, rich_help_panel="Execution")
 output_option: Final = partial(typer.Option, rich_help_panel="Output")

@@ -45,9 +45,7 @@ JOB_OPTIONS: Final = "Command"
 """Heading of the options that describe a job, which headers of scripts may contain."""
 
 _option: Final = partial(typer.Option, rich_help_panel=JOB_OPTIONS)
-
 COMMAND: Final = "shadowprice.command"  # key of the words after ``--`` in a context's ``meta``
-
 _SUFFIX_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 _SUFFIX_LENGTH: Final = 6
 _MAX_STEM: Final = 40

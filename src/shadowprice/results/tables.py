@@ -412,7 +412,6 @@ HEAT_ROWS: Final = 512
 """Maximum number of rows of a heat map; larger clusters average neighbouring servers."""
 
 ALLOCATIONS: Final = typed_columns("slot:i job server:s workers:s ps:s")
-
 MAX_GAP_ROWS: Final = 10_000  # maximum number of idle slots between busy ones that have a row each
 
 _BLOCK: Final = 200_000

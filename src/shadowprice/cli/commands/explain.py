@@ -216,7 +216,6 @@ def _verdict(job: dict[str, Any]) -> tuple[str, str]:
 MAX_UNREQUESTED_SECONDS: Final = 10.0
 """Limit of the estimated time of advice that wasn't requested, in seconds."""
 FORMAT: Final = "trace format"  # kind of input that is the file of a trace format
-
 _SECONDS_PER_JOB: Final = 0.0003  # estimated time of a job in addition to its decision, in seconds
 _RUNS_WITHOUT_QUOTES: Final = 60
 """Estimated number of runs if the policy can't quote and every change is simulated."""

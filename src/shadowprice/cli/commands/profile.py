@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from shadowprice.profiling.pace import StepTime
 
 MAX_PROCESSES = 1_000  # maximum number of workers, or of parameter servers, on one machine
-
 ProgressCallback = Callable[[int, str, float, "StepTime | None"], None]
 
 

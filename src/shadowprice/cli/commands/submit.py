@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 
 MAX_OUTLOOKS = 3  # limit of submitted jobs whose outlooks are shown; `explain` shows any
-
 MAX_NAMED = 20  # limit of names in a note
-
 DECISION_WAIT_SECONDS = 10  # time to wait for the decisions on several jobs, in seconds
 
 FilesArgument = Annotated[

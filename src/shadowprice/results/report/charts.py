@@ -17,11 +17,8 @@ from shadowprice.results.report.inline_assets import data_script, round_number, 
 from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
-
 POINTS: Final = 600  # maximum number of points of a line
-
 _AXIS_DIGITS: Final = 9  # digits of positions, so that bars and lines of charts meet
-
 DOTS: Final = 300  # maximum number of values that a box plot also draws as dots
 
 MAX_CELLS: Final = 150_000

@@ -24,7 +24,6 @@ MODULES: Final = (
 """The page's script, in order of dependency."""
 
 LIBRARY: Final = "echarts.min.js"
-
 MIN_DEFLATE_CHARS: Final = 8192  # minimum characters of JSON that are deflated
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

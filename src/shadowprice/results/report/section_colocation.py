@@ -14,7 +14,6 @@ from shadowprice.results.report.tables import MAX_ROWS, Cell, TableColumn, data_
 from shadowprice.results.run_directory import RunData
 
 MAX_DRAWN_JOBS: Final = 40  # maximum number of drawn jobs; the table has more
-
 COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0  # colours of co-located and spread slots
 
 

@@ -29,7 +29,6 @@ _KEYS: Final = ("at", "server", "workers", "ps")
 """Columns that identify a placement, apart from slots."""
 
 _PIECE: Final = 200_000  # rows of allocations that are merged in one step
-
 PlacementColumns = dict[str, NDArray[np.int64]]
 
 COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (

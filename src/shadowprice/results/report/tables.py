@@ -10,9 +10,7 @@ from shadowprice.results.report.inline_assets import data_script, round_number, 
 from shadowprice.results.report.number_format import format_number
 
 MAX_ROWS: Final = 1000  # maximum number of rows of a table in a page
-
 PAGE: Final = 10  # rows shown at a time
-
 Cell = str | float | int | None
 HtmlCell = str | tuple[str, str]  # HTML, possibly with a class
 
