@@ -45,8 +45,8 @@ from shadowprice.results.comparison import (
 from shadowprice.results.difference import CapacityGain, RunDiff, diff_runs
 from shadowprice.results.listing import parse_slot
 from shadowprice.results.output_paths import AtomicDirectory
-from shadowprice.results.report.page import write_report
-from shadowprice.results.run_directory import REPORT, Fields, RunData, is_run, read_run, write_run
+from shadowprice.results.report.page import write_run_with_report
+from shadowprice.results.run_directory import Fields, RunData, is_run, read_run
 from shadowprice.results.slot_snapshot import SlotSnapshot, slot_snapshot_of
 from shadowprice.short_table import ShortTable, ShownAsTable
 from shadowprice.simulator.lengths import (
@@ -176,8 +176,7 @@ class Result(ShownAsTable):
         """Write the run directory with its report page; replace an earlier run only."""
         path = _path(folder, "folder")
         with AtomicDirectory(path, is_run) as pending:
-            write_run(self.run, pending.path)
-            write_report(self.run, pending.path / REPORT)
+            write_run_with_report(self.run, pending.path)
             pending.commit()
         return path
 

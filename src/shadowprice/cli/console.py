@@ -217,6 +217,11 @@ def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
     print_result(escape_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
+def print_json_line(record: Mapping[str, object]) -> None:
+    """Print a record as one line of JSON."""
+    print_result(escape_json(json.dumps(record, ensure_ascii=False)))
+
+
 def periodic_note() -> Callable[[Callable[[], str]], None]:
     """Return a function that prints a line on stderr every ten seconds, for output in a file."""
     printed = time.monotonic()

@@ -20,8 +20,8 @@ from shadowprice.results.metrics import common_completion
 from shadowprice.results.output_paths import json_with
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.number_format import format_number
-from shadowprice.results.report.page import write_report
-from shadowprice.results.run_directory import REPORT, Fields, RunData
+from shadowprice.results.report.page import write_run_with_report
+from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.short_table import ShortTable
 
 PAGE: Final = "compare.html"
@@ -147,8 +147,7 @@ def write_compared_run(run: RunData, folder: Path) -> None:
     """Write one of the runs, with its page, into the directory of a comparison."""
     directory = folder / run_directory.folder_name(run.policy)
     directory.mkdir()
-    run_directory.write_run(run, directory)
-    write_report(run, directory / REPORT)
+    write_run_with_report(run, directory)
 
 
 def write_comparison(

@@ -12,11 +12,19 @@ import typer
 
 from shadowprice.cli import live
 from shadowprice.cli.commands.queue import COLUMNS, OPEN, squeue_rows
-from shadowprice.cli.console import Output, SafeText, print_json, print_result, print_text, stdout
+from shadowprice.cli.console import (
+    Output,
+    SafeText,
+    print_json,
+    print_json_line,
+    print_result,
+    print_text,
+    stdout,
+)
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
-from shadowprice.core.wording import escape_controls, escape_json, join_lines
+from shadowprice.core.wording import escape_controls, join_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,7 +62,13 @@ def logs(
         shadowprice logs resnet50-a -f
         shadowprice logs resnet50-a --process ps-0 --generation 2 --all
     """
-    write = _write_record if output is Output.JSON else _write_text
+
+    def write(piece: LogChunk) -> None:
+        if output is Output.JSON:
+            print_json_line(piece.record)
+        else:
+            print_text(piece.text)
+
     with live.connect(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
         client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
@@ -77,14 +91,6 @@ def logs(
             if not piece.text:
                 time.sleep(1.0)
             piece = client.logs(job, process=process, generation=generation, start=piece.end)
-
-
-def _write_record(piece: LogChunk) -> None:
-    print_result(escape_json(json.dumps(piece.record, ensure_ascii=False)))
-
-
-def _write_text(piece: LogChunk) -> None:
-    print_text(piece.text)
 
 
 def _is_about(event: Event, reference: str) -> bool:
@@ -120,7 +126,7 @@ def events(
             if event.id is None or (job is not None and not _is_about(event, job)):
                 continue
             if output is Output.JSON:
-                print_result(escape_json(json.dumps(event.record, ensure_ascii=False)))
+                print_json_line(event.record)
             else:
                 print_result(escape_controls(_event_line(event)))
             printed += 1

@@ -78,7 +78,8 @@ def simulate(
         shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=online
         shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """
-    from shadowprice.results.run_directory import JOURNAL, is_run
+    from shadowprice.results.report.page import write_run_with_report
+    from shadowprice.results.run_directory import JOURNAL, REPORT, is_run
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.journaling import JournalObserver
     from shadowprice.simulator.lengths import (
@@ -127,27 +128,21 @@ def simulate(
             )
         if pending is not None:
             if advice and not run.info["partial"]:
-                from shadowprice.simulator.advice import add_advice
-
-                with console.progress_bar("advice on refused", quiet) as progress:
-                    run = add_advice(
-                        run, scenario, choice, seconds=advising, progress=progress, stop=stop
-                    )
-            with print_before_failing(lambda: _print_run(run, output)):
-                _keep(run, pending)
+                label = "advice on refused"
+                run = _add_advice(run, scenario, choice, advising, label, stop, quiet)
+            with _print_before_failing(lambda: _print_run(run, output)):
+                write_run_with_report(run, pending.path)
+                pending.commit()
     _print_run(run, output)
     if output is not Output.JSON:
-        if out is not None:
-            console.print_line(f"see {out}/report.html")
-        elif not quiet:
-            console.print_note("add --out DIR to keep decisions, tables and a report")
-    leave_if_partial([run], out, stop.status)
+        _print_place(out, REPORT, quiet, "decisions, tables and a report")
+    _leave_if_partial(run, out, stop.status)
     if stop.requested_at is not None and "advice" in run.info:
         _leave_without_advice(run, stop.status)
 
 
 @contextmanager
-def print_before_failing(print_results: Callable[[], None]) -> Iterator[None]:
+def _print_before_failing(print_results: Callable[[], None]) -> Iterator[None]:
     """Print the results even if they can't be saved, for example on a full disk."""
     try:
         yield
@@ -179,24 +174,14 @@ def _leave_without_advice(run: RunData, status: int) -> None:
     raise typer.Exit(status)
 
 
-def _keep(run: RunData, pending: AtomicDirectory) -> None:
-    from shadowprice.results.report.page import write_report
-    from shadowprice.results.run_directory import REPORT, write_run
-
-    write_run(run, pending.path)
-    write_report(run, pending.path / REPORT)
-    pending.commit()
-
-
-def leave_if_partial(runs: list[RunData], out: Path | None, status: int) -> None:
+def _leave_if_partial(run: RunData | None, out: Path | None, status: int) -> None:
     """Exit with ``status`` if a run was interrupted; print where its results are."""
-    for run in runs:
-        if run.info["partial"]:
-            suffix = f"; what was done is in {out}, marked partial" if out is not None else ""
-            slot = run.info["interrupted_in_slot"]
-            console.print_note(f"interrupted in slot {slot} of {run.policy}{suffix}")
-            current().reported = True
-            raise typer.Exit(status)
+    if run is not None and run.info["partial"]:
+        suffix = f"; what was done is in {out}, marked partial" if out is not None else ""
+        slot = run.info["interrupted_in_slot"]
+        console.print_note(f"interrupted in slot {slot} of {run.policy}{suffix}")
+        current().reported = True
+        raise typer.Exit(status)
 
 
 @dataclass(frozen=True)
@@ -284,7 +269,12 @@ def compare(
         shadowprice compare --trace itp:cluster02.csv.gz -p rolling,oasis --seeds 20 --on ray
         shadowprice compare --trace csv:jobs.csv -c cluster.yaml -p rolling,fifo --more 8
     """
-    from shadowprice.results.comparison import is_comparison, write_compared_run, write_comparison
+    from shadowprice.results.comparison import (
+        PAGE,
+        is_comparison,
+        write_compared_run,
+        write_comparison,
+    )
     from shadowprice.results.metrics import mean_completion
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.lengths import (
@@ -338,7 +328,9 @@ def compare(
                     jobs = certificate.completion.jobs
                     run.info["bound"]["completion"]["mean_jct"] = mean_completion(run.jobs, jobs)
             if options.advice and not run.info["partial"]:
-                run = _add_advice(run, scenario, chosen, advising, stop, quiet)
+                choice = next(item for item in chosen if item.label == run.policy)
+                label = f"advice on refused, {choice.label}"
+                run = _add_advice(run, scenario, choice, advising, label, stop, quiet)
             if pending is not None:
                 write_compared_run(run, pending.path)
 
@@ -358,13 +350,13 @@ def compare(
         runs = _add_recorded_execution(runs, scenario, source)
         print_results = partial(_print_comparison, runs, trials, gains, drawn, output)
         if pending is not None:
-            with print_before_failing(print_results):
+            with _print_before_failing(print_results):
                 write_comparison(runs, pending.path, record, gains, drawn)
                 pending.commit()
     print_results()
     if output is not Output.JSON:
-        _print_place(out, quiet)
-    leave_if_partial([] if stopped is None else [stopped], out, stop.status)
+        _print_place(out, PAGE, quiet, "the runs and a page")
+    _leave_if_partial(stopped, out, stop.status)
 
 
 def _capacity_changes(
@@ -438,16 +430,16 @@ def _add_recorded_execution(
 def _add_advice(
     run: RunData,
     scenario: Scenario,
-    choices: Sequence[PolicyChoice],
+    choice: PolicyChoice,
     seconds: float,
+    label: str,
     stop: StopRequestObserver,
     quiet: bool,
 ) -> RunData:
     """Return the run with advice on its refused jobs."""
     from shadowprice.simulator.advice import add_advice
 
-    choice = next(item for item in choices if item.label == run.policy)
-    with console.progress_bar(f"advice on refused, {choice.label}", quiet) as progress:
+    with console.progress_bar(label, quiet) as progress:
         return add_advice(run, scenario, choice, seconds=seconds, progress=progress, stop=stop)
 
 
@@ -571,13 +563,11 @@ def _print_comparison(
         console.stdout().print(gains_table(gains))
 
 
-def _print_place(out: Path | None, quiet: bool) -> None:
-    from shadowprice.results.comparison import PAGE
-
+def _print_place(out: Path | None, page: str, quiet: bool, kept: str) -> None:
     if out is not None:
-        console.print_line(f"see {out}/{PAGE}")
+        console.print_line(f"see {out}/{page}")
     elif not quiet:
-        console.print_note("add --out DIR to keep the runs and a page")
+        console.print_note(f"add --out DIR to keep {kept}")
 
 
 def _certificate(

@@ -17,7 +17,7 @@ from shadowprice.results.report.inline_assets import content_security_policy, te
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.section_colocation import colocation
 from shadowprice.results.report.section_job_histories import jobs
-from shadowprice.results.run_directory import RunData
+from shadowprice.results.run_directory import REPORT, RunData, write_run
 
 Tile = tuple[str, str, str]
 
@@ -43,6 +43,12 @@ SECTIONS: Final[Sequence[tuple[str, Callable[[RunData], str | None]]]] = (
 def write_report(run: RunData, path: Path) -> None:
     """Write the page of a run to a file atomically."""
     write_atomically(path, add_generator_tag(render_report(run)))
+
+
+def write_run_with_report(run: RunData, folder: Path) -> None:
+    """Write a run into an existing directory, with its page."""
+    write_run(run, folder)
+    write_report(run, folder / REPORT)
 
 
 def render_report(run: RunData) -> str:
