@@ -161,7 +161,12 @@ class ScriptCommand(CommandAfterDashes):
             hint = f"write arguments of the script after --: {call}"
             raise InputError(Fault(others[0], "not valid with a script", hint))
         script = read_script(scripts[0])
-        params = self._job_params(ctx)
+        params = {
+            name: param
+            for param in self.get_params(ctx)
+            if getattr(param, "rich_help_panel", None) == JOB_OPTIONS
+            for name in param.opts
+        }
         options = [self._check_option(entry, params, ctx) for entry in script.options]
         # An option in force on the command line has no location in the script.
         in_force = [entry for entry in options if params[entry.name].name not in given]
@@ -170,14 +175,6 @@ class ScriptCommand(CommandAfterDashes):
         # One word each, because a value may be --.
         header = [f"{entry.name}={entry.value}" for entry in options]
         return super().parse_args(ctx, [*header, *args])
-
-    def _job_params(self, ctx: Any) -> dict[str, Any]:
-        return {
-            name: param
-            for param in self.get_params(ctx)
-            if getattr(param, "rich_help_panel", None) == JOB_OPTIONS
-            for name in param.opts
-        }
 
     def _check_option(
         self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any
@@ -314,7 +311,10 @@ _NO_VARIABLES: Final = frozenset({"ALL", "NONE", "NIL", ""})
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
     """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``."""
-    named = [(_long_name(entry.name), entry) for entry in entries]
+    named = [
+        (_LONG.get(entry.name[1:], "") if len(entry.name) == 2 else entry.name[2:], entry)
+        for entry in entries
+    ]
     values = {name: entry.value for name, entry in named}
     cpus, gpus = values.get("cpus-per-task", ""), _gpu_count(named)
     for option, entry in named:
@@ -329,7 +329,12 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
             location = f"{entry.location}: --{option}"
             raise InputError(Fault(location, "is not supported", _UNSUPPORTED[option]))
         if option in _ONE:
-            _check_one(option, entry)
+            # A range such as 1-4 begins with the minimum.
+            if entry.value.partition("-")[0].lstrip("0") != "1":
+                shown = quote_for_display(entry.value)
+                message = f"expected 1, got {shown}: a script is one process"
+                hint = "write 1, or state `workers` in a job file"
+                raise InputError(Fault(f"{entry.location}: --{option}", message, hint))
             continue
         if option == "mem-per-cpu":
             translated = _memory_of_cpus(entry, cpus)
@@ -341,19 +346,6 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
             ignored.append(entry.name)
         else:
             yield HeaderOption(*translated, entry.location)
-
-
-def _long_name(name: str) -> str:
-    return _LONG.get(name[1:], "") if len(name) == 2 else name[2:]
-
-
-def _check_one(option: str, entry: HeaderOption) -> None:
-    # A range such as 1-4 begins with the minimum.
-    if entry.value.partition("-")[0].lstrip("0") != "1":
-        location = f"{entry.location}: --{option}"
-        hint = "write 1, or state `workers` in a job file"
-        message = f"expected 1, got {quote_for_display(entry.value)}: a script is one process"
-        raise InputError(Fault(location, message, hint))
 
 
 def _exported(value: str) -> tuple[list[str], list[str]]:

@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2 for an invalid call or input, 130 for SIGINT, 141 for a closed pipe and 143 for SIGTERM.
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    return report_errors(partial(run_command, argv), debug=_is_debugged(argv))
+    return report_errors(partial(run_command, argv), debug="--debug" in _own_words(argv))
 
 
 def run_command(arguments: Sequence[str]) -> object:
@@ -161,10 +161,6 @@ def run_command(arguments: Sequence[str]) -> object:
 def _own_words(arguments: Sequence[str]) -> Sequence[str]:
     """Return the arguments before ``--``; those after it belong to another command."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
-def _is_debugged(arguments: Sequence[str]) -> bool:
-    return "--debug" in _own_words(arguments)
 
 
 def report_errors(call: Callable[[], object], *, debug: bool) -> int:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from shadowprice.client import Client
     from shadowprice.rest.ops import ServiceStatus
     from shadowprice.rest.uploads import UploadLimits
-    from shadowprice.uploads.packing import Selection
 
 
 PASSED_VARIABLES: Final = (
@@ -165,7 +164,8 @@ class PlainJob(JobOptions):
         if not self.words:
             raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
         status = client.service()
-        here = _runs_here(status)
+        # Whether jobs see the files of this process under the same names.
+        here = status.host is not None and status.host == host_identity()
         directory = self._directory(here)
         environment = self._environment(here)
         if here:
@@ -333,11 +333,6 @@ def absolute_moment(text: str, location: str) -> str:
     return text
 
 
-def _runs_here(status: ServiceStatus) -> bool:
-    """Return whether jobs of a service see the files of this process under the same names."""
-    return status.host is not None and status.host == host_identity()
-
-
 def _check_program(program: str, directory: str, path: str | None) -> None:
     """Refuse a program that the job couldn't start: not on the path, or not executable."""
     # A program with a slash is relative to the job's directory.
@@ -379,8 +374,10 @@ def send_directory(
     count = len(selection.files)
     what = f"{count:,} {'entry' if count == 1 else 'entries'} of {directory}"
     size = shown_bytes(selection.size)
-    if not quiet:
-        _print_left_out(selection)
+    if selection.left_out and not quiet:
+        names, remaining = selection.left_out[:_MAX_NAMED], len(selection.left_out) - _MAX_NAMED
+        more = f" and {remaining:,} more" if remaining > 0 else ""
+        print_note(f"left out links to outside and special files: {', '.join(names)}{more}")
     if dry_run:
         print_note(f"would send {what} ({size})")
         return None
@@ -397,16 +394,6 @@ def send_directory(
         text = f"sent {what} ({size})" if sent else f"the service has the {what} ({size})"
         print_note(f"{text}; what the job writes there isn't copied back")
     return digest
-
-
-def _print_left_out(selection: Selection) -> None:
-    """Name the links that lead outside, and special files."""
-    names = selection.left_out
-    if names:
-        more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
-        listed = f"{', '.join(names[:_MAX_NAMED])}{more}"
-        text = f"left out links to outside and special files: {listed}"
-        print_note(text)
 
 
 @contextmanager

@@ -93,7 +93,9 @@ def with_family(
     name = record["family"]
     family = families.get(name) if isinstance(name, str) else None
     if family is None:
-        hint = hint_for_unknown(name, families, _choices_hint(families) or hint_without_library)
+        listed = f"the library has {', '.join(sorted(families)[:10])}"
+        usual = listed if families else hint_without_library
+        hint = hint_for_unknown(name, families, usual)
         raise InputError(
             Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
         )
@@ -113,7 +115,3 @@ def with_family(
         )
     restart = {"restart": family["restart"]} if "restart" in family else {}
     return {**restart, **record, "throughput": curve}
-
-
-def _choices_hint(families: Families) -> str:
-    return f"the library has {', '.join(sorted(families)[:10])}" if families else ""

@@ -104,7 +104,7 @@ def diff_runs(first: RunData, second: RunData) -> RunDiff:
     reasons = [
         _describe_change(
             {name: row[name] for name in tables[0].columns},
-            _second_row(row, tables[0].columns),
+            {name: row.get(f"{name}_b", row[name]) for name in tables[0].columns},
             names,
         )
         for row in changed.iter_rows(named=True)
@@ -154,10 +154,6 @@ def _job_table(run: RunData) -> pl.DataFrame:
         .join(active, on="job", how="left", maintain_order="left")
         .with_columns(pl.col("active").fill_null(0))
     )
-
-
-def _second_row(row: Row, columns: list[str]) -> Row:
-    return {name: row[f"{name}_b"] if f"{name}_b" in row else row[name] for name in columns}
 
 
 def _describe_change(a: Row, b: Row, policies: tuple[str, str]) -> str:

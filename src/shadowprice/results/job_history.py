@@ -216,7 +216,9 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     slot = history.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
     label = "arrives" if job["outcome"] == "not arrived" else "arrived"
-    yield label, f"in slot {job['arrival']}{_submission_text(job, slot)}{tenant}"
+    ahead = (job["arrival"] - job["submitted"]) * slot
+    submitted = f", submitted {format_seconds(ahead)} before it begins" if ahead else ""
+    yield label, f"in slot {job['arrival']}{submitted}{tenant}"
     if "tasks" in shape:
         yield from _bag_request_lines(job, shape, slot)
         return
@@ -242,12 +244,6 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     yield "worth", _utility_text(job)
     if job["due"] is not None:
         yield "in time", _in_time(job, slot)
-
-
-def _submission_text(job: dict[str, Any], slot: float) -> str:
-    """Return the time of submission if it differs from the start of the arrival slot."""
-    ahead = (job["arrival"] - job["submitted"]) * slot
-    return f", submitted {format_seconds(ahead)} before it begins" if ahead else ""
 
 
 def _in_time(job: dict[str, Any], slot: float) -> str:
@@ -304,7 +300,8 @@ def _decision_lines(
         completion = decision["completion"]
         when = "" if completion is None else f", done in slot {completion}"
         value, price, payoff = (decision[key] for key in ("utility", "cost", "payoff"))
-        text = f"value {value:.4g} {_relation(payoff)} price {price:.4g}: payoff {payoff:.4g}"
+        relation = "equals" if payoff == 0 else "exceeds" if payoff > 0 else "is below"
+        text = f"value {value:.4g} {relation} price {price:.4g}: payoff {payoff:.4g}"
         yield "numbers", text + when
         bound = decision.get("payoff_bound")
         if bound is not None:
@@ -331,12 +328,6 @@ def _compare_bound(bound: float, payoff: float) -> str:
         return "than this one"
     above = f", {100 * (bound - payoff) / payoff:.2g} % above," if payoff > 0 else ""
     return f"than {bound:.4g}{above}"
-
-
-def _relation(payoff: float) -> str:
-    if payoff == 0:
-        return "equals"
-    return "exceeds" if payoff > 0 else "is below"
 
 
 def _history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:

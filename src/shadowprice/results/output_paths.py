@@ -49,17 +49,12 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     if not folder.is_dir():
         message = f"the folder {folder} does not exist"
         raise InputError(Fault(str(path), message, "create it first"))
-    _check_writable(folder, str(path))
-
-
-def _check_writable(folder: Path, location: str) -> None:
-    """Check that a folder can be written, by creating an unnamed file."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         message = f"the folder {folder} cannot be written to: {error.strerror}"
-        raise InputError(Fault(location, message)) from error
+        raise InputError(Fault(str(path), message)) from error
 
 
 @contextmanager

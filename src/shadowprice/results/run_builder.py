@@ -125,7 +125,11 @@ def build_run(
         },
         "inputs": [asdict(item) for item in circumstances.inputs],
         "options": dict(circumstances.options),
-        "versions": _versions(),
+        "versions": {
+            "shadowprice": shadowprice.__version__,
+            "python": platform.python_version(),
+            **{library: metadata.version(library) for library in LIBRARIES},
+        },
         "cluster": _cluster_record(recorder.cluster),
         "incidents": [_incident(event) for event in recorder.incidents],
         "summary": summary,
@@ -158,14 +162,6 @@ def build_run(
         if policy.capabilities.charges
         else None,
     )
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "shadowprice": shadowprice.__version__,
-        "python": platform.python_version(),
-        **{library: metadata.version(library) for library in LIBRARIES},
-    }
 
 
 def _cluster_record(cluster: Cluster) -> Fields:

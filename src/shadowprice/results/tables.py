@@ -116,6 +116,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     worker_slots = _sum_by(segments.jobs, segments.workers * spans, count)
     ps_slots = _sum_by(segments.jobs, segments.ps * spans, count)
     placements = _placements(segments)
+    peak = np.zeros(count, dtype=np.int64)
+    np.maximum.at(peak, placements.jobs, placements.workers)
     restarts, lost_gpu_hours = _restarts(recorder, placements)
     committed: dict[str, list[int]] = {}
     ended = _end_slots(recorder)
@@ -178,7 +180,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         finish_time_fairness(recorder.cluster, recorder.jobs, frame),
         pl.Series("worker_slots", worker_slots),
         pl.Series("ps_slots", ps_slots),
-        pl.Series("workers_peak", _peak_workers(placements, count)),
+        pl.Series("workers_peak", peak),
     )
 
 
@@ -224,13 +226,6 @@ def _placements(segments: PlacementSegments) -> _Placements:
     jobs, starts = segments.jobs[order], segments.starts[order]
     first = np.flatnonzero(np.r_[True, (np.diff(jobs) != 0) | (np.diff(starts) != 0)])
     return _Placements(jobs[first], np.add.reduceat(segments.workers[order], first))
-
-
-def _peak_workers(placements: _Placements, count: int) -> Integers:
-    """Return each job's maximum number of workers."""
-    peak = np.zeros(count, dtype=np.int64)
-    np.maximum.at(peak, placements.jobs, placements.workers)
-    return peak
 
 
 def _restarts(recorder: Recorder, placements: _Placements) -> tuple[Integers, Floats]:

@@ -123,6 +123,7 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     if budget is None or account is None:
         return [("budget", "none: it spends without limit")]
     carry = budget.carry
+    debt = ": only jobs that cost nothing are admitted" if account.held < 0 else ""
     rule = (
         "all is kept"
         if carry == "all"
@@ -132,15 +133,10 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     )
     return [
         ("budget", f"{points_text(budget.points)} points every {budget.period}, {rule}"),
-        ("holds", f"{points_text(account.held)} until {when(account.ends)}{_debt_note(account)}"),
+        ("holds", f"{points_text(account.held)} until {when(account.ends)}{debt}"),
         ("in jobs", points_text(account.reserved_points) if account.reserved_points else ""),
         ("spent", f"{points_text(account.spent)} since {when(account.begins)}"),
     ]
-
-
-def _debt_note(account: Account) -> str:
-    """Return what a negative balance means."""
-    return ": only jobs that cost nothing are admitted" if account.held < 0 else ""
 
 
 def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:

@@ -44,33 +44,23 @@ def policies(
     if name is None:
         by_name = registry.policies()
         for broken in registry.installed_policies().keys() - by_name.keys():
-            _note_broken(broken)
+            try:
+                registry.policy_info(broken)
+            except InputError as error:  # the others are listed
+                console.print_note(f"note: {error}")
         if output is Output.JSON:
             console.print_json([_record(info) for info in by_name.values()])
         else:
-            _print_all(list(by_name.values()))
+            infos = by_name.values()
+            rows = ((SafeText(info.name, "bold"), info.summary, info.paper) for info in infos)
+            columns = ("policy", "what it does", "described in")
+            console.stdout().print(console.make_table(columns, rows, left=(0, 1, 2)))
         return
     info = PolicyChoice.named(name, location="policies").info
     if output is Output.JSON:
         console.print_json(_record(info))
     else:
         _print_one(info)
-
-
-def _note_broken(name: str) -> None:
-    """Report the entry point of a policy that can't be loaded; the others are listed."""
-    from shadowprice.policies.registry import policy_info
-
-    try:
-        policy_info(name)
-    except InputError as error:
-        console.print_note(f"note: {error}")
-
-
-def _print_all(known: list[PolicyInfo]) -> None:
-    rows = ((SafeText(info.name, "bold"), info.summary, info.paper) for info in known)
-    columns = ("policy", "what it does", "described in")
-    console.stdout().print(console.make_table(columns, rows, left=range(len(columns))))
 
 
 def _print_one(info: PolicyInfo) -> None:

@@ -105,19 +105,16 @@ def queue(
     if output is Listing.JSON:
         print_json([job.record for job in jobs])
     elif output is Listing.CSV:
-        _print_csv(jobs)
+        records = (
+            {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text}
+            for job in jobs
+        )
+        print_csv(CSV_COLUMNS, records)
     else:
         rows = squeue_rows(jobs, datetime.now(UTC))
         live.show(COLUMNS, rows, right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
         print_more(limit, MAX_LISTED)
-
-
-def _print_csv(jobs: list[Job]) -> None:
-    records = (
-        {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text} for job in jobs
-    )
-    print_csv(CSV_COLUMNS, records)
 
 
 def status(

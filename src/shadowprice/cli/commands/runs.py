@@ -349,7 +349,11 @@ def _print_diff(found: RunDiff, limit: int) -> None:
     if found.jobs.is_empty():
         return
     screen.print()
-    screen.print(_outcomes(found, names))
+    rows = [
+        (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", _format_gain(row["gain"]))
+        for row in found.outcomes.iter_rows(named=True)
+    ]
+    screen.print(console.make_table([*names, "jobs", "gain"], rows, left=(0, 1)))
     screen.print()
     screen.print(_changed_jobs(found, names, limit))
     if len(found.jobs) > limit:
@@ -359,14 +363,6 @@ def _print_diff(found: RunDiff, limit: int) -> None:
 def _format_gain(value: float) -> str:
 
     return f"{'' if value < 0 else '+'}{format_number(value)}"
-
-
-def _outcomes(found: RunDiff, names: list[str]) -> Table:
-    rows = [
-        (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", _format_gain(row["gain"]))
-        for row in found.outcomes.iter_rows(named=True)
-    ]
-    return console.make_table([*names, "jobs", "gain"], rows, left=(0, 1))
 
 
 def _changed_jobs(found: RunDiff, names: list[str], limit: int) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -260,7 +261,7 @@ def _print_submitted(
             job.tenant,
             job.state,
             *([] if wait else [live.when(job.promise)]),
-            _expected(job),
+            live.expected(job.completion, job.predicted),
             payoff_text(job.payoff, job.utility, job.cost),
             live.with_local_times(wording.first_line(job.reason_text)),
         )
@@ -418,18 +419,13 @@ def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list
                 current[number] = client.job(f"id:{number}")
             open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
-            bar.update(task, completed=done, state=_count_text(open_jobs))
+            counts = Counter(job.state for job in open_jobs)
+            states = ", ".join(f"{count} {state}" for state, count in counts.items())
+            bar.update(task, completed=done, state=states)
             if not open_jobs:
                 return list(current.values())
             time.sleep(pause)
             pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)
-
-
-def _count_text(jobs: Sequence[Job]) -> str:
-    counts: dict[str, int] = {}
-    for job in jobs:
-        counts[job.state] = counts.get(job.state, 0) + 1
-    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def quote(
@@ -533,10 +529,6 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
         print_line(live.with_local_times(line))
 
 
-def _expected(job: Job) -> str:
-    return live.expected(job.completion, job.predicted)
-
-
 def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     """Yield names and values that describe one job."""
     from shadowprice.rest.jobs import JobDetail
@@ -546,7 +538,10 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "tenant", job.tenant
     yield "submitted", live.when(job.submitted)
     yield "promise", f"{live.when(job.promise)}{_margin(job)}" if job.promise else ""
-    yield "expected" if job.open else "finish", _expected(job) if job.completion else ""
+    yield (
+        "expected" if job.open else "finish",
+        live.expected(job.completion, job.predicted) if job.completion else "",
+    )
     yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
     done = "of the expected time" if job.required == 1 else done

@@ -59,7 +59,10 @@ def render_comparison(
     ]
     bodies = [("Metrics", "metrics", _table(runs, metrics))]
     if gains:
-        bodies.append(("With more servers", "with-more-servers", _gains(gains)))
+        cells = [[text(cell) for cell in gain.cells()] for gain in gains]
+        table = fixed_table([text(head) for head in HEADS], cells, labels=2, classes="table")
+        table += f"<p class=remark>{text(GAINS_REMARK)}</p>"
+        bodies.append(("With more servers", "with-more-servers", table))
     if trials is not None and len(trials["seeds"]) > 1:
         title = f"Over {len(trials['seeds'])} seeds"
         bodies.append((title, "seeds", seeds_section(trials)))
@@ -120,12 +123,6 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
 def _report_link(run: RunData) -> str:
     """Return the relative URL of a run's page: folder names may hold characters such as ``%``."""
     return f"{quote(folder_name(run.policy), errors='surrogateescape')}/report.html"
-
-
-def _gains(gains: Sequence[CapacityGain]) -> str:
-    rows = [[text(cell) for cell in gain.cells()] for gain in gains]
-    table = fixed_table([text(head) for head in HEADS], rows, labels=2, classes="table")
-    return f"{table}<p class=remark>{text(GAINS_REMARK)}</p>"
 
 
 def _slots(runs: Sequence[RunData], maximum: int = POINTS) -> Floats:
