@@ -147,12 +147,12 @@ def _key_changes(
         else:
             factors = ("epochs", "minibatches") if entry.get("steps") is None else ("steps",)
             for name in factors:
-                yield from _count_changes("work", (name,), int(entry.get(name, 1)))
+                yield from _count_changes((name,), int(entry.get(name, 1)))
             yield from _time_changes(entry)
         yield from _worker_changes(entry, job, cluster)
     else:
         for index, group in enumerate(entry["tasks"]):
-            yield from _count_changes("work", ("tasks", index, "count"), int(group.get("count", 1)))
+            yield from _count_changes(("tasks", index, "count"), int(group.get("count", 1)))
         yield from _miss_probability_changes(entry)
     for part in ("worker", "ps"):
         for resource, amount in (entry.get(part) or {}).items():
@@ -189,11 +189,13 @@ def _utility_changes(entry: JobFileRecord) -> Iterator[JobChange]:
         if now > 0
         else _increasing_numbers(1e-3, min(MAX_UTILITY_FACTOR, maximum))
     )
-
-    def describe(value: float) -> str:
-        return f"{_digits(value / now)} times as much" if now > 0 else "more than nothing"
-
-    yield JobChange("value", ("utility", name), format_value(utility[name]), steps, describe)
+    yield JobChange(
+        "value",
+        ("utility", name),
+        format_value(utility[name]),
+        steps,
+        lambda value: f"{_digits(value / now)} times as much" if now > 0 else "more than nothing",
+    )
 
 
 def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
@@ -206,11 +208,13 @@ def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
     levels = sorted(PRIORITY_LEVELS.items(), key=lambda item: item[1].multiple)
     values = [name for name, level in levels if level.multiple > multiple]
     before = f"{now}{_DEFAULT}" if stated is None else format_value(stated)
-
-    def describe(value: str) -> str:
-        return f"{_digits(PRIORITY_LEVELS[value].multiple / multiple)} times as much"
-
-    yield JobChange("value", ("priority",), before, values, describe)
+    yield JobChange(
+        "value",
+        ("priority",),
+        before,
+        values,
+        lambda value: f"{_digits(PRIORITY_LEVELS[value].multiple / multiple)} times as much",
+    )
 
 
 def _deadline_changes(
@@ -264,15 +268,11 @@ def _deadline_changes(
         )
 
 
-def _count_changes(kind: str, key: Key, now: int) -> Iterator[JobChange]:
+def _count_changes(key: Key, now: int) -> Iterator[JobChange]:
     """Yield a change to smaller integers, down to 1."""
     values = _decreasing_integers(now, 1)
     if values:
-
-        def describe(value: int) -> str:
-            return _reduction(value / now)
-
-        yield JobChange(kind, key, str(now), values, describe)
+        yield JobChange("work", key, str(now), values, lambda value: _reduction(value / now))
 
 
 def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
@@ -290,13 +290,15 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
         f"{format_value(value / unit)}s": value
         for value in _decreasing_integers(now, max(1, now // 100))
     }
-
-    def describe(text: str) -> str:
-        return _reduction(values[text] / now)
-
     if values:
         before = str(entry["minibatch_time"])
-        yield JobChange("time", ("minibatch_time",), before, list(values), describe)
+        yield JobChange(
+            "time",
+            ("minibatch_time",),
+            before,
+            list(values),
+            lambda text: _reduction(values[text] / now),
+        )
 
 
 def _has_run_time(entry: JobFileRecord) -> bool:
@@ -399,12 +401,12 @@ def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> i
 def _miss_probability_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     now = float(entry["miss_probability"])
     steps = [value for value in _increasing_numbers(now, 0.999) if value < 1.0]
-
-    def describe(value: float) -> str:
-        return f"missed {_digits(value / now)} times as often"
-
     yield JobChange(
-        "deadline", ("miss_probability",), format_value(entry["miss_probability"]), steps, describe
+        "deadline",
+        ("miss_probability",),
+        format_value(entry["miss_probability"]),
+        steps,
+        lambda value: f"missed {_digits(value / now)} times as often",
     )
 
 
@@ -432,11 +434,10 @@ def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
         sizes = {text: float(count) for text, count in zip(values, counts, strict=True)}
     values = [value for value in values if sizes[value] * _MAX_DEMAND_DIVISOR >= number]
     if values:
-
-        def describe(value: Any) -> str:
-            return _reduction(sizes[value] / number)
-
-        yield JobChange("size", key, format_value(amount), values, describe)
+        before = format_value(amount)
+        yield JobChange(
+            "size", key, before, values, lambda value: _reduction(sizes[value] / number)
+        )
 
 
 # ---------------------------------------------------------------- values

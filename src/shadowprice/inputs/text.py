@@ -29,7 +29,8 @@ def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(_not_utf8(path, data, error)) from error
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError(_not_utf8(path, line, error)) from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -148,16 +149,13 @@ def _decode(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
-        raise InputError(
-            Fault(f"{path}: line {number}", f"is not UTF-8 at byte {error.start}", _ENCODING)
-        ) from error
+        raise InputError(_not_utf8(path, number, error)) from error
 
 
 _ENCODING = "save the file as UTF-8"
 
 
-def _not_utf8(path: Path, data: bytes, error: UnicodeDecodeError) -> Fault:
-    line = data[: error.start].count(b"\n") + 1
+def _not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> Fault:
     return Fault(f"{path}: line {line}", f"is not UTF-8 at byte {error.start}", _ENCODING)
 
 

@@ -118,12 +118,6 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def always_replaceable(head: str) -> bool:
-    """Accept any existing file: a run's own page may be replaced."""
-    del head
-    return True
-
-
 def json_with(path: Path, keys: Iterable[str]) -> bool:
     """Return whether a file is a JSON object that has the given keys."""
     try:
@@ -159,21 +153,15 @@ YAML_MARK: Final = f"# Written by {WRITTEN_BY}; edit a copy: it may be written a
 
 def is_job_lines(head: str) -> bool:
     """Return whether a JSON Lines file starts with a job in the format of `Workload.write`."""
-    line = head.partition("\n")[0]
     try:
-        record = json.loads(line)
+        record = json.loads(head.partition("\n")[0])
     except (ValueError, RecursionError):
         return False
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or list(record)[-2:] != ["utility", "labels"]:
         return False
-    ends = list(record)[-2:]
-    labels = record.get("labels")
-    return (
-        ends == ["utility", "labels"]
-        and isinstance(labels, dict)
-        and "class" in labels
-        and {"name", "arrival", "epochs", "chunks", "minibatches", "workers"} <= record.keys()
-    )
+    labels = record["labels"]
+    required = {"name", "arrival", "epochs", "chunks", "minibatches", "workers"}
+    return isinstance(labels, dict) and "class" in labels and required <= record.keys()
 
 
 def umask() -> int:

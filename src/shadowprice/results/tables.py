@@ -31,7 +31,7 @@ from shadowprice.core.policy import Status
 from shadowprice.core.utility import Deadline, Sigmoid, utility_record, utility_value
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.fairness import finish_time_fairness
-from shadowprice.results.recorder import Floats, Integers, PlacementSegments, Recorder
+from shadowprice.results.recorder import Answer, Floats, Integers, PlacementSegments, Recorder
 from shadowprice.results.server_names import plan_with_server_names
 
 
@@ -323,9 +323,7 @@ def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict
         yield record
 
 
-def _decision(
-    slot: int, decision: Commit | Promise | Reject | Queue | Drop, names: Sequence[str] | None
-) -> dict[str, object]:
+def _decision(slot: int, decision: Answer, names: Sequence[str] | None) -> dict[str, object]:
     record: dict[str, object] = {
         "job": decision.job,
         "slot": slot,

@@ -157,12 +157,10 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
         return
     table = []
     for tenant, row in zip(tenants, rows, strict=True):
-        cells: list[object] = [tenant.name]
-        for name in names[1:-1]:
-            value = row.get(name)
-            cells.append(points_text(value) if isinstance(value, int | float) else value)
-        cells.append(None if tenant.account is None else when(tenant.account.ends))
-        table.append(cells)
+        values = [row.get(name) for name in names[1:-1]]
+        cells = [points_text(item) if isinstance(item, int | float) else item for item in values]
+        end = None if tenant.account is None else when(tenant.account.ends)
+        table.append([tenant.name, *cells, end])
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
     show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
 

@@ -17,7 +17,7 @@ from shadowprice.cli.console import UNLIMITED_WIDTH, Listing, Output, SafeText
 from shadowprice.cli.options import ListingOption, OutputOption, PlainOutputOption, RunArgument
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.output_paths import always_replaceable, check_output_file, is_page
+from shadowprice.results.output_paths import check_output_file, is_page
 from shadowprice.results.report.number_format import format_number
 
 if TYPE_CHECKING:
@@ -398,7 +398,7 @@ def report(
     own = path.parent.resolve() == run.resolve() and path.name == REPORT
     if own:
         loaded = read_run(run)  # first: report a directory without a run as such
-        check_output_file(path, always_replaceable)
+        check_output_file(path, lambda _: True)
     else:
         check_output_file(path, is_page)
         loaded = read_run(run)

@@ -95,19 +95,17 @@ def line_chart(
     y_label: str,
     slots: bool = True,
     height: int = 260,
-    fill: bool = False,
     y_high: float | None = None,
-    percent: bool = False,
-    legend: bool = False,
     steps: bool = False,
-    prices: bool = False,
+    **flags: bool,
 ) -> str:
     """Return a chart of lines over a shared x axis with ascending positions.
 
-    If positions are ``slots``, the axis shows time, and all such charts zoom together. ``fill``
-    fills the area below the lines. ``y_high`` is the top of the y axis, by default the maximum.
-    ``percent`` values are fractions. ``legend`` is shown even for a single line. ``steps`` are
-    constant until the next position. Job histories show an excerpt of the run's ``prices``.
+    If positions are ``slots``, the axis shows time, and all such charts zoom together. ``y_high``
+    is the top of the y axis, by default the maximum. ``steps`` are constant until the next
+    position. Further flags: ``fill`` fills the area below the lines; ``percent`` values are
+    fractions; ``legend`` is shown even for a single line; job histories show an excerpt of
+    ``prices``.
     """
     description: dict[str, Any] = {
         "kind": "slotLines" if slots else "lines",
@@ -126,8 +124,7 @@ def line_chart(
         description["end"] = round_number(xs[-1] + step, _AXIS_DIGITS)
     if y_high is not None:
         description["y_high"] = y_high
-    flags = {"fill": fill, "percent": percent, "legend": legend, "steps": steps, "prices": prices}
-    description |= {name: True for name, given in flags.items() if given}
+    description |= {name: True for name, given in {**flags, "steps": steps}.items() if given}
     if len(xs) > 1 and slots and xs[1] - xs[0] > 1:
         description["remark"] = f"A row stands for {format_number(float(xs[1] - xs[0]))} slots."
     return chart(description)
