@@ -96,9 +96,8 @@ def with_family(
         listed = f"the library has {', '.join(sorted(families)[:10])}"
         usual = listed if families else hint_without_library
         hint = hint_for_unknown(name, families, usual)
-        raise InputError(
-            Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
-        )
+        fault = Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
+        raise InputError(fault)
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
     if record.get("steps") is not None:

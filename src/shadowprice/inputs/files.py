@@ -281,9 +281,8 @@ def _resolve_incident(
             )
         if spec.slot <= arrivals[spec.cancel]:
             message = f"{spec.cancel!r} arrives in slot {arrivals[spec.cancel]}"
-            raise InputError(
-                Fault(join_location(location, ".slot"), message, "cancel it in a later slot")
-            )
+            fault = Fault(join_location(location, ".slot"), message, "cancel it in a later slot")
+            raise InputError(fault)
         return JobCancelled(spec.slot, spec.cancel)
     key = "server_lost" if spec.server_lost is not None else "server_back"
     name = spec.server_lost or spec.server_back or ""

@@ -68,9 +68,8 @@ def load_yaml(path: Path) -> Any:
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         reason = f"the character #x{error.character:02x} isn't allowed"
-        raise InputError(
-            Fault(f"{path}: line {line}", f"not YAML: {reason}", "remove it")
-        ) from error
+        fault = Fault(f"{path}: line {line}", f"not YAML: {reason}", "remove it")
+        raise InputError(fault) from error
     except (yaml.YAMLError, ValueError) as error:
         reason = quote_for_display(parse_error_text(error))
         raise InputError(Fault(str(path), f"not YAML: {reason}")) from error

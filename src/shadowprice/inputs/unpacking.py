@@ -140,9 +140,8 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
             )
         case "zip":
             return _open_member(path)
-    raise InputError(
-        Fault(str(path), f"is packed with {packed}", "unpack it first, or pack it with gzip")
-    )
+    fault = Fault(str(path), f"is packed with {packed}", "unpack it first, or pack it with gzip")
+    raise InputError(fault)
 
 
 def read_first_bytes(path: Path, size: int) -> bytes:
@@ -344,9 +343,8 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
     with _explained(path, lambda: lines) as explanation:
         file_path, _ = split_member(path)
         if file_path.exists() and not file_path.is_file() and not file_path.is_dir():
-            raise InputError(
-                Fault(str(path), "is not a regular file", "write the data to a file first")
-            )
+            fault = Fault(str(path), "is not a regular file", "write the data to a file first")
+            raise InputError(fault)
         packed = explanation.packed = detect_compression(path)
         max_bytes = largest.maximum
         if packed:
@@ -364,9 +362,8 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
                 total += len(block)
                 if total > max_bytes:
                     limit = largest if max_bytes == largest.maximum else bounds.EXPANSION
-                    raise InputError(
-                        Fault(str(path), f"unpacks to more than {limit.maximum:,} {limit.what}")
-                    )
+                    fault = Fault(str(path), f"unpacks to more than {limit.maximum:,} {limit.what}")
+                    raise InputError(fault)
                 new_lines = block.count(b"\n")
                 # Check before yielding, because millions of blank lines fit into a small packed
                 # file.
@@ -393,9 +390,8 @@ def _explained(path: Path, lines: Callable[[], int]) -> Iterator[SimpleNamespace
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:
         location = f"{path}: line {lines() + 1}"
-        raise InputError(
-            Fault(location, f"truncated {explanation.packed} stream", _HINT)
-        ) from error
+        fault = Fault(location, f"truncated {explanation.packed} stream", _HINT)
+        raise InputError(fault) from error
     except OSError as error:
         if explanation.packed and error.errno is None:  # of a damaged gzip or bzip2 stream
             raise _damage_error(path, explanation.packed, lines(), error) from error

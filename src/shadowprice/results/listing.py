@@ -41,9 +41,8 @@ class SlotRange:
             ends = [_slot(part, slot_seconds) for part in (first, last)]
         except (InputError, ValueError) as error:
             hint = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
-            raise InputError(
-                Fault(location, f"{quote_for_display(text)} is not a range of slots", hint)
-            ) from error
+            fault = Fault(location, f"{quote_for_display(text)} is not a range of slots", hint)
+            raise InputError(fault) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
             raise InputError(Fault(location, f"{text!r} ends before it begins"))
         return cls(*ends)

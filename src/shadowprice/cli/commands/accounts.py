@@ -212,9 +212,8 @@ def budget(
     requested = [name for name, given in (("--remove", remove), ("--grant", grant is not None),
                                       ("a budget", bool(change))) if given]  # fmt: skip
     if len(requested) > 1:
-        raise InputError(
-            Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
-        )
+        fault = Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
+        raise InputError(fault)
     if requested and tenant is None:
         hint = f"name it: {called_program.get()} budget NAME ..."
         raise InputError(Fault("TENANT", "is missing", hint))
@@ -330,9 +329,8 @@ def _print_run_statement(run: Path, tenant: str | None, output: Listing) -> None
     result = compute_tenant_accounts(loaded)
     if tenant is not None and tenant not in result.accounts:
         tenants = ", ".join(result.accounts)
-        raise InputError(
-            Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
-        )
+        fault = Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
+        raise InputError(fault)
     if output is Listing.JSON:
         console.print_json(_record(loaded, result, tenant))
     elif output is Listing.CSV:

@@ -123,13 +123,11 @@ def _distance(text: str) -> float:
     try:
         value = float(digits) / (100 if text.strip().endswith("%") else 1)
     except ValueError as error:
-        raise InputError(
-            Fault("--gap", f"expected a number, got {text!r}", "write 1% or 0.01")
-        ) from error
+        fault = Fault("--gap", f"expected a number, got {text!r}", "write 1% or 0.01")
+        raise InputError(fault) from error
     if not 0 <= value < 1:
-        raise InputError(
-            Fault("--gap", f"expected at least 0% and less than 100%, got {text!r}", "write 1%")
-        )
+        fault = Fault("--gap", f"expected at least 0% and less than 100%, got {text!r}", "write 1%")
+        raise InputError(fault)
     return value
 
 

@@ -206,9 +206,8 @@ def _check_executor(name: str, executor: str) -> None:
     by_name = {item.name: item.executors for item in experiments().values() if item.executors}
     if name not in by_name:
         message = f"the jobs of {name!r} run on no executor"
-        raise InputError(
-            Fault("--executor", message, f"name {' or '.join(by_name)}, or leave it out")
-        )
+        fault = Fault("--executor", message, f"name {' or '.join(by_name)}, or leave it out")
+        raise InputError(fault)
     if executor not in by_name[name]:
         message = f"the jobs of {name!r} do not run on {executor!r}"
         raise InputError(Fault("--executor", message, f"name {' or '.join(by_name[name])}"))

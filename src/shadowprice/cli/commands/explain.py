@@ -255,9 +255,8 @@ def compute_advice(folder: Path, history: JobHistory) -> JobAdvice:
 
     info = history.info
     if info.get("settings") is None or "options" not in info:
-        raise InputError(
-            Fault(str(folder), "doesn't record its settings and options", "run it again")
-        )
+        fault = Fault(str(folder), "doesn't record its settings and options", "run it again")
+        raise InputError(fault)
     if "lengths" in info["options"]:
         problem = f"was run with --lengths {info['options']['lengths']}"
         raise InputError(Fault(str(folder), problem, "run it with known lengths for advice"))

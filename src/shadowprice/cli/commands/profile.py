@@ -213,9 +213,8 @@ def _numbers(option: str, text: str, minimum: int) -> list[int]:
     hint = f"write numbers from {minimum} to {MAX_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InputError(
-            Fault(option, f"expected a list of integers, got {quote_for_display(text)}", hint)
-        )
+        fault = Fault(option, f"expected a list of integers, got {quote_for_display(text)}", hint)
+        raise InputError(fault)
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers) or not all(
         minimum <= number <= MAX_PROCESSES for number in numbers
@@ -234,9 +233,8 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(
-                Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
-            )
+            fault = Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
+            raise InputError(fault)
         variables[name] = value
     _, faults = validate(RunSpec, {"command": ["x"], "env": variables}, "")
     if faults:

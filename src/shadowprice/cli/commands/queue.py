@@ -396,9 +396,8 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         try:
             value = parse_yaml(text)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise InputError(
-                Fault(f"--set {key}", f"expected a YAML value, got {text!r}")
-            ) from error
+            fault = Fault(f"--set {key}", f"expected a YAML value, got {text!r}")
+            raise InputError(fault) from error
         if key == "time":
             run_time = text
             continue

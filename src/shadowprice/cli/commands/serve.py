@@ -306,9 +306,8 @@ def _bytes(text: str, location: str) -> int:
     except InputError as error:
         raise InputError(Fault(location, str(error))) from error
     if amount.dimension is not Dimension.BYTES or not amount.value:
-        raise InputError(
-            Fault(location, f"expected bytes with a unit, got {text!r}", "write 64MiB")
-        )
+        fault = Fault(location, f"expected bytes with a unit, got {text!r}", "write 64MiB")
+        raise InputError(fault)
     return amount.value
 
 
@@ -318,9 +317,8 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InputError(
-                Fault("--executor-set", f"expected KEY=VALUE, got {quote_for_display(text)}")
-            )
+            fault = Fault("--executor-set", f"expected KEY=VALUE, got {quote_for_display(text)}")
+            raise InputError(fault)
         if name in pairs:
             raise InputError(
                 Fault("--executor-set", f"{quote_for_display(name)} is set twice", "set it once")
