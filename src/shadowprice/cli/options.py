@@ -30,64 +30,8 @@ execution_option: Final = partial(typer.Option, rich_help_panel="Execution")
 output_option: Final = partial(typer.Option, rich_help_panel="Output")
 
 
-ClusterOption = Annotated[
-    Path | None, workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE")
-]
-JobsOption = Annotated[
-    Path | None,
-    workload_option("--jobs", "-j", help="Job file (YAML or JSON Lines).", metavar="FILE"),
-]
-TraceOption = Annotated[
-    str | None,
-    workload_option(
-        "--trace",
-        help="Cluster trace instead of a job file, such as philly:PATH?limit=1000 or "
-        "./file.py:NAME:PATH; without --cluster, the cluster is sized to the trace "
-        "(--load, --slot).",
-        metavar="FORMAT:PATH",
-        autocompletion=complete_trace,
-    ),
-]
-ColumnsOption = Annotated[
-    str | None,
-    workload_option(
-        "--map",
-        metavar="MEANING=COLUMN,...",
-        help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
-    ),
-]
-IncidentsOption = Annotated[
-    Path | None,
-    workload_option(
-        "--incidents",
-        help="Incident file (YAML or JSON Lines): server failures, server recoveries and "
-        "job cancellations by slot.",
-        metavar="FILE",
-    ),
-]
-UntilOption = Annotated[
-    str | None,
-    workload_option(
-        "--until",
-        help="Timespan T, such as '300 slots' or 5d: no job runs in slot T or later; by "
-        "default the run ends with the last job.",
-    ),
-]
 SlotOption = Annotated[
     str, workload_option("--slot", help="Slot length of the cluster that is sized to --trace.")
-]
-LoadOption = Annotated[
-    float,
-    workload_option(
-        "--load",
-        min=MIN_LOAD,
-        max=bounds.OFFERED_LOAD.maximum,
-        help="Load of the cluster that is sized to --trace: requested over available "
-        "GPU-time (core-time if no job uses GPUs).",
-    ),
-]
-SkipInvalidOption = Annotated[
-    bool, workload_option("--skip-invalid", help="Skip invalid jobs instead of refusing the file.")
 ]
 PolicyOption = Annotated[
     str,
@@ -267,15 +211,60 @@ def policy_choices(
 class Workload:
     """Workload to run, as given by options."""
 
-    cluster: ClusterOption = None
-    jobs: JobsOption = None
-    trace: TraceOption = None
-    columns: ColumnsOption = None
-    incidents: IncidentsOption = None
-    until: UntilOption = None
+    cluster: Annotated[
+        Path | None, workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE")
+    ] = None
+    jobs: Annotated[
+        Path | None,
+        workload_option("--jobs", "-j", help="Job file (YAML or JSON Lines).", metavar="FILE"),
+    ] = None
+    trace: Annotated[
+        str | None,
+        workload_option(
+            help="Cluster trace instead of a job file, such as philly:PATH?limit=1000 or "
+            "./file.py:NAME:PATH; without --cluster, the cluster is sized to the trace "
+            "(--load, --slot).",
+            metavar="FORMAT:PATH",
+            autocompletion=complete_trace,
+        ),
+    ] = None
+    columns: Annotated[
+        str | None,
+        workload_option(
+            "--map",
+            metavar="MEANING=COLUMN,...",
+            help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+        ),
+    ] = None
+    incidents: Annotated[
+        Path | None,
+        workload_option(
+            help="Incident file (YAML or JSON Lines): server failures, server recoveries and "
+            "job cancellations by slot.",
+            metavar="FILE",
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        workload_option(
+            help="Timespan T, such as '300 slots' or 5d: no job runs in slot T or later; by "
+            "default the run ends with the last job."
+        ),
+    ] = None
     slot: SlotOption = "20min"
-    load: LoadOption = 1.0
-    skip_invalid: SkipInvalidOption = False
+    load: Annotated[
+        float,
+        workload_option(
+            min=MIN_LOAD,
+            max=bounds.OFFERED_LOAD.maximum,
+            help="Load of the cluster that is sized to --trace: requested over available "
+            "GPU-time (core-time if no job uses GPUs).",
+        ),
+    ] = 1.0
+    skip_invalid: Annotated[
+        bool,
+        workload_option("--skip-invalid", help="Skip invalid jobs instead of refusing the file."),
+    ] = False
 
     def source(self, params: Path | None = None) -> ScenarioSource:
         """Return the source that the options name; ``params`` is recorded with it."""

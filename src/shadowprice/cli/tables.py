@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -11,12 +10,10 @@ from rich.text import Text
 from shadowprice.cli.console import SafeText, make_table
 from shadowprice.results.comparison import MetricRow, display_rows
 from shadowprice.results.difference import HEADS, CapacityGain
+from shadowprice.results.metric_definitions import MetricDefinition
 from shadowprice.results.run_directory import RunData
-
-if TYPE_CHECKING:
-    from shadowprice.results.metric_definitions import MetricDefinition
-    from shadowprice.results.significance import PairedTest
-    from shadowprice.simulator.trials import SeedRuns
+from shadowprice.results.significance import PairedTest
+from shadowprice.simulator.trials import SeedRuns
 
 SIGNIFICANT = 0.05
 

@@ -72,11 +72,9 @@ class HeatBins:
 
     def _grow(self, needed: int) -> None:
         size = min(self.most, max(needed, 2 * len(self._counts), 64))
-        sums = np.zeros((size, self._sums.shape[1]))
-        counts = np.zeros(size, dtype=np.int64)
-        sums[: len(self._counts)] = self._sums
-        counts[: len(self._counts)] = self._counts
-        self._sums, self._counts = sums, counts
+        added = size - len(self._counts)
+        self._sums = np.pad(self._sums, ((0, added), (0, 0)))
+        self._counts = np.pad(self._counts, (0, added))
 
     def halve(self) -> None:
         """Merge neighbouring bins."""

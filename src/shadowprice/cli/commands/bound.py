@@ -27,37 +27,31 @@ if TYPE_CHECKING:
 
 _limit_option: Final = partial(typer.Option, rich_help_panel="Stopping criteria")
 
-GapOption = Annotated[
-    str,
-    _limit_option(
-        "--gap",
-        help="Gap between the bound and the best schedule at which the search stops, such as 1%.",
-    ),
-]
-TimeOption = Annotated[
-    str,
-    _limit_option(
-        "--time", help="Time limit of the search, such as 10min; the bound is valid at any limit."
-    ),
-]
-
-
-ClockOption = Annotated[
-    Clock,
-    _limit_option(
-        "--clock",
-        help="Clock of --time: elapsed time, or processor time, which excludes time used "
-        "by other processes.",
-    ),
-]
-
 
 @expand_options("incidents")
 def bound(
     workload: Workload,
-    gap: GapOption = "1%",
-    time_: TimeOption = "10min",
-    clock: ClockOption = Clock.WALL,
+    gap: Annotated[
+        str,
+        _limit_option(
+            help="Gap between the bound and the best schedule at which the search stops, such as "
+            "1%."
+        ),
+    ] = "1%",
+    time_: Annotated[
+        str,
+        _limit_option(
+            "--time",
+            help="Time limit of the search, such as 10min; the bound is valid at any limit.",
+        ),
+    ] = "10min",
+    clock: Annotated[
+        Clock,
+        _limit_option(
+            help="Clock of --time: elapsed time, or processor time, which excludes time used "
+            "by other processes."
+        ),
+    ] = Clock.WALL,
     seed: o.SeedOption = 0,
     prices: Annotated[
         Path | None,

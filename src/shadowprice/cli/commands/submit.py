@@ -38,10 +38,6 @@ MAX_OUTLOOKS = 3  # limit of submitted jobs whose outlooks are shown; `explain` 
 MAX_NAMED = 20  # limit of names in a note
 DECISION_WAIT_SECONDS = 10  # time to wait for the decisions on several jobs, in seconds
 
-FilesArgument = Annotated[
-    list[Path],
-    typer.Argument(help="Job files: YAML with `jobs:`, or JSON Lines.", metavar="FILE..."),
-]
 OnlyOption = Annotated[
     str | None,
     typer.Option(
@@ -429,7 +425,10 @@ def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list
 
 
 def quote(
-    files: FilesArgument,
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Job files: YAML with `jobs:`, or JSON Lines.", metavar="FILE..."),
+    ],
     only: OnlyOption = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
