@@ -34,8 +34,6 @@ from shadowprice.inputs.given import (
     to_python_values,
 )
 from shadowprice.policies.choice import PolicyChoice, check_choices
-from shadowprice.results.atomic_directory import AtomicDirectory
-from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.comparison import (
     comparison_short_table,
@@ -44,17 +42,11 @@ from shadowprice.results.comparison import (
     write_compared_run,
     write_comparison,
 )
-from shadowprice.results.difference import RunDiff, diff_runs
+from shadowprice.results.difference import CapacityGain, RunDiff, diff_runs
 from shadowprice.results.listing import parse_slot
-from shadowprice.results.report.page import write_report
-from shadowprice.results.run_directory import (
-    REPORT,
-    Fields,
-    RunData,
-    is_run,
-    read_run,
-    write_run,
-)
+from shadowprice.results.output_paths import AtomicDirectory
+from shadowprice.results.report.page import write_run_with_report
+from shadowprice.results.run_directory import Fields, RunData, is_run, read_run
 from shadowprice.results.slot_snapshot import SlotSnapshot, slot_snapshot_of
 from shadowprice.short_table import ShortTable, ShownAsTable
 from shadowprice.simulator.lengths import (
@@ -184,8 +176,7 @@ class Result(ShownAsTable):
         """Write the run directory with its report page; replace an earlier run only."""
         path = _path(folder, "folder")
         with AtomicDirectory(path, is_run) as pending:
-            write_run(self.run, pending.path)
-            write_report(self.run, pending.path / REPORT)
+            write_run_with_report(self.run, pending.path)
             pending.commit()
         return path
 

@@ -179,7 +179,6 @@ class InstalledExtension:
 
 
 Extension = FileExtension | InstalledExtension
-
 _files: set[str] = set()  # files executed in this process
 
 

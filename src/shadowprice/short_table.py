@@ -12,11 +12,8 @@ from itertools import islice
 from typing import Final
 
 MAX_ROWS: Final = 20  # maximum number of rows that are shown
-
 MAX_FIELDS: Final = 60  # maximum number of fields that are shown of one record, a row each
-
 MAX_COLUMNS: Final = 10  # maximum number of columns that are shown
-
 MAX_CELL_CHARS: Final = 60  # maximum number of characters of a cell or heading
 
 
@@ -97,10 +94,7 @@ class ShownAsTable:
 def table_of_records(
     title: str, records: Sequence[Iterable[tuple[str | None, object]]]
 ) -> ShortTable:
-    """Return a table with a row for each record, given as pairs of field and value.
-
-    Fields that no shown record has are left out.
-    """
+    """Return a table with a row for each record of (field, value); empty fields are left out."""
     shown = [
         {str(name): value for name, value in record if value not in (None, (), [], {}, "")}
         for record in islice(records, MAX_ROWS)

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from shadowprice.core.errors import InputError
-from shadowprice.results.atomic_directory import AtomicDirectory
+from shadowprice.results.output_paths import AtomicDirectory
 from shadowprice.results.run_directory import FILES, read_run
 from tests.support.command_line import CLUSTER, JOBS, Call, call
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until

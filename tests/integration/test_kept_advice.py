@@ -19,7 +19,6 @@ from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import JobAdvice, advice_lines
-from shadowprice.results.report.inline_assets import unpack
 from shadowprice.results.report.section_job_histories import jobs as jobs_section
 from shadowprice.results.report.section_job_histories import histories_data
 from shadowprice.results.run_directory import read_advice, read_run
@@ -29,6 +28,7 @@ from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import ScenarioSource
 from tests.support.advice_cases import random_entry, random_servers, resolve_jobs
 from tests.support.command_line import CLUSTER, JOBS
+from tests.support.report_pages import unpack_data
 
 CALL = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "oasis", "-q")
 WORTHLESS = (
@@ -85,7 +85,7 @@ def test_the_page_shows_advice_beside_the_refusal(
     written = Path("run/report.html").read_text()
     block = re.search(r'<script [^>]*id="histories".*?</script>', written, re.DOTALL)
     assert block is not None
-    histories: Any = unpack(block[0])
+    stories: Any = unpack_data(block[0])
     kept = read_advice(Path("run"))
     for index, job in enumerate(histories["jobs"]["job"]):
         lines = [tuple(line) for line in histories["facts"][index]]

@@ -99,7 +99,7 @@ def test_names_are_exact_in_csv(call: Call) -> None:
 
 
 def test_narrow_terminal_omits_columns(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowprice.cli.commands.jobs.rows_console", lambda: SafeConsole(width=50))
+    monkeypatch.setattr("shadowprice.cli.console.rows_console", lambda: SafeConsole(width=50))
     answer = call("jobs", "run")
     assert answer.status == 0
     heading, *rows = answer.out.splitlines()

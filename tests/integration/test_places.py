@@ -17,7 +17,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.results.atomic_directory import AtomicDirectory
+from shadowprice.results.output_paths import AtomicDirectory
 from shadowprice.results.run_directory import is_run
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -468,7 +468,7 @@ def test_sigterm_keeps_completed_slots(folder: Path) -> None:
 def test_sigterm_before_a_run_leaves_nothing(folder: Path) -> None:
     # While it reads its files, which this call never ends.
     script = (
-        "import os, signal, shadowprice.cli.workload as w\n"
+        "import os, signal, shadowprice.cli.options as w\n"
         "w.read = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM) or input()\n"
     )
     result = subprocess.run(

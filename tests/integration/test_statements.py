@@ -18,7 +18,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results import accounts
 from shadowprice.results.accounts import TenantAccounts, compute_tenant_accounts, timeline
 from shadowprice.results.report.page import write_report
-from shadowprice.results.report.section_tenants import tenants
+from shadowprice.results.report.sections import tenants
 from shadowprice.results.run_directory import RunData, read_run, write_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import (

@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.advice.candidate_changes import JobChange
-from shadowprice.advice.changes import AdmissionOutcome
-from shadowprice.advice.search import NoStepFound, StepFound, find_smallest_step
-from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.changes import (
+    AdmissionOutcome,
+    JobVariants,
+    NoStepFound,
+    StepFound,
+    find_smallest_step,
+)
 from shadowprice.simulator.advice.delays import ArrivalDelaySearch
 from shadowprice.simulator.advice.moments import DecisionPoint
 from tests.support.workloads import make_cluster, make_job

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import zlib
 from html.parser import HTMLParser
 from typing import Any
 
@@ -23,6 +26,22 @@ from tests.support.policies import RandomPolicy
 from tests.support.workloads import make_cluster, make_job
 
 VOID = {"meta", "input", "br"}
+
+
+def unpack_data(script: str) -> object:
+    """Return the value of a `data_script`, as the page's script reads it."""
+    match = re.fullmatch(
+        r'<script type="[a-z/]+"(?: id="[^"]*")?(?: data-deflated="(\w+)")?>(.*)</script>',
+        script,
+        re.DOTALL,
+    )
+    if match is None:
+        raise ValueError("not a block of data")
+    encoding, body = match.groups()
+    if encoding is None:
+        return json.loads(body)
+    data = zlib.decompress(base64.b64decode(body))
+    return np.frombuffer(data, np.uint8) if encoding == "bytes" else json.loads(data)
 
 
 class Balanced(HTMLParser):
@@ -63,7 +82,7 @@ def check_page(text: str) -> None:
 def page_data(text: str) -> list[Any]:
     """Return all data blocks of a page, in order."""
     result = re.findall(r"<script type=.*?</script>", text, re.DOTALL)
-    return [inline_assets.unpack(block) for block in result]
+    return [unpack_data(block) for block in result]
 
 
 def simulated_run(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:

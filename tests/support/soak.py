@@ -41,8 +41,8 @@ import httpx
 import yaml
 from scipy.stats import mannwhitneyu
 
-from shadowprice.cli.stopping import TERMINATED
-from shadowprice.client import AsyncClient, ServiceError, ServiceUnreachableError
+from shadowprice.cli.program import TERMINATED
+from shadowprice.client.asynchronous import AsyncClient
 from shadowprice.client.endpoints import Endpoint
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import Ending

@@ -12,29 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.core import bounds
-from shadowprice.core.amounts import (
-    Dimension,
-    format_seconds,
-    parse_amount,
-    parse_duration,
-    parse_rate,
-)
+from shadowprice.core import amounts, bounds, submit_options
+from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.length_history import length_of_progress
 from shadowprice.core.specs.utilities import PRIORITY_LEVELS
-from shadowprice.core.submit_options import (
-    gpus_text,
-    has_options,
-    minibatch_time,
-    option_for_key,
-    run_time_text,
-)
 
 Key = tuple[str | int, ...]
 JobFileRecord = Mapping[str, Any]  # record of a job, as in its file
@@ -43,9 +30,7 @@ STEP_RATIO: Final = 1.009
 """Ratio of successive values; less than 1 % apart after rounding to four digits."""
 MAX_UTILITY_FACTOR: Final = 1000.0  # maximum factor on a job's utility
 _MAX_DEMAND_DIVISOR: Final = 100  # maximum factor by which a demand is reduced
-
 _DEFAULT: Final = " (default)"  # ends the current value of a key that the record doesn't have
-
 _BINARY_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL_UNITS: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _RATE_UNITS: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
@@ -97,32 +82,20 @@ def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
     return dict(result)
 
 
-class DeadlineTexts(Protocol):
-    """Formatter of later deadlines."""
+class SlotDeadlines:
+    """Texts of later deadlines, in slots: simulations have no calendar."""
 
     def write(self, key: Key, slots: float) -> str:
         """Return a deadline as text for a job file; ``slots`` is the papers' ``d``."""
-        ...
-
-    def describe_delay(self, slots: float) -> str:
-        """Describe the delay of a deadline in words."""
-        ...
-
-
-class _SlotDeadlines:
-    """Deadlines in slots, for simulations, which have no calendar."""
-
-    def write(self, key: Key, slots: float) -> str:
-        """Return a number of slots."""
         del key
         return _slots(slots) if isinstance(slots, int) else f"{slots!r} slots"
 
     def describe_delay(self, slots: float) -> str:
-        """Return the delay in slots."""
+        """Describe the delay of a deadline in words."""
         return f"{_digits(slots)} slots later" if slots != 1 else "1 slot later"
 
 
-SLOT_DEADLINES: Final = _SlotDeadlines()
+SLOT_DEADLINES: Final = SlotDeadlines()
 
 
 def candidate_changes(
@@ -130,7 +103,7 @@ def candidate_changes(
     job: Job,
     cluster: Cluster,
     end: int,
-    texts: DeadlineTexts = SLOT_DEADLINES,
+    texts: SlotDeadlines = SLOT_DEADLINES,
 ) -> Iterator[JobChange]:
     """Yield the possible changes of a job, except a later arrival.
 
@@ -138,13 +111,13 @@ def candidate_changes(
     slot after all plans. ``texts`` formats later deadlines.
     """
     changes = _key_changes(entry, job, cluster, end, texts)
-    return _option_changes(entry, changes) if has_options(entry) else changes
+    return _option_changes(entry, changes) if submit_options.has_options(entry) else changes
 
 
 def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Iterator[JobChange]:
     """Yield the changes that options of ``submit`` make, with these options."""
     for change in changes:
-        name = option_for_key(change.label)
+        name = submit_options.option_for_key(change.label)
         if name == "--steps":
             # `--time` is the time of all steps, so fewer of them are as much work.
             if _has_run_time(entry):
@@ -155,14 +128,14 @@ def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Itera
 
             def text(value: Any, key: str = change.label, name: str = name) -> str:
                 shown = format_value(value)
-                return gpus_text(key, shown) if name == "--gpus" else shown
+                return submit_options.gpus_text(key, shown) if name == "--gpus" else shown
 
             before = text(change.before.removesuffix(_DEFAULT))
             yield replace(change, option=OptionChange(name, before, text))
 
 
 def _key_changes(
-    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: DeadlineTexts
+    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: SlotDeadlines
 ) -> Iterator[JobChange]:
     """Yield the possible changes of the keys of a record."""
     yield from _utility_changes(entry)
@@ -174,12 +147,12 @@ def _key_changes(
         else:
             factors = ("epochs", "minibatches") if entry.get("steps") is None else ("steps",)
             for name in factors:
-                yield from _count_changes("work", (name,), int(entry.get(name, 1)))
+                yield from _count_changes((name,), int(entry.get(name, 1)))
             yield from _time_changes(entry)
         yield from _worker_changes(entry, job, cluster)
     else:
         for index, group in enumerate(entry["tasks"]):
-            yield from _count_changes("work", ("tasks", index, "count"), int(group.get("count", 1)))
+            yield from _count_changes(("tasks", index, "count"), int(group.get("count", 1)))
         yield from _miss_probability_changes(entry)
     for part in ("worker", "ps"):
         for resource, amount in (entry.get(part) or {}).items():
@@ -216,11 +189,13 @@ def _utility_changes(entry: JobFileRecord) -> Iterator[JobChange]:
         if now > 0
         else _increasing_numbers(1e-3, min(MAX_UTILITY_FACTOR, maximum))
     )
-
-    def describe(value: float) -> str:
-        return f"{_digits(value / now)} times as much" if now > 0 else "more than nothing"
-
-    yield JobChange("value", ("utility", name), format_value(utility[name]), steps, describe)
+    yield JobChange(
+        "value",
+        ("utility", name),
+        format_value(utility[name]),
+        steps,
+        lambda value: f"{_digits(value / now)} times as much" if now > 0 else "more than nothing",
+    )
 
 
 def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
@@ -233,15 +208,17 @@ def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
     levels = sorted(PRIORITY_LEVELS.items(), key=lambda item: item[1].multiple)
     values = [name for name, level in levels if level.multiple > multiple]
     before = f"{now}{_DEFAULT}" if stated is None else format_value(stated)
-
-    def describe(value: str) -> str:
-        return f"{_digits(PRIORITY_LEVELS[value].multiple / multiple)} times as much"
-
-    yield JobChange("value", ("priority",), before, values, describe)
+    yield JobChange(
+        "value",
+        ("priority",),
+        before,
+        values,
+        lambda value: f"{_digits(PRIORITY_LEVELS[value].multiple / multiple)} times as much",
+    )
 
 
 def _deadline_changes(
-    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: DeadlineTexts
+    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: SlotDeadlines
 ) -> Iterator[JobChange]:
     """Yield changes to later deadlines and targets, and to a smaller slope."""
     utility = entry.get("utility") or {}
@@ -270,7 +247,7 @@ def _deadline_changes(
             return texts.describe_delay(delays[value])
 
         yield JobChange("deadline", key, str(text), values, describe)
-    rate = parse_rate(utility.get("slope", 0.0))
+    rate = amounts.parse_rate(utility.get("slope", 0.0))
     slope = float(rate.number)
     if slope < 0:
         slopes = [slope * (100 - percent) / 100 for percent in range(1, 100)]
@@ -280,7 +257,7 @@ def _deadline_changes(
         )
 
         def describe_slope(value: object) -> str:
-            return f"{_reduction(float(parse_rate(value).number) / slope)} steep"
+            return f"{_reduction(float(amounts.parse_rate(value).number) / slope)} steep"
 
         yield JobChange(
             "deadline",
@@ -291,23 +268,19 @@ def _deadline_changes(
         )
 
 
-def _count_changes(kind: str, key: Key, now: int) -> Iterator[JobChange]:
+def _count_changes(key: Key, now: int) -> Iterator[JobChange]:
     """Yield a change to smaller integers, down to 1."""
     values = _decreasing_integers(now, 1)
     if values:
-
-        def describe(value: int) -> str:
-            return _reduction(value / now)
-
-        yield JobChange(kind, key, str(now), values, describe)
+        yield JobChange("work", key, str(now), values, lambda value: _reduction(value / now))
 
 
 def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     """Yield a change to shorter times of a job with one step, which states its run time."""
     if entry.get("steps") != 1 or not _has_run_time(entry):
         return
-    span = parse_duration(entry["minibatch_time"])
-    if has_options(entry):
+    span = amounts.parse_duration(entry["minibatch_time"])
+    if submit_options.has_options(entry):
         yield from _run_time_changes(entry)
         return
     # Use at least a hundred units, so that successive values differ by at most 1 %.
@@ -317,28 +290,30 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
         f"{format_value(value / unit)}s": value
         for value in _decreasing_integers(now, max(1, now // 100))
     }
-
-    def describe(text: str) -> str:
-        return _reduction(values[text] / now)
-
     if values:
         before = str(entry["minibatch_time"])
-        yield JobChange("time", ("minibatch_time",), before, list(values), describe)
+        yield JobChange(
+            "time",
+            ("minibatch_time",),
+            before,
+            list(values),
+            lambda text: _reduction(values[text] / now),
+        )
 
 
 def _has_run_time(entry: JobFileRecord) -> bool:
     """Return whether a record states the time of a mini-batch, and not in slots."""
     text = entry.get("minibatch_time")
-    return text is not None and parse_duration(text).on_clock
+    return text is not None and amounts.parse_duration(text).on_clock
 
 
 def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     """Yield a change to shorter run times of a job whose keys were set by options."""
     steps = int(entry["steps"])
-    total = parse_duration(entry["minibatch_time"]).seconds * steps
+    total = amounts.parse_duration(entry["minibatch_time"]).seconds * steps
     if steps > 1:  # nine digits of a mini-batch's time don't give the run time exactly
         total = Fraction(f"{float(total):.7g}")
-    before = str(entry["minibatch_time"]), run_time_text(total)
+    before = str(entry["minibatch_time"]), submit_options.run_time_text(total)
     yield from _shorter_time_changes(total, steps, before, has_option=True)
 
 
@@ -348,10 +323,10 @@ def _predicted_time_changes(
     """Yield a change that states a time, at most the predicted one."""
     length = length_of_progress(job, job.required)
     total = Fraction(f"{length * float(cluster.slot_seconds):.7g}")
-    before = (f"{format_seconds(float(total))} (predicted)",) * 2
+    before = (f"{amounts.format_seconds(float(total))} (predicted)",) * 2
     steps = int(entry.get("steps") or 1)
     yield from _shorter_time_changes(
-        total, steps, before, has_option=has_options(entry), is_stated=False
+        total, steps, before, has_option=submit_options.has_options(entry), is_stated=False
     )
 
 
@@ -375,8 +350,8 @@ def _shorter_time_changes(
     sizes: dict[str, float] = {}
     values = _decreasing_integers(now, max(1, now // 100))
     for value in values if is_stated else [now, *values]:
-        text = run_time_text(value * unit)
-        key = minibatch_time(text, value * unit, steps)
+        text = submit_options.run_time_text(value * unit)
+        key = submit_options.minibatch_time(text, value * unit, steps)
         texts[key], sizes[key] = text, float(value * unit / total)
 
     def describe(value: str) -> str:
@@ -426,18 +401,18 @@ def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> i
 def _miss_probability_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     now = float(entry["miss_probability"])
     steps = [value for value in _increasing_numbers(now, 0.999) if value < 1.0]
-
-    def describe(value: float) -> str:
-        return f"missed {_digits(value / now)} times as often"
-
     yield JobChange(
-        "deadline", ("miss_probability",), format_value(entry["miss_probability"]), steps, describe
+        "deadline",
+        ("miss_probability",),
+        format_value(entry["miss_probability"]),
+        steps,
+        lambda value: f"missed {_digits(value / now)} times as often",
     )
 
 
 def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
     """Yield a change to a smaller demand of one resource per worker or parameter server."""
-    parsed = parse_amount(amount)
+    parsed = amounts.parse_amount(amount)
     if parsed.dimension is Dimension.COUNT:
         whole, rest = divmod(parsed.value, 1000)
         # Propose fractions only to jobs that use fractions already.
@@ -459,11 +434,10 @@ def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
         sizes = {text: float(count) for text, count in zip(values, counts, strict=True)}
     values = [value for value in values if sizes[value] * _MAX_DEMAND_DIVISOR >= number]
     if values:
-
-        def describe(value: Any) -> str:
-            return _reduction(sizes[value] / number)
-
-        yield JobChange("size", key, format_value(amount), values, describe)
+        before = format_value(amount)
+        yield JobChange(
+            "size", key, before, values, lambda value: _reduction(sizes[value] / number)
+        )
 
 
 # ---------------------------------------------------------------- values

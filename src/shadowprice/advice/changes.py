@@ -1,19 +1,258 @@
-"""Queries of every change of a job at one decision point."""
+"""Variants of a job with one key changed, and queries for the smallest change that admits it."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
-from shadowprice.advice.candidate_changes import JobChange, format_value
-from shadowprice.advice.search import NoStepFound, StepFound, find_smallest_step
-from shadowprice.advice.variants import JobVariants
-from shadowprice.core.cluster import BANDWIDTH
+from pydantic import TypeAdapter, ValidationError
+
+from shadowprice.advice.candidate_changes import (
+    JobChange,
+    JobFileRecord,
+    Key,
+    format_value,
+    with_value,
+)
+from shadowprice.core.amounts import parse_amount, parse_duration
+from shadowprice.core.cluster import BANDWIDTH, Cluster
+from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
+from shadowprice.core.specs import JobSpec, resolve_utility, validate
+from shadowprice.core.specs.fields import to_integer_amounts
+from shadowprice.core.specs.utilities import UtilitySpec
 from shadowprice.results.advice import Advice, IneffectiveChange
+
+_UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
+
+
+class JobVariants:
+    """Cache of a job's variants, each resolved from its record with one key changed.
+
+    ``entry`` is the record in the file, ``job`` the job resolved from it, and ``resolve`` the
+    function that resolves it, by default `JobSpec.resolve`. It raises InputError for an invalid
+    job.
+    """
+
+    def __init__(
+        self,
+        entry: JobFileRecord,
+        job: Job,
+        cluster: Cluster,
+        resolve: Callable[[JobSpec], Job] | None = None,
+    ) -> None:
+        self.entry = entry
+        self._job = job
+        self._cluster = cluster
+        self._spec = JobSpec.model_validate(entry)
+        self._resolve = resolve or (lambda spec: spec.resolve(cluster))
+        self._before = Fraction(job.before_arrival)
+        if resolve is None:
+            self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
+        # A utility is resolved without the rest of the record if the result is the same.
+        self._resolves_utility_alone = self._utility(entry) == job.utility
+        self._cached: dict[tuple[Key, Any], Job | None] = {}
+
+    def job(self, change: JobChange, step: int) -> Job | None:
+        """Return the job with the ``step``-th value of a change, from 1; None if it is invalid."""
+        # Many values are tried at the decision point first, then in a full run.
+        key = change.key, change.values[step - 1]
+        if key not in self._cached:
+            self._cached[key] = self.with_value(*key)
+        return self._cached[key]
+
+    def with_last_values(self, changes: Iterable[JobChange]) -> Job | None:
+        """Return the job with the last values of several changes; None without changes."""
+        entry: JobFileRecord | None = None
+        for change in changes:
+            entry = with_value(entry or self.entry, change.key, change.values[-1])
+        return None if entry is None else self._resolve_or_none(validate(JobSpec, entry, "job")[0])
+
+    def with_value(self, key: Key, value: Any) -> Job | None:
+        """Return the job with a value of its record replaced; None if the value is invalid."""
+        # Most changes affect one number, so the whole record needn't be resolved again.
+        is_demand = len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH
+        if is_demand and not self._job.has_default_utility:  # that depends on the worker's GPUs
+            amounts = to_integer_amounts(getattr(self._spec, str(key[0])))
+            amounts[str(key[1])] = parse_amount(value).value
+            demand: Any = self._cluster.demand(amounts)
+            return replace(self._job, **{str(key[0]): demand})
+        if key[0] == "utility" and self._resolves_utility_alone:
+            utility = self._utility(with_value(self.entry, key, value))
+            return None if utility is None else replace(self._job, utility=utility)
+        spec: JobSpec | None
+        if key in (("steps",), ("epochs",), ("minibatches",)):
+            spec = self._spec.model_copy(update={str(key[0]): value})
+        elif key == ("arrival",):  # queried in every remaining slot
+            spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
+        else:
+            spec, _ = validate(JobSpec, with_value(self.entry, key, value), "job")
+        return self._resolve_or_none(spec)
+
+    def _resolve_or_none(self, spec: JobSpec | None) -> Job | None:
+        try:
+            return None if spec is None else self._resolve(spec)
+        except InputError:
+            return None
+
+    def _utility(self, entry: JobFileRecord) -> Any:
+        if entry.get("utility") is None:  # the default utility depends on the whole record
+            return None
+        try:
+            spec = _UTILITY.validate_python(entry["utility"])
+        except ValidationError:
+            return None
+        return resolve_utility(spec, self._cluster.slot_seconds, self._before)
+
+
+# ---------------------------------------------------------------- search
+
+PROBES_WHEN_MAX_REFUSED: Final = 3
+"""Number of evenly spaced steps that are queried if the largest is refused."""
+
+_MAX_STRIDE_BEFORE_MAX_CHECK: Final = 4
+"""Stride at which the search near a first step ends, unless the largest step is admitted."""
+
+_MAX_ESTIMATES: Final = 6  # number of estimated steps before bisection
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFound(Generic[Answer]):
+    """Smallest admitted step."""
+
+    step: int  # the step before it is refused
+    answer: Answer  # answer to its query
+
+
+@dataclass(frozen=True, slots=True)
+class NoStepFound:
+    """No queried step is admitted."""
+
+    tried: int  # number of queried steps
+
+
+def find_smallest_step(
+    evaluate: Callable[[int], Answer | None],
+    steps: int,
+    start: int = 0,
+    evenly: int = PROBES_WHEN_MAX_REFUSED,
+    guess: Callable[[int, Answer], int] | None = None,
+    estimate: Callable[[], int] | None = None,
+) -> StepFound[Answer] | NoStepFound:
+    """Return a step that is admitted while the step before it is refused.
+
+    If a larger step is never worse, this is the smallest admitted step. Otherwise the previous step
+    and every smaller queried step are refused, but a smaller step may be admitted.
+
+    ``evaluate`` returns the answer to a step, None if it is refused; step 0, no change, is refused.
+    ``steps`` is the largest step, and ``start`` a step near which the result may be, or 0.
+    ``evenly`` steps are queried if the largest one is refused. ``guess`` returns, for an admitted
+    step and its answer, a smaller step that may be admitted; a bad guess costs a few queries.
+    ``estimate`` returns the probable result after the answers so far, 0 if unknown; it is for
+    queries that cost a full run each.
+    """
+    answers: dict[int, Answer | None] = {0: None}
+
+    def answer(step: int) -> Answer | None:
+        if step not in answers:
+            answers[step] = evaluate(step)
+        return answers[step]
+
+    step = min(max(start, 0), steps)
+    if step > 0:
+        low, high = _bracket_near_start(answer, step, steps, estimate)
+    else:
+        low, high = 0, steps if steps > 0 and answer(steps) is not None else 0
+    if not high:
+        high = _probe_evenly(answer, steps, evenly)
+        low = max((step for step in answers if step < high and answers[step] is None), default=0)
+    if not high:
+        return NoStepFound(len(answers) - 1)
+    if guess is not None:
+        low, high = _follow_guesses(answer, low, high, guess)
+    remaining_estimates = _MAX_ESTIMATES if estimate is not None else 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if estimate is not None and remaining_estimates > 0:
+            remaining_estimates -= 1
+            middle = min(max(estimate() or middle, low + 1), high - 1)
+        if answer(middle) is None:
+            low = middle
+        else:
+            high = middle
+    result = answers[high]
+    assert result is not None
+    return StepFound(high, result)
+
+
+def _bracket_near_start(
+    answer: Callable[[int], object], step: int, steps: int, estimate: Callable[[], int] | None
+) -> tuple[int, int]:
+    """Return a refused and an admitted step near another, by doubling strides; (0, 0) if none."""
+    stride = 1
+    if answer(step) is not None:
+        high = step
+        while high - stride > 0:
+            step = high - stride
+            if estimate is not None:
+                step = max(min(step, estimate() or step), 1)
+            if answer(step) is None:
+                return step, high
+            high, stride = step, 2 * stride
+        return 0, high
+    low = step
+    while low < steps:
+        if stride == _MAX_STRIDE_BEFORE_MAX_CHECK and answer(steps) is None:
+            break
+        step = low + stride
+        if estimate is not None and stride < 2 * _MAX_STRIDE_BEFORE_MAX_CHECK:
+            step = max(step, estimate())
+        step = min(step, steps)
+        if answer(step) is not None:
+            return low, step
+        low, stride = step, 2 * stride
+    return 0, 0
+
+
+def _follow_guesses(
+    answer: Callable[[int], Answer | None], low: int, high: int, guess: Callable[[int, Answer], int]
+) -> tuple[int, int]:
+    """Return closer bounds, by following guesses while they are admitted."""
+    while high - low > 1:
+        admitted = answer(high)
+        assert admitted is not None
+        step = guess(high, admitted)
+        if not low < step < high:
+            return low, high
+        if answer(step) is None:
+            # The result is more likely right above the estimate than in the middle.
+            stride = 1
+            while step + stride < high:
+                if answer(step + stride) is not None:
+                    return step + stride // 2, step + stride
+                stride *= 2
+            return step + stride // 2, high
+        high = step
+    return low, high
+
+
+def _probe_evenly(answer: Callable[[int], object], steps: int, evenly: int) -> int:
+    """Query step 1, then evenly spaced steps; return the first admitted one, or 0."""
+    if steps > 0 and evenly and answer(1) is not None:
+        return 1
+    for position in range(1, evenly + 1):
+        step = position * steps // (evenly + 1)
+        if step > 0 and answer(step) is not None:
+            return step
+    return 0
+
+
+# ---------------------------------------------------------------- queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +336,7 @@ def _break_even_utility_step(change: JobChange, step: int, found: AdmissionOutco
 def describe_result(
     change: JobChange, result: SearchResult, **more: Any
 ) -> Advice | IneffectiveChange | None:
-    """Return the result of a search as advice; None if the change has no values.
-
-    ``more`` are further fields of `Advice`.
-    """
+    """Return the result of a search as advice with ``more`` fields; None without values."""
     option = change.option
     if isinstance(result, NoStepFound):
         if not change.values:

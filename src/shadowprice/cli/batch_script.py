@@ -19,20 +19,14 @@ from typing import Any, Final
 
 import typer
 
-from shadowprice.cli.plain_job import (
-    COMMAND,
-    JOB_OPTIONS,
-    CommandAfterDashes,
-    generate_name,
-    parse_slurm_seconds,
-)
+from shadowprice.cli import plain_job
+from shadowprice.cli.plain_job import COMMAND, JOB_OPTIONS, CommandAfterDashes
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.script_command import build_script_command
 from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
 
 SCRIPT: Final = "shadowprice.script"  # key of the `BatchScript` in a context's ``meta``
-
 _OWN: Final = "#SHADOWPRICE"
 _SLURM: Final = "#SBATCH"
 _DEFAULT_INTERPRETER: Final = ("bash",)
@@ -101,10 +95,7 @@ def check_is_no_program(files: Sequence[Path]) -> None:
 
 
 def read_script(path: Path) -> BatchScript:
-    """Read a script and its header.
-
-    Raises `InputError` if the file can't be read or run, or a line of its header is invalid.
-    """
+    """Read a script and its header; refuse what can't be read or run, or an invalid header."""
     try:
         with path.open("rb") as file:
             content = file.read(int(bounds.SCRIPT.maximum) + 1)
@@ -170,7 +161,12 @@ class ScriptCommand(CommandAfterDashes):
             hint = f"write arguments of the script after --: {call}"
             raise InputError(Fault(others[0], "not valid with a script", hint))
         script = read_script(scripts[0])
-        params = self._job_params(ctx)
+        params = {
+            name: param
+            for param in self.get_params(ctx)
+            if getattr(param, "rich_help_panel", None) == JOB_OPTIONS
+            for name in param.opts
+        }
         options = [self._check_option(entry, params, ctx) for entry in script.options]
         # An option in force on the command line has no location in the script.
         in_force = [entry for entry in options if params[entry.name].name not in given]
@@ -179,14 +175,6 @@ class ScriptCommand(CommandAfterDashes):
         # One word each, because a value may be --.
         header = [f"{entry.name}={entry.value}" for entry in options]
         return super().parse_args(ctx, [*header, *args])
-
-    def _job_params(self, ctx: Any) -> dict[str, Any]:
-        return {
-            name: param
-            for param in self.get_params(ctx)
-            if getattr(param, "rich_help_panel", None) == JOB_OPTIONS
-            for name in param.opts
-        }
 
     def _check_option(
         self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any
@@ -277,18 +265,9 @@ def _options(text: str, location: str, key: str) -> Iterator[HeaderOption]:
 # ---------------------------------------------------------------- Slurm
 
 _LONG: Final[Mapping[str, str]] = {
-    "G": "gpus",
-    "t": "time",
-    "c": "cpus-per-task",
-    "J": "job-name",
-    "D": "chdir",
-    "N": "nodes",
-    "n": "ntasks",
-    "a": "array",
-    "b": "begin",
-    "d": "dependency",
-    "H": "hold",
-}
+    "G": "gpus", "t": "time", "c": "cpus-per-task", "J": "job-name", "D": "chdir", "N": "nodes",
+    "n": "ntasks", "a": "array", "b": "begin", "d": "dependency", "H": "hold",
+}  # fmt: skip
 """Short options of ``sbatch`` that are understood."""
 
 _SAME: Final[Mapping[str, str]] = {
@@ -331,11 +310,11 @@ _NO_VARIABLES: Final = frozenset({"ALL", "NONE", "NIL", ""})
 
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
-    """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``.
-
-    Raises `InputError` also if the job would need something that isn't supported.
-    """
-    named = [(_long_name(entry.name), entry) for entry in entries]
+    """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``."""
+    named = [
+        (_LONG.get(entry.name[1:], "") if len(entry.name) == 2 else entry.name[2:], entry)
+        for entry in entries
+    ]
     values = {name: entry.value for name, entry in named}
     cpus, gpus = values.get("cpus-per-task", ""), _gpu_count(named)
     for option, entry in named:
@@ -350,7 +329,12 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
             location = f"{entry.location}: --{option}"
             raise InputError(Fault(location, "is not supported", _UNSUPPORTED[option]))
         if option in _ONE:
-            _check_one(option, entry)
+            # A range such as 1-4 begins with the minimum.
+            if entry.value.partition("-")[0].lstrip("0") != "1":
+                shown = quote_for_display(entry.value)
+                message = f"expected 1, got {shown}: a script is one process"
+                hint = "write 1, or state `workers` in a job file"
+                raise InputError(Fault(f"{entry.location}: --{option}", message, hint))
             continue
         if option == "mem-per-cpu":
             translated = _memory_of_cpus(entry, cpus)
@@ -362,19 +346,6 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
             ignored.append(entry.name)
         else:
             yield HeaderOption(*translated, entry.location)
-
-
-def _long_name(name: str) -> str:
-    return _LONG.get(name[1:], "") if len(name) == 2 else name[2:]
-
-
-def _check_one(option: str, entry: HeaderOption) -> None:
-    # A range such as 1-4 begins with the minimum.
-    if entry.value.partition("-")[0].lstrip("0") != "1":
-        location = f"{entry.location}: --{option}"
-        hint = "write 1, or state `workers` in a job file"
-        message = f"expected 1, got {quote_for_display(entry.value)}: a script is one process"
-        raise InputError(Fault(location, message, hint))
 
 
 def _exported(value: str) -> tuple[list[str], list[str]]:
@@ -440,7 +411,7 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
     if option == "time":
         if value.lower() in _NO_LIMIT:
             return None
-        total = parse_slurm_seconds(value)
+        total = plain_job.parse_slurm_seconds(value)
         if total is None:
             raise _invalid(option, value, location, "3:00:00, or minutes")
         # Slurm's time is a limit, at which the job is ended.
@@ -451,7 +422,7 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
     if not value:
         raise _invalid(option, value, location, "a value")
     if option == "job-name":  # names are used once here
-        return "--name", generate_name(value)
+        return "--name", plain_job.generate_name(value)
     return _SAME[option], value
 
 

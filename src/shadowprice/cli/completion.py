@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, get_args, get_origin
 
 import typer
 
@@ -64,8 +64,6 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _choices(annotation: object) -> list[str]:
     """Return the allowed values of a boolean or `Literal` annotation, else an empty list."""
-    from typing import Literal, get_args, get_origin
-
     if annotation is bool:
         return ["true", "false"]
     if get_origin(annotation) is Literal:

@@ -8,13 +8,13 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.table import Table
@@ -130,16 +130,34 @@ def print_note(text: str) -> None:
     stderr().print(text, soft_wrap=True)
 
 
-def plain_table() -> Table:
-    """Return an empty table without lines."""
-    return Table(header_style="bold", box=None, pad_edge=False)
+def make_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[str | Text]],
+    *,
+    left: Container[int] = (0,),
+    fold: Container[int] = (),
+    title: str | None = None,
+) -> Table:
+    """Return a table without lines, below a title if there is one.
 
-
-def titled_table(title: str) -> Table:
-    """Return an empty table without lines below a title."""
-    return Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=None
+    Columns at the positions ``left`` are left-aligned, the others right-aligned. Long words are
+    folded in columns at the positions ``fold``, and cut off in others.
+    """
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=None,
+        pad_edge=title is not None,
     )
+    for index, name in enumerate(columns):
+        justify: JustifyMethod = "left" if index in left else "right"
+        overflow: OverflowMethod = "fold" if index in fold else "ellipsis"
+        table.add_column(SafeText(name), justify=justify, overflow=overflow)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else SafeText(cell) for cell in row))
+    return table
 
 
 def rows_console() -> Console:
@@ -199,11 +217,13 @@ def print_json(record: Mapping[str, object] | list[dict[str, object]]) -> None:
     print_result(escape_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
-def periodic_note() -> Callable[[Callable[[], str]], None]:
-    """Return a function that prints a line on stderr every ten seconds, for output in a file.
+def print_json_line(record: Mapping[str, object]) -> None:
+    """Print a record as one line of JSON."""
+    print_result(escape_json(json.dumps(record, ensure_ascii=False)))
 
-    It is called as often as the progress changes, with a function that returns the line.
-    """
+
+def periodic_note() -> Callable[[Callable[[], str]], None]:
+    """Return a function that prints a line on stderr every ten seconds, for output in a file."""
     printed = time.monotonic()
 
     def note(text: Callable[[], str]) -> None:
@@ -218,10 +238,7 @@ def periodic_note() -> Callable[[Callable[[], str]], None]:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[ProgressCallback | None]:
-    """Show processed jobs and the current slot: a bar on a terminal, otherwise a line now and then.
-
-    Yield None if quiet.
-    """
+    """Show progress: a bar on a terminal, otherwise a line now and then; yield None if quiet."""
     console = stderr()
     if quiet:
         yield None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from rich.table import Table
 
-from shadowprice.cli.console import SafeText, plain_table, rows_console, stdout
+from shadowprice.cli.console import SafeText, make_table, rows_console, stdout
 from shadowprice.cli.program import PROGRAM, called_program
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escape_controls, format_number
@@ -29,22 +29,11 @@ FAILOVER: Final = 15.0
 """Retry timeout of commands that keep running, in seconds; failover takes ten."""
 
 STYLES: Final = {
-    "running": "green",
-    "resizing": "green",
-    "finished": "green",
-    "up": "green",
-    "idle": "green",
-    "mixed": "green",
-    "allocated": "green",
-    "refused": "red",
-    "failed": "red",
-    "lost": "red",
-    "cancelled": "yellow",
-    "standby": "yellow",
-    "pending": "yellow",
-    "cordoned": "yellow",
-    "drained": "yellow",
-    "draining": "yellow",
+    **dict.fromkeys(("running", "resizing", "finished"), "green"),
+    **dict.fromkeys(("up", "idle", "mixed", "allocated"), "green"),
+    **dict.fromkeys(("refused", "failed", "lost"), "red"),
+    **dict.fromkeys(("cancelled", "standby", "pending"), "yellow"),
+    **dict.fromkeys(("cordoned", "drained", "draining"), "yellow"),
 }
 """Colours of job and server states."""
 
@@ -98,8 +87,7 @@ ServerOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 JobArgument = Annotated[
-    str,
-    typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_live_job),
+    str, typer.Argument(help="Name of the job.", metavar="JOB", autocompletion=complete_live_job)
 ]
 
 
@@ -140,14 +128,10 @@ def tabled(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> Table:
     """Return a plain table; columns named in ``right`` are right-aligned."""
-    table = plain_table()
-    for name in columns:
-        numeric = name in right
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        cells = ["-" if value in (None, "") else str(value) for value in row]
-        table.add_row(*(SafeText(cell, STYLES.get(cell, "")) for cell in cells))
-    return table
+    texts = (["-" if value in (None, "") else str(value) for value in row] for row in rows)
+    cells = ([SafeText(text, STYLES.get(text, "")) for text in row] for row in texts)
+    left = [index for index, name in enumerate(columns) if name not in right]
+    return make_table(columns, cells, left=left, fold=range(len(columns)))
 
 
 def show(

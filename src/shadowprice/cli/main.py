@@ -19,8 +19,7 @@ import typer
 
 from shadowprice import __version__
 from shadowprice.cli.lazy import LazyGroup, Part
-from shadowprice.cli.program import called_program
-from shadowprice.cli.stopping import CLOSED, INTERRUPTED, TERMINATED, terminable
+from shadowprice.cli.program import CLOSED, INTERRUPTED, TERMINATED, called_program, terminable
 from shadowprice.core import bounds
 from shadowprice.core.collection import THRESHOLDS
 from shadowprice.core.errors import InputError, ShadowpriceError
@@ -30,64 +29,56 @@ from shadowprice.extensions import file_failure
 RUNS, LIVE, WORKLOADS, MORE = "Simulation", "Live service", "Workloads", "Other"
 
 
-def _own(name: str, line: str, panel: str = RUNS) -> Part:
-    """Return a command whose module has the same name."""
-    return _in(name, name, line, panel)
-
-
-def _in(module: str, name: str, line: str, panel: str = LIVE) -> Part:
-    """Return a command that is a function of another command's module."""
-    return Part(f"shadowprice.cli.commands.{module}:{name}", line, panel)
-
-
-def _group(name: str, line: str, panel: str) -> Part:
-    """Return a command or command group: the Typer ``app`` of its module."""
-    return Part(f"shadowprice.cli.commands.{name}", line, panel)
+def _part(target: str, line: str, panel: str = LIVE) -> Part:
+    """Return a command: ``module:function``, or the Typer ``app`` of a module."""
+    return Part(f"shadowprice.cli.commands.{target}", line, panel)
 
 
 PARTS: Final = {
-    "simulate": _own("simulate", "Run a workload under one policy."),
-    "compare": _own("compare", "Run a workload under several policies."),
-    "whatif": _own("whatif", "Compute the effect of more or fewer servers."),
-    "explain": _own("explain", "Show a job's history and decisions."),
-    "at": _own("at", "Show running and waiting jobs in a slot of a run."),
-    "jobs": _own("jobs", "List, filter and sort the jobs of a run."),
-    "diff": _own("diff", "Compare the jobs of two runs."),
-    "report": _own("report", "Rebuild the HTML page of a run."),
-    "bound": _own("bound", "Prove an upper bound of any schedule's utility."),
-    "policies": _own("policies", "List policies, their parameters and papers."),
-    "warm": _own("warm", "Compile the kernels of policies in advance."),
-    "statement": _own("statement", "Show the payments of tenants, in a run or live."),
-    "journal": _own("journal", "Show and check the journal of a run."),
-    "audit": _own("audit", "Audit a policy's properties for tenants."),
-    "serve": _own("serve", "Run the service.", LIVE),
-    "login": _own("login", "Save and list services and their tokens.", LIVE),
-    "submit": _group("submit", "Submit a command or jobs and show their promises.", LIVE),
-    "quote": _in("submit", "quote", "Query the promise of jobs without submission."),
-    "queue": _own("queue", "List running and waiting jobs, as squeue does.", LIVE),
-    "status": _in("queue", "status", "Show the status of a job or the service."),
-    "cancel": _in("queue", "cancel", "Cancel jobs."),
-    "resubmit": _in("queue", "resubmit", "Submit closed jobs again."),
-    "requeue": _in("queue", "requeue", "Cancel jobs if needed and submit them again."),
-    "revise": _in("queue", "revise", "Revise a job's utility, work or deadline."),
-    "logs": _in("follow", "logs", "Print the output of a job's processes."),
-    "prices": _in("nodes", "prices", "Show prices of servers in the next slots."),
-    "nodes": _own("nodes", "List servers, as sinfo does.", LIVE),
-    "drain": _in("nodes", "drain", "Stop placing work on servers, and move their jobs away."),
-    "cordon": _in("nodes", "cordon", "Stop placing work on servers; jobs there run on."),
-    "uncordon": _in("nodes", "uncordon", "Return drained or cordoned servers to service."),
-    "until": _own("until", "Show or set the end of the timespan.", LIVE),
-    "observed": _own("observed", "Compare observed with simulated execution.", LIVE),
-    "events": _in("follow", "events", "Stream events."),
-    "top": _in("follow", "top", "Show the live service on one screen."),
-    "budget": _in("accounts", "budget", "Show and change budgets of tenants."),
-    "tokens": _in("login", "tokens", "List, issue and revoke tokens."),
-    "backup": _in("serve", "backup", "Back up the data of a service."),
-    "profile": _own("profile", "Measure a command's training speed.", WORKLOADS),
-    "trace": _group("trace", "Inspect and convert cluster traces.", WORKLOADS),
-    "generate": _in("trace", "generate", "Generate a workload.", WORKLOADS),
-    "cloning": _group("cloning", "Choose the number of copies of each task.", MORE),
-    "experiment": _own("experiment", "Regenerate a figure of a paper.", MORE),
+    "simulate": _part("simulate:simulate", "Run a workload under one policy.", RUNS),
+    "compare": _part("simulate:compare", "Run a workload under several policies.", RUNS),
+    "whatif": _part("whatif:whatif", "Compute the effect of more or fewer servers.", RUNS),
+    "explain": _part("explain:explain", "Show a job's history and decisions.", RUNS),
+    "at": _part("runs:at", "Show running and waiting jobs in a slot of a run.", RUNS),
+    "jobs": _part("runs:jobs", "List, filter and sort the jobs of a run.", RUNS),
+    "diff": _part("runs:diff", "Compare the jobs of two runs.", RUNS),
+    "report": _part("runs:report", "Rebuild the HTML page of a run.", RUNS),
+    "bound": _part("bound:bound", "Prove an upper bound of any schedule's utility.", RUNS),
+    "policies": _part("policies:policies", "List policies, their parameters and papers.", RUNS),
+    "warm": _part("policies:warm", "Compile the kernels of policies in advance.", RUNS),
+    "statement": _part(
+        "accounts:statement", "Show the payments of tenants, in a run or live.", RUNS
+    ),
+    "journal": _part("runs:journal", "Show and check the journal of a run.", RUNS),
+    "audit": _part("audit:audit", "Audit a policy's properties for tenants.", RUNS),
+    "serve": _part("serve:serve", "Run the service."),
+    "login": _part("login:login", "Save and list services and their tokens."),
+    "submit": _part("submit", "Submit a command or jobs and show their promises."),
+    "quote": _part("submit:quote", "Query the promise of jobs without submission."),
+    "queue": _part("queue:queue", "List running and waiting jobs, as squeue does."),
+    "status": _part("queue:status", "Show the status of a job or the service."),
+    "cancel": _part("queue:cancel", "Cancel jobs."),
+    "resubmit": _part("queue:resubmit", "Submit closed jobs again."),
+    "requeue": _part("queue:requeue", "Cancel jobs if needed and submit them again."),
+    "revise": _part("queue:revise", "Revise a job's utility, work or deadline."),
+    "logs": _part("follow:logs", "Print the output of a job's processes."),
+    "prices": _part("nodes:prices", "Show prices of servers in the next slots."),
+    "nodes": _part("nodes:nodes", "List servers, as sinfo does."),
+    "drain": _part("nodes:drain", "Stop placing work on servers, and move their jobs away."),
+    "cordon": _part("nodes:cordon", "Stop placing work on servers; jobs there run on."),
+    "uncordon": _part("nodes:uncordon", "Return drained or cordoned servers to service."),
+    "until": _part("nodes:until", "Show or set the end of the timespan."),
+    "observed": _part("nodes:observed", "Compare observed with simulated execution."),
+    "events": _part("follow:events", "Stream events."),
+    "top": _part("follow:top", "Show the live service on one screen."),
+    "budget": _part("accounts:budget", "Show and change budgets of tenants."),
+    "tokens": _part("login:tokens", "List, issue and revoke tokens."),
+    "backup": _part("serve:backup", "Back up the data of a service."),
+    "profile": _part("profile:profile", "Measure a command's training speed.", WORKLOADS),
+    "trace": _part("trace", "Inspect and convert cluster traces.", WORKLOADS),
+    "generate": _part("trace:generate", "Generate a workload.", WORKLOADS),
+    "cloning": _part("cloning", "Choose the number of copies of each task.", MORE),
+    "experiment": _part("experiment:experiment", "Regenerate a figure of a paper.", MORE),
 }
 """Commands in the order of the help. Commands whose module is missing aren't listed."""
 
@@ -157,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2 for an invalid call or input, 130 for SIGINT, 141 for a closed pipe and 143 for SIGTERM.
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    return report_errors(partial(run_command, argv), debug=_is_debugged(argv))
+    return report_errors(partial(run_command, argv), debug="--debug" in _own_words(argv))
 
 
 def run_command(arguments: Sequence[str]) -> object:
@@ -170,10 +161,6 @@ def run_command(arguments: Sequence[str]) -> object:
 def _own_words(arguments: Sequence[str]) -> Sequence[str]:
     """Return the arguments before ``--``; those after it belong to another command."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
-def _is_debugged(arguments: Sequence[str]) -> bool:
-    return "--debug" in _own_words(arguments)
 
 
 def report_errors(call: Callable[[], object], *, debug: bool) -> int:

@@ -1,91 +1,37 @@
-"""Options that several commands share, and functions that parse their values."""
+"""Options that several commands share, records of them, and functions that parse their values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
 
 import typer
 
 from shadowprice.cli.completion import complete_policy, complete_setting, complete_trace
-from shadowprice.cli.console import Listing, Output, reserve_stdout
+from shadowprice.cli.console import Listing, Output, print_note, reserve_stdout
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.policies.registry import PolicyInfo
+    from shadowprice.simulator.scenario import Scenario
+    from shadowprice.simulator.source import ScenarioSource
+
 
 MIN_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
-
 workload_option: Final = partial(typer.Option, rich_help_panel="Workload")
 execution_option: Final = partial(typer.Option, rich_help_panel="Execution")
 output_option: Final = partial(typer.Option, rich_help_panel="Output")
 
 
-ClusterOption = Annotated[
-    Path | None,
-    workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE"),
-]
-JobsOption = Annotated[
-    Path | None,
-    workload_option("--jobs", "-j", help="Job file (YAML or JSON Lines).", metavar="FILE"),
-]
-TraceOption = Annotated[
-    str | None,
-    workload_option(
-        "--trace",
-        help="Cluster trace instead of a job file, such as philly:PATH?limit=1000 or "
-        "./file.py:NAME:PATH; without --cluster, the cluster is sized to the trace "
-        "(--load, --slot).",
-        metavar="FORMAT:PATH",
-        autocompletion=complete_trace,
-    ),
-]
-ColumnsOption = Annotated[
-    str | None,
-    workload_option(
-        "--map",
-        metavar="MEANING=COLUMN,...",
-        help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
-    ),
-]
-IncidentsOption = Annotated[
-    Path | None,
-    workload_option(
-        "--incidents",
-        help="Incident file (YAML or JSON Lines): server failures, server recoveries and "
-        "job cancellations by slot.",
-        metavar="FILE",
-    ),
-]
-UntilOption = Annotated[
-    str | None,
-    workload_option(
-        "--until",
-        help="Timespan T, such as '300 slots' or 5d: no job runs in slot T or later; by "
-        "default the run ends with the last job.",
-    ),
-]
 SlotOption = Annotated[
-    str,
-    workload_option("--slot", help="Slot length of the cluster that is sized to --trace."),
-]
-LoadOption = Annotated[
-    float,
-    workload_option(
-        "--load",
-        min=MIN_LOAD,
-        max=bounds.OFFERED_LOAD.maximum,
-        help="Load of the cluster that is sized to --trace: requested over available "
-        "GPU-time (core-time if no job uses GPUs).",
-    ),
-]
-SkipInvalidOption = Annotated[
-    bool,
-    workload_option("--skip-invalid", help="Skip invalid jobs instead of refusing the file."),
+    str, workload_option("--slot", help="Slot length of the cluster that is sized to --trace.")
 ]
 PolicyOption = Annotated[
     str,
@@ -141,8 +87,7 @@ ValuesOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int,
-    execution_option("--seed", min=0, max=bounds.SEED.maximum, help="Random seed."),
+    int, execution_option("--seed", min=0, max=bounds.SEED.maximum, help="Random seed.")
 ]
 OutOption = Annotated[
     Path | None,
@@ -233,8 +178,6 @@ def policy_choice(
     text: str, params: Path | None = None, settings: Sequence[str] | None = None
 ) -> PolicyChoice:
     """Parse the policy of a command that takes one; see `policy_choices`."""
-    from dataclasses import replace
-
     from shadowprice.policies.choice import PolicyChoice
 
     choice = PolicyChoice.parse(text)
@@ -262,3 +205,133 @@ def policy_choices(
     by_name = {choice.name: choice.info for choice in choices}
     shared = policy_settings(params, settings, [by_name[name] for name in sorted(by_name)])
     return [choice.merged_over(shared[choice.name]) for choice in choices]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Workload to run, as given by options."""
+
+    cluster: Annotated[
+        Path | None, workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE")
+    ] = None
+    jobs: Annotated[
+        Path | None,
+        workload_option("--jobs", "-j", help="Job file (YAML or JSON Lines).", metavar="FILE"),
+    ] = None
+    trace: Annotated[
+        str | None,
+        workload_option(
+            help="Cluster trace instead of a job file, such as philly:PATH?limit=1000 or "
+            "./file.py:NAME:PATH; without --cluster, the cluster is sized to the trace "
+            "(--load, --slot).",
+            metavar="FORMAT:PATH",
+            autocompletion=complete_trace,
+        ),
+    ] = None
+    columns: Annotated[
+        str | None,
+        workload_option(
+            "--map",
+            metavar="MEANING=COLUMN,...",
+            help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+        ),
+    ] = None
+    incidents: Annotated[
+        Path | None,
+        workload_option(
+            help="Incident file (YAML or JSON Lines): server failures, server recoveries and "
+            "job cancellations by slot.",
+            metavar="FILE",
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        workload_option(
+            help="Timespan T, such as '300 slots' or 5d: no job runs in slot T or later; by "
+            "default the run ends with the last job."
+        ),
+    ] = None
+    slot: SlotOption = "20min"
+    load: Annotated[
+        float,
+        workload_option(
+            min=MIN_LOAD,
+            max=bounds.OFFERED_LOAD.maximum,
+            help="Load of the cluster that is sized to --trace: requested over available "
+            "GPU-time (core-time if no job uses GPUs).",
+        ),
+    ] = 1.0
+    skip_invalid: Annotated[
+        bool,
+        workload_option("--skip-invalid", help="Skip invalid jobs instead of refusing the file."),
+    ] = False
+
+    def source(self, params: Path | None = None) -> ScenarioSource:
+        """Return the source that the options name; ``params`` is recorded with it."""
+        from shadowprice.simulator.source import ScenarioSource
+        from shadowprice.traces.locate import with_columns
+
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = named.pop("columns")
+        if self.trace is not None:
+            named["trace"] = with_columns(self.trace, columns)
+        elif columns is not None:
+            raise InputError(Fault("--map", "maps columns of a trace", "add --trace csv:FILE"))
+        return ScenarioSource(**named, params=params)
+
+    def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
+        """Read all input files, and print notes on omitted or assumed data."""
+        return read(self.source(params), seed, quiet=quiet)
+
+
+def read(source: ScenarioSource, seed: int, *, quiet: bool) -> Scenario:
+    """Read the scenario of a source, and print notes on omitted or assumed data."""
+    scenario, remarks = source.scenario(seed)
+    if not quiet:
+        for remark in remarks:
+            print_note(f"note: {remark}")
+    return scenario
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def expand_options(*without: str) -> Callable[[Command], Command]:
+    """Return a decorator that replaces a command's records by their options."""
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        records: dict[str, tuple[Callable[..., object], list[str]]] = {}
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            record = hints[parameter.name]
+            if not (isinstance(record, type) and is_dataclass(record)):
+                parameters.append(
+                    parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=record)
+                )
+                continue
+            options = get_type_hints(record, include_extras=True)
+            chosen = [field for field in fields(record) if field.name not in without]
+            records[parameter.name] = record, [field.name for field in chosen]
+            parameters += [
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                    annotation=options[field.name],
+                )
+                for field in chosen
+            ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            for name, (record, options) in records.items():
+                given[name] = record(**{option: given.pop(option) for option in options})
+            command(**given)
+
+        dynamic = cast(Any, called)
+        dynamic.__signature__ = inspect.Signature(parameters, return_annotation=None)
+        dynamic.__annotations__ = {item.name: item.annotation for item in parameters}
+        return cast(Command, called)
+
+    return decorate

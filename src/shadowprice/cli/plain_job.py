@@ -7,7 +7,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -18,8 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from shadowprice.cli.console import periodic_note, print_note, stderr
 from shadowprice.core import bounds
+from shadowprice.core.amounts import parse_duration, parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.moments import SECOND, parse_moment_ahead
 from shadowprice.core.submit_options import minibatch_time, run_time_text
 from shadowprice.core.wording import quote_for_display
 from shadowprice.uploads.host import host_identity
@@ -28,27 +32,18 @@ if TYPE_CHECKING:
     from shadowprice.client import Client
     from shadowprice.rest import ServiceStatus, UploadLimits
 
+
 PASSED_VARIABLES: Final = (
-    "PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "CONDA_DEFAULT_ENV",
-    "PYTHONPATH",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-)
+    "PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
+    "CUDA_HOME", "LANG", "LC_ALL", "TZ",
+)  # fmt: skip
 """Variables that a command takes from its submitter: they select programs, and hold no secrets."""
 
 JOB_OPTIONS: Final = "Command"
 """Heading of the options that describe a job, which headers of scripts may contain."""
 
 _option: Final = partial(typer.Option, rich_help_panel=JOB_OPTIONS)
-
 COMMAND: Final = "shadowprice.command"  # key of the words after ``--`` in a context's ``meta``
-
 _SUFFIX_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 _SUFFIX_LENGTH: Final = 6
 _MAX_STEM: Final = 40
@@ -80,21 +75,15 @@ class JobOptions:
     """Options of ``submit`` that describe the job of a command."""
 
     gpus: Annotated[
-        str | None,
-        _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind.", metavar="N"),
+        str | None, _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind.", metavar="N")
     ] = None
     cpus: Annotated[
-        float | None,
-        _option("--cpus", help="CPU cores.", min=0.001, show_default="1 without GPUs"),
+        float | None, _option(help="CPU cores.", min=0.001, show_default="1 without GPUs")
     ] = None
-    memory: Annotated[
-        str | None,
-        _option("--memory", help="Memory, such as 16GiB."),
-    ] = None
+    memory: Annotated[str | None, _option(help="Memory, such as 16GiB.")] = None
     time: Annotated[
         str | None,
         _option(
-            "--time",
             help="Expected run time, such as 3h or 3:00:00. A job that takes longer runs on.",
             show_default="predicted from your earlier jobs",
         ),
@@ -102,7 +91,6 @@ class JobOptions:
     walltime: Annotated[
         str | None,
         _option(
-            "--walltime",
             help="Time limit, such as 8h or 8:00:00. A job that runs so long is ended.",
             metavar="TIME",
             show_default="none",
@@ -110,39 +98,22 @@ class JobOptions:
     ] = None
     steps: Annotated[
         int | None,
-        _option(
-            "--steps", help="Mini-batches of the job, if the command reports its progress.", min=1
-        ),
+        _option(help="Mini-batches of the job, if the command reports its progress.", min=1),
     ] = None
     by: Annotated[
-        str | None,
-        _option("--by", help="Deadline: 18:00, 2026-12-01T18:00 or 6h.", metavar="TIME"),
+        str | None, _option(help="Deadline: 18:00, 2026-12-01T18:00 or 6h.", metavar="TIME")
     ] = None
     priority: Annotated[
         str | None,
-        _option(
-            "--priority",
-            help="low, normal, high or urgent.",
-            metavar="PRIORITY",
-            show_default="normal",
-        ),
+        _option(help="low, normal, high or urgent.", metavar="PRIORITY", show_default="normal"),
     ] = None
-    name: Annotated[
-        str | None,
-        _option("--name", help="Name of the job.", show_default="generated"),
-    ] = None
+    name: Annotated[str | None, _option(help="Name of the job.", show_default="generated")] = None
     tenant: Annotated[
-        str | None,
-        _option("--tenant", "-t", help="Tenant, for tokens of operators."),
+        str | None, _option("--tenant", "-t", help="Tenant, for tokens of operators.")
     ] = None
     workdir: Annotated[
         Path | None,
-        _option(
-            "--workdir",
-            help="Working directory.",
-            metavar="DIR",
-            show_default="the current directory",
-        ),
+        _option(help="Working directory.", metavar="DIR", show_default="the current directory"),
     ] = None
     upload: Annotated[
         bool | None,
@@ -156,18 +127,13 @@ class JobOptions:
     env: Annotated[
         list[str] | None,
         _option(
-            "--env",
             help="Environment variable, or the name of one to copy; repeatable.",
             metavar="NAME[=VALUE]",
         ),
     ] = None
-    retries: Annotated[
-        int | None,
-        _option("--retries", help="Allowed failures.", min=0),
-    ] = None
+    retries: Annotated[int | None, _option(help="Allowed failures.", min=0)] = None
     user: Annotated[
-        str | None,
-        _option("--user", help="User that runs the command, if the service allows it."),
+        str | None, _option(help="User that runs the command, if the service allows it.")
     ] = None
 
     def given(self) -> list[str]:
@@ -193,14 +159,12 @@ class PlainJob(JobOptions):
     def record(
         self, client: Client, send: Callable[[Path, UploadLimits], str | None]
     ) -> dict[str, Any]:
-        """Return the job's record for the service that a client reaches.
-
-        ``send`` sends the files of a directory to it, and returns their digest.
-        """
+        """Return the job's record; ``send`` sends a directory and returns its digest."""
         if not self.words:
             raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
         status = client.service()
-        here = _runs_here(status)
+        # Whether jobs see the files of this process under the same names.
+        here = status.host is not None and status.host == host_identity()
         directory = self._directory(here)
         environment = self._environment(here)
         if here:
@@ -225,10 +189,7 @@ class PlainJob(JobOptions):
         return {key: value for key, value in record.items() if value is not None}
 
     def _work(self) -> dict[str, Any]:
-        """Return the work: the expected time as one step, or as the given number of steps.
-
-        Without a time, the service predicts it.
-        """
+        """Return the work: the expected time as one step, or as ``steps``; {} if unknown."""
         if self.time is None:
             return {} if self.steps is None else {"steps": self.steps}
         text, seconds = parse_run_time(self.time, "--time")
@@ -315,8 +276,6 @@ class PlainJob(JobOptions):
 
 def parse_run_time(text: str, option: str) -> tuple[str, Fraction]:
     """Parse a duration, also in Slurm's form; return it for a job file, and its seconds."""
-    from shadowprice.core.amounts import parse_positive_duration
-
     if _CLOCK.fullmatch(text):
         text = f"{parse_slurm_seconds(text)}s"
     elif seconds := parse_slurm_seconds(text):
@@ -365,20 +324,12 @@ def _suffix() -> str:
 
 def absolute_moment(text: str, location: str) -> str:
     """Return a moment for the service: a duration as it is, a local clock time in UTC."""
-    from shadowprice.core.amounts import parse_duration
-    from shadowprice.core.moments import SECOND, parse_moment_ahead
-
     try:
         parse_duration(text)
     except InputError:
         moment = parse_moment_ahead(text, time.time_ns(), Fraction(1), location)
         return datetime.fromtimestamp(moment // SECOND, UTC).isoformat()
     return text
-
-
-def _runs_here(status: ServiceStatus) -> bool:
-    """Return whether jobs of a service see the files of this process under the same names."""
-    return status.host is not None and status.host == host_identity()
 
 
 def _check_program(program: str, directory: str, path: str | None) -> None:
@@ -397,3 +348,74 @@ def with_absolute_deadline(record: Mapping[str, Any], location: str) -> Mapping[
     if not isinstance(by, str):  # the service reports other values
         return record
     return {**record, "by": absolute_moment(by, f"{location}.by")}
+
+
+_MAX_NAMED: Final = 5
+
+
+def send_directory(
+    client: Client,
+    directory: Path,
+    limits: UploadLimits,
+    tenant: str | None,
+    *,
+    quiet: bool,
+    dry_run: bool,
+) -> str | None:
+    """Send the files of a directory, unless the service has them; return their digest.
+
+    With ``dry_run``, only print what would be sent, and return None. Raises `InputError` if the
+    files exceed a limit, can't be read or change meanwhile.
+    """
+    from shadowprice.uploads.packing import select_files, shown_bytes, temporary_archive
+
+    selection = select_files(directory, max_bytes=limits.max_bytes, max_entries=limits.max_entries)
+    count = len(selection.files)
+    what = f"{count:,} {'entry' if count == 1 else 'entries'} of {directory}"
+    size = shown_bytes(selection.size)
+    if selection.left_out and not quiet:
+        names, remaining = selection.left_out[:_MAX_NAMED], len(selection.left_out) - _MAX_NAMED
+        more = f" and {remaining:,} more" if remaining > 0 else ""
+        print_note(f"left out links to outside and special files: {', '.join(names)}{more}")
+    if dry_run:
+        print_note(f"would send {what} ({size})")
+        return None
+    sent: list[int] = []
+    with temporary_archive(selection) as archive, _progress(what, archive.size, quiet) as show:
+
+        def on_sent(done: int) -> None:
+            sent[:] = [done]
+            show(done)
+
+        client.upload(archive, tenant=tenant, sent=on_sent)
+        digest = archive.digest
+    if not quiet:
+        text = f"sent {what} ({size})" if sent else f"the service has the {what} ({size})"
+        print_note(f"{text}; what the job writes there isn't copied back")
+    return digest
+
+
+@contextmanager
+def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show the progress of sending: a bar on a terminal, otherwise a line now and then."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = stderr()
+    if not quiet and console.is_terminal:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("sending files", total=total)
+            yield lambda done: bar.update(task, completed=done)
+        return
+    note = periodic_note()
+
+    def print_progress(done: int) -> None:
+        if not quiet:
+            note(lambda: f"sending {what}: {100 * done // total} %")
+
+    yield print_progress

@@ -113,9 +113,8 @@ def read_words(words: Sequence[str]) -> PluginCall:
     if not remaining or remaining[0] not in COMMANDS:
         name = remaining[0] if remaining else ""
         hint = hint_for_unknown(name, COMMANDS)
-        raise InputError(
-            Fault("kubectl shadowprice", f"no command {quote_for_display(name)}", hint)
-        )
+        fault = Fault("kubectl shadowprice", f"no command {quote_for_display(name)}", hint)
+        raise InputError(fault)
     if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", request.service):
         raise InputError(
             Fault("--service", f"expected NAMESPACE/NAME, got {quote_for_display(request.service)}")
@@ -154,11 +153,7 @@ class Kubectl:
         self._namespace = [f"--namespace={call.namespace}"] if call.namespace else []
 
     def run(self, *words: str, here: bool = True, reads_stdin: bool = False) -> str:
-        """Run `kubectl` and return its stdout.
-
-        The namespace option is added if ``here``. A failure is raised with `kubectl`'s stderr as
-        the message.
-        """
+        """Run `kubectl`, with the namespace option if ``here``, and return its stdout."""
         process = subprocess.run(
             [*self.words, *(self._namespace if here else ()), *words],
             stdin=None if reads_stdin else subprocess.DEVNULL,
@@ -205,9 +200,8 @@ class Kubectl:
             data: Mapping[str, str] = json.loads(output)["data"]
             return base64.b64decode(data["token"]).decode()
         except (KubectlError, KeyError, ValueError) as error:
-            raise InputError(
-                Fault("$SHADOWPRICE_TOKEN", f"is not set, and {error}", "ask for a token")
-            ) from error
+            fault = Fault("$SHADOWPRICE_TOKEN", f"is not set, and {error}", "ask for a token")
+            raise InputError(fault) from error
 
     @contextmanager
     def forwarded(self, service: str) -> Iterator[str]:

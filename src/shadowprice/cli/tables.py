@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
+from rich.text import Text
 
-from shadowprice.cli.console import SafeText, plain_table
-from shadowprice.results.capacity_gains import HEADS, CapacityGain
+from shadowprice.cli.console import SafeText, make_table
 from shadowprice.results.comparison import MetricRow, display_rows
+from shadowprice.results.difference import HEADS, CapacityGain
+from shadowprice.results.metric_definitions import MetricDefinition
 from shadowprice.results.run_directory import RunData
-
-if TYPE_CHECKING:
-    from shadowprice.results.metric_definitions import MetricDefinition
-    from shadowprice.results.significance import PairedTest
-    from shadowprice.simulator.trials import SeedRuns
+from shadowprice.results.significance import PairedTest
+from shadowprice.simulator.trials import SeedRuns
 
 SIGNIFICANT = 0.05
 
@@ -33,50 +31,36 @@ def seeds_table(trials: SeedRuns) -> Table:
 
 
 def _metric_table(
-    heading: str, names: Iterable[str], rows: Iterable[MetricRow], *, marked: bool
+    heading: str, names: Iterable[str], metrics: Iterable[MetricRow], *, marked: bool
 ) -> Table:
-    table = plain_table()
-    table.add_column(heading)
-    for name in names:
-        table.add_column(SafeText(name), justify="right")
-    for row in rows:
+    rows: list[list[str | Text]] = []
+    for metric in metrics:
         cells = [
-            SafeText(text, "bold green" if marked and index in row.best else "")
-            for index, text in enumerate(row.texts)
+            SafeText(text, "bold green" if marked and index in metric.best else "")
+            for index, text in enumerate(metric.texts)
         ]
-        table.add_row(SafeText(row.name), *cells)
-    return table
+        rows.append([metric.name, *cells])
+    return make_table([heading, *names], rows)
 
 
 def gains_table(gains: Sequence[CapacityGain]) -> Table:
     """Return the gains of more servers, a row for each change and policy."""
-    table = plain_table()
-    for index, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if index < 2 else "right")
-    for gain in gains:
-        table.add_row(*map(SafeText, gain.cells()))
-    return table
+    return make_table(HEADS, (gain.cells() for gain in gains), left=(0, 1))
 
 
 def comparison_table(trials: SeedRuns) -> Table:
     """Return a table of each policy's differences from the first, with paired tests."""
     first, *others = trials.policies
-    table = plain_table()
-    table.add_column(SafeText(f"beyond {first}, seed by seed"))
-    for name in others:
-        table.add_column(SafeText(name), justify="right")
+    rows: list[list[str | Text]] = []
     for metric in trials.metrics:
-        if not metric.better:
-            continue
-        tests = trials.against_first(metric.key)
+        tests = trials.against_first(metric.key) if metric.better else {}
         if tests:
             cells = (
-                SafeText(*format_difference(metric, tests[name]))
-                if name in tests
-                else SafeText("-")
+                SafeText(*format_difference(metric, tests[name])) if name in tests else "-"
                 for name in others
             )
-            table.add_row(SafeText(metric.name), *cells)
+            rows.append([metric.name, *cells])
+    table = make_table([f"beyond {first}, seed by seed", *others], rows)
     table.caption = (
         "p: paired permutation test over the seeds, with Holm's correction for the policies of "
         "a row; * below 0.05"

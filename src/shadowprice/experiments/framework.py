@@ -30,8 +30,7 @@ from shadowprice.experiments.spreading import (
     SequentialBackend,
     Work,
 )
-from shadowprice.results.atomic_directory import AtomicDirectory
-from shadowprice.results.output_paths import json_with
+from shadowprice.results.output_paths import AtomicDirectory, json_with
 
 if TYPE_CHECKING:
     import polars as pl

@@ -19,16 +19,10 @@ from shadowprice.cloning.problem import CloningProblem, TaskGroup
 from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs import Spec, validate
+from shadowprice.core.specs import Spec, fields, validate
 from shadowprice.core.specs.bags import TaskSpec
 from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
-from shadowprice.core.specs.fields import (
-    DurationField,
-    Number,
-    check_positive,
-    max_length,
-    max_value,
-)
+from shadowprice.core.specs.fields import DurationField, Number
 from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
@@ -43,17 +37,17 @@ class _TaskLaw(Spec):
 class CloningSpec(Spec):
     """Content of a cloning file."""
 
-    machines: Annotated[PositiveInt, max_value(bounds.MACHINES)]
+    machines: Annotated[PositiveInt, fields.max_value(bounds.MACHINES)]
     deadline: DurationField
     miss_probability: Number
-    tasks: Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS)]
+    tasks: Annotated[list[TaskSpec], Field(min_length=1), fields.max_length(bounds.TASKS)]
 
     @field_validator("deadline")
     @classmethod
     def _plain_deadline(cls, value: Duration) -> Duration:
         if value.slots:
             raise ValueError("slots aren't valid here; write seconds, minutes or hours")
-        return check_positive(value)
+        return fields.check_positive(value)
 
 
 @dataclass(frozen=True)
@@ -67,10 +61,7 @@ class CloningFile:
     place: str  # name of the file in errors
 
     def problem(self) -> CloningProblem:
-        """Return the problem of the light regime, in which all tasks start at once.
-
-        Raises `InputError` if there are fewer machines than tasks.
-        """
+        """Return the problem of the light regime, in which all tasks start at once."""
         try:
             return CloningProblem(self.groups, self.machines, self.deadline, self.miss_probability)
         except InputError as error:
@@ -88,10 +79,7 @@ def read_cloning(path: Path) -> CloningFile:
 
 
 def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
-    """Validate the content of a cloning file.
-
-    Errors call it ``place``; the files of durations that it names are relative to ``folder``.
-    """
+    """Validate the content of a cloning file ``place``; it names files in ``folder``."""
     spec, faults = validate(CloningSpec, document, place)
     context = DistributionContext(measured=duration_loader(folder))
     groups: list[TaskGroup] = []

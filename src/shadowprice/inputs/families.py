@@ -19,13 +19,7 @@ from pydantic import Field, PositiveInt
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
-from shadowprice.core.specs.fields import (
-    DISTINCT_COUNTS,
-    DurationField,
-    Name,
-    Number,
-    max_length,
-)
+from shadowprice.core.specs.fields import DISTINCT_COUNTS, DurationField, Name, Number, max_length
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.inputs.text import load_yaml
 
@@ -99,14 +93,11 @@ def with_family(
     name = record["family"]
     family = families.get(name) if isinstance(name, str) else None
     if family is None:
-        hint = hint_for_unknown(name, families, _choices_hint(families) or hint_without_library)
-        raise InputError(
-            Fault(
-                f"{location}.family",
-                f"unknown family {quote_for_display(name)}",
-                hint,
-            )
-        )
+        listed = f"the library has {', '.join(sorted(families)[:10])}"
+        usual = listed if families else hint_without_library
+        hint = hint_for_unknown(name, families, usual)
+        fault = Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
+        raise InputError(fault)
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
     if record.get("steps") is not None:
@@ -123,7 +114,3 @@ def with_family(
         )
     restart = {"restart": family["restart"]} if "restart" in family else {}
     return {**restart, **record, "throughput": curve}
-
-
-def _choices_hint(families: Families) -> str:
-    return f"the library has {', '.join(sorted(families)[:10])}" if families else ""

@@ -1,20 +1,24 @@
-"""Cluster, job and parameter files (see ``docs/formats.md``)."""
+"""Cluster, job, incident and parameter files (see ``docs/formats.md``)."""
 
 from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, model_validator
 
 from shadowprice.core import bounds
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
-from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
+from shadowprice.core.specs import ClusterSpec, JobSpec, Name, Spec, resolve_jobs, validate
 from shadowprice.core.specs.faults import join_location
-from shadowprice.core.wording import parse_error_text, quote_for_display
+from shadowprice.core.specs.fields import max_value
+from shadowprice.core.wording import hint_for_unknown, parse_error_text, quote_for_display
 from shadowprice.core.yaml_values import keep_written_words
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import duration_loader
@@ -165,19 +169,28 @@ def read_parameters(path: Path) -> dict[str, Any]:
         raise InputError(Fault(str(path), f"not TOML: {parse_error_text(error)}")) from error
 
 
-def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]]:
+def _yaml_list(path: Path, noun: str, hint: str, *others: str) -> tuple[Mapping[str, Any], Any]:
+    """Return a YAML document and its list of a noun; ``hint`` is for a document without it."""
     document = load_yaml(path)
-    jobs = document.get("jobs") if isinstance(document, Mapping) else None
-    if jobs == []:
-        raise InputError(Fault(str(path), "contains no job"))
-    if not isinstance(jobs, list):
-        hint = "begin it with `jobs:`"
-        if _TABLES.intersection(suffix.lower() for suffix in path.suffixes):
-            hint = f"read a table of jobs with --trace {shlex.quote(f'csv:{path}')}"
-        raise InputError(Fault(str(path), "contains no job list", hint))
-    for key in document.keys() - {"jobs", "families"}:
-        hint = "a job file holds only `jobs:`, and where curves are, `families:`"
-        raise InputError(Fault(f"{path}: {key}", "unknown key", hint))
+    key = f"{noun}s"
+    entries = document.get(key) if isinstance(document, Mapping) else None
+    if entries == []:
+        raise InputError(Fault(str(path), f"contains no {noun}"))
+    if not isinstance(entries, list):
+        raise InputError(Fault(str(path), f"contains no {noun} list", hint))
+    for unknown in document.keys() - {key, *others}:
+        article = "an" if noun == "incident" else "a"
+        more = "".join(f", and where curves are, `{other}:`" for other in others)
+        hint = f"{article} {noun} file holds only `{key}:`{more}"
+        raise InputError(Fault(f"{path}: {unknown}", "unknown key", hint))
+    return document, entries
+
+
+def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]]:
+    hint = "begin it with `jobs:`"
+    if _TABLES.intersection(suffix.lower() for suffix in path.suffixes):
+        hint = f"read a table of jobs with --trace {shlex.quote(f'csv:{path}')}"
+    document, jobs = _yaml_list(path, "job", hint, "families")
     families = _families(document.get("families"), path)
     for index, entry in enumerate(jobs):
         location, record = f"{path}: jobs[{index}]", keep_written_words(entry)
@@ -196,3 +209,112 @@ def _families(named: object, path: Path) -> Families:
         bounds.PATH.check(len(named), f"{path}: families")
         return read_families(path.parent / named)
     return parse_families({"families": named}, str(path))
+
+
+Incident = ServerLost | ServerBack | JobCancelled
+
+
+class IncidentSpec(Spec):
+    """One incident: a slot, and the one event at its start."""
+
+    slot: Annotated[int, Field(ge=0, strict=True), max_value(bounds.SLOT)]
+    server_lost: Name | None = None
+    server_back: Name | None = None
+    cancel: Name | None = None
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> IncidentSpec:
+        given = [name for name in (self.server_lost, self.server_back, self.cancel) if name]
+        if len(given) != 1:
+            raise ValueError("give one of server_lost, server_back or cancel")
+        return self
+
+
+def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[Incident]:
+    """Read an incident file, YAML or JSON Lines (``.jsonl``), possibly gzipped; return it by slot.
+
+    Only jobs of the workload can be cancelled, in a slot after their arrival.
+    """
+    records = read_json_lines(path) if is_json_lines(path) else _yaml_incidents(path)
+    return resolve_incidents(records, str(path), cluster, jobs)
+
+
+def resolve_incidents(
+    records: Iterable[tuple[str, Any]], given: str, cluster: Cluster, jobs: Sequence[Job]
+) -> list[Incident]:
+    """Return the incidents that records describe, as `read_incidents` does for a file.
+
+    Each record comes with its location; an `InputError` instead is a record that couldn't be read.
+    Errors about the list as a whole begin with ``given``.
+    """
+    faults: list[Fault] = []
+    incidents: list[tuple[str, Incident]] = []
+    arrivals = {job.name: job.arrival for job in jobs}
+    for location, record in records:
+        if isinstance(record, InputError):
+            faults += record.faults
+            continue
+        spec, problems = validate(IncidentSpec, record, location)
+        faults += problems
+        if len(faults) > bounds.FAULTS.maximum:
+            break
+        bounds.INCIDENTS.check(len(incidents), given)
+        if spec is not None:
+            try:
+                incidents.append((location, _resolve_incident(spec, location, cluster, arrivals)))
+            except InputError as error:
+                faults += error.faults
+    incidents.sort(key=lambda entry: entry[1].slot)
+    faults += _server_faults(incidents)
+    if faults:
+        raise InputError(faults)
+    return [incident for _, incident in incidents]
+
+
+def _resolve_incident(
+    spec: IncidentSpec, location: str, cluster: Cluster, arrivals: Mapping[str, int]
+) -> Incident:
+    if spec.cancel is not None:
+        if spec.cancel not in arrivals:
+            raise InputError(
+                _unknown_name(join_location(location, ".cancel"), "job", spec.cancel, arrivals)
+            )
+        if spec.slot <= arrivals[spec.cancel]:
+            message = f"{spec.cancel!r} arrives in slot {arrivals[spec.cancel]}"
+            fault = Fault(join_location(location, ".slot"), message, "cancel it in a later slot")
+            raise InputError(fault)
+        return JobCancelled(spec.slot, spec.cancel)
+    key = "server_lost" if spec.server_lost is not None else "server_back"
+    name = spec.server_lost or spec.server_back or ""
+    if name not in cluster.index:
+        raise InputError(
+            _unknown_name(join_location(location, f".{key}"), "server", name, cluster.index)
+        )
+    kind = ServerLost if spec.server_lost is not None else ServerBack
+    return kind(spec.slot, name)
+
+
+def _unknown_name(location: str, what: str, name: str, known: Collection[str]) -> Fault:
+    return Fault(location, f"unknown {what} {name!r}", hint_for_unknown(name, known, ""))
+
+
+def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:
+    """Return a problem for each loss of a lost server, and each return of one that isn't lost."""
+    faults = []
+    out: set[str] = set()
+    for location, incident in found:
+        if isinstance(incident, JobCancelled):
+            continue
+        name = incident.server
+        lost = isinstance(incident, ServerLost)
+        if lost == (incident.server in out):
+            state = "is out already" if lost else "is not out"
+            faults.append(Fault(location, f"server {name!r} {state} in slot {incident.slot}"))
+        out ^= {incident.server}
+    return faults
+
+
+def _yaml_incidents(path: Path) -> Iterator[tuple[str, Any]]:
+    _, incidents = _yaml_list(path, "incident", "begin it with `incidents:`")
+    for index, record in enumerate(incidents):
+        yield f"{path}: incidents[{index}]", record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import parse_error_text, quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
-from shadowprice.inputs.shape import check_yaml_size
 from shadowprice.inputs.unpacking import read_blocks
 
 TAR_MARK: Final = b"ustar"
@@ -23,17 +22,15 @@ TAR_MARK_AT: Final = 257
 
 
 def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
-    """Read a whole file as UTF-8 text; ``largest`` limits its bytes after decompression.
-
-    Raises `InputError` if the file is absent, empty, too large, binary, not UTF-8, or damaged.
-    """
+    """Read a file of at most ``largest`` bytes, unpacked, as UTF-8 text that is not empty."""
     data = b"".join(_blocks(path, largest))
     if not data.strip():
         raise InputError(Fault(str(path), "the file is empty", "give a file with content"))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(_not_utf8(path, data, error)) from error
+        line = data[: error.start].count(b"\n") + 1
+        raise InputError(_not_utf8(path, line, error)) from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -71,9 +68,8 @@ def load_yaml(path: Path) -> Any:
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1
         reason = f"the character #x{error.character:02x} isn't allowed"
-        raise InputError(
-            Fault(f"{path}: line {line}", f"not YAML: {reason}", "remove it")
-        ) from error
+        fault = Fault(f"{path}: line {line}", f"not YAML: {reason}", "remove it")
+        raise InputError(fault) from error
     except (yaml.YAMLError, ValueError) as error:
         reason = quote_for_display(parse_error_text(error))
         raise InputError(Fault(str(path), f"not YAML: {reason}")) from error
@@ -110,10 +106,7 @@ def is_json_lines(path: Path) -> bool:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the records of a JSON Lines file with their locations.
-
-    A line that isn't JSON yields its `InputError` instead, so that later lines are checked too.
-    """
+    """Yield records of JSON Lines with locations; an invalid line yields its `InputError`."""
     for number, line in read_lines(path):
         if line.strip():
             try:
@@ -155,14 +148,79 @@ def _decode(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
     except UnicodeDecodeError as error:
-        raise InputError(
-            Fault(f"{path}: line {number}", f"is not UTF-8 at byte {error.start}", _ENCODING)
-        ) from error
+        raise InputError(_not_utf8(path, number, error)) from error
 
 
 _ENCODING = "save the file as UTF-8"
 
 
-def _not_utf8(path: Path, data: bytes, error: UnicodeDecodeError) -> Fault:
-    line = data[: error.start].count(b"\n") + 1
+def _not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> Fault:
     return Fault(f"{path}: line {line}", f"is not UTF-8 at byte {error.start}", _ENCODING)
+
+
+_OPENING: Final = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_CLOSING: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+
+
+def check_yaml_size(path: Path, text: str) -> None:
+    """Refuse a YAML document with too many values, too deep a nesting, or too long a text.
+
+    An alias counts as its whole content, so that a few lines can't expand to a billion values. An
+    alias that contains itself is refused. Errors call the document ``path``. Text that isn't YAML
+    raises `yaml.YAMLError`.
+    """
+    values = depth = 0
+    max_values, max_length = bounds.VALUES.maximum, bounds.PATH.maximum
+    sizes: dict[str, int] = {}
+    opened: list[tuple[str | None, int]] = []
+    event: Any
+    # A document at the limit has 250,000 events: locations are built only for a refused one.
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            values += 1
+            if len(event.value) > max_length:
+                problem = (
+                    f"{len(event.value):,} exceeds the limit of {bounds.TEXT.maximum:,} characters "
+                    f"of a text ({max_length:,} of a path)"
+                )
+                raise InputError(Fault(_place(path, event), problem, "check its quotes"))
+            if event.anchor:
+                sizes[event.anchor] = 1
+        elif kind in _OPENING:
+            depth += 1
+            if depth > bounds.NESTING.maximum:
+                bounds.NESTING.check(depth, _place(path, event))
+            opened.append((event.anchor, values))
+            values += 1
+            if event.anchor:
+                sizes[event.anchor] = -1
+        elif kind in _CLOSING:
+            depth -= 1
+            anchor, values_before = opened.pop()
+            if anchor:
+                sizes[anchor] = values - values_before
+        elif kind is yaml.AliasEvent:
+            size = sizes.get(str(event.anchor), 1)
+            if size < 0:
+                raise InputError(Fault(_place(path, event), f"*{event.anchor} contains itself"))
+            values += size
+        if values > max_values:
+            hint = "write jobs as JSON Lines (.jsonl), and equal servers once, with `count`"
+            bounds.VALUES.check(values, _place(path, event), hint)
+
+
+def check_document_size(path: Path, document: object, hint: str) -> None:
+    """Refuse to write a document that `check_yaml_size` would refuse to read."""
+    bounds.VALUES.check(_count_values(document), str(path), hint)
+
+
+def _count_values(value: object) -> int:
+    if isinstance(value, Mapping):
+        return 1 + len(value) + sum(map(_count_values, value.values()))
+    return 1 + sum(map(_count_values, value)) if isinstance(value, list) else 1
+
+
+def _place(path: Path, event: Any) -> str:
+    mark = event.start_mark
+    return str(path) if mark is None else f"{path}: line {mark.line + 1}"

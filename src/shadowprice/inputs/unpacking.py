@@ -15,9 +15,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, Protocol, cast
+from types import SimpleNamespace
+from typing import IO, Any, Final, cast
 
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
@@ -65,7 +66,6 @@ _ZIP_END_BYTES: Final = 22
 _ZIP_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
 """Methods that need little memory, whatever the file states."""
 _MAX_LISTED: Final = 10  # files of a zip file that an error lists
-
 _HINT: Final = "copy or download the file again"
 
 
@@ -97,10 +97,7 @@ def split_member(path: Path) -> tuple[Path, str]:
 
 
 def detect_compression(path: Path) -> str:
-    """Return the format that a file's content is compressed with, or an empty string.
-
-    The name doesn't matter.
-    """
+    """Return the format that a file is compressed with by its content, or an empty string."""
     with split_member(path)[0].open("rb") as file:
         return _packed_format(file.read(10))
 
@@ -130,23 +127,25 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
         case "bzip2":
             return io.BufferedReader(_Streams(path, bz2.BZ2Decompressor))
         case "xz":
-            return io.BufferedReader(_Streams(path, _xz_decompressor))
+            return io.BufferedReader(
+                _Streams(path, lzma.LZMADecompressor, memlimit=MAX_DECOMPRESSOR_BYTES)
+            )
         case "zstd":
-            return io.BufferedReader(_Streams(path, _ZstdDecompressor))
+            window = zstd.DecompressionParameter.window_log_max
+            limit = {int(window): MAX_DECOMPRESSOR_BYTES.bit_length() - 1}
+            return io.BufferedReader(_Streams(path, zstd.ZstdDecompressor, options=limit))
         case "lzma":
-            return io.BufferedReader(_Streams(path, _lzma_decompressor))
+            return io.BufferedReader(
+                _Streams(path, lzma.LZMADecompressor, lzma.FORMAT_ALONE, MAX_DECOMPRESSOR_BYTES)
+            )
         case "zip":
             return _open_member(path)
-    raise InputError(
-        Fault(str(path), f"is packed with {packed}", "unpack it first, or pack it with gzip")
-    )
+    fault = Fault(str(path), f"is packed with {packed}", "unpack it first, or pack it with gzip")
+    raise InputError(fault)
 
 
 def read_first_bytes(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file's content, fewer if it is damaged after them.
-
-    Raises `InputError` if it can't be read from its beginning.
-    """
+    """Return the first bytes of a file's content, fewer if it is damaged after them."""
     content = b""
     with _explained(path, lambda: 0) as explanation:
         explanation.packed = detect_compression(path)
@@ -296,54 +295,6 @@ def _is_content(entry: zipfile.ZipInfo) -> bool:
     return bool(path.name) and not entry.is_dir() and not is_added
 
 
-def _xz_decompressor() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(memlimit=MAX_DECOMPRESSOR_BYTES)
-
-
-def _lzma_decompressor() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MAX_DECOMPRESSOR_BYTES)
-
-
-class _Decompressor(Protocol):
-    """Decompressor of one stream, as `bz2` and `lzma` have it."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
-
-
-class _ZstdDecompressor:
-    """Decompressor of one zstd frame, which reports damage as `gzip` and `bz2` do."""
-
-    def __init__(self) -> None:
-        limit: dict[int, int] = {
-            zstd.DecompressionParameter.window_log_max: MAX_DECOMPRESSOR_BYTES.bit_length() - 1
-        }
-        self._decompressor: _Decompressor = zstd.ZstdDecompressor(options=limit)
-
-    @property
-    def eof(self) -> bool:
-        return self._decompressor.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return self._decompressor.needs_input
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._decompressor.unused_data
-
-    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
-        try:
-            return self._decompressor.decompress(data, max_length)
-        except zstd.ZstdError as error:
-            raise OSError(str(error)) from error
-
-
 class _Streams(io.RawIOBase):
     """The content of a file of concatenated streams.
 
@@ -351,10 +302,10 @@ class _Streams(io.RawIOBase):
     anything else there.
     """
 
-    def __init__(self, path: Path, make: Callable[[], _Decompressor]) -> None:
+    def __init__(self, path: Path, make: Callable[..., Any], *limits: int, **options: Any) -> None:
         self._file = path.open("rb")
-        self._make = make
-        self._decompressor = make()
+        self._make = partial(make, *limits, **options)  # makes a decompressor of one stream
+        self._decompressor = self._make()
 
     def readable(self) -> bool:
         return True
@@ -392,9 +343,8 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
     with _explained(path, lambda: lines) as explanation:
         file_path, _ = split_member(path)
         if file_path.exists() and not file_path.is_file() and not file_path.is_dir():
-            raise InputError(
-                Fault(str(path), "is not a regular file", "write the data to a file first")
-            )
+            fault = Fault(str(path), "is not a regular file", "write the data to a file first")
+            raise InputError(fault)
         packed = explanation.packed = detect_compression(path)
         max_bytes = largest.maximum
         if packed:
@@ -412,9 +362,8 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
                 total += len(block)
                 if total > max_bytes:
                     limit = largest if max_bytes == largest.maximum else bounds.EXPANSION
-                    raise InputError(
-                        Fault(str(path), f"unpacks to more than {limit.maximum:,} {limit.what}")
-                    )
+                    fault = Fault(str(path), f"unpacks to more than {limit.maximum:,} {limit.what}")
+                    raise InputError(fault)
                 new_lines = block.count(b"\n")
                 # Check before yielding, because millions of blank lines fit into a small packed
                 # file.
@@ -424,23 +373,15 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
 
 
 _DAMAGE: Final = (
-    *(EOFError, OSError, zlib.error, lzma.LZMAError),
+    *(EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError),
     *(zipfile.BadZipFile, NotImplementedError),  # of features of zip that Python lacks
 )
 
 
-@dataclass(slots=True)
-class _Explanation:
-    packed: str = ""
-
-
 @contextmanager
-def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
-    """Raise `InputError` for the errors of reading a file, plain or packed.
-
-    ``lines`` returns the number of lines before the damage.
-    """
-    explanation = _Explanation()
+def _explained(path: Path, lines: Callable[[], int]) -> Iterator[SimpleNamespace]:
+    """Raise `InputError` for errors of reading a file; ``lines`` counts those before damage."""
+    explanation = SimpleNamespace(packed="")
     try:
         yield explanation
     except FileNotFoundError as error:
@@ -449,11 +390,10 @@ def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:
         location = f"{path}: line {lines() + 1}"
-        raise InputError(
-            Fault(location, f"truncated {explanation.packed} stream", _HINT)
-        ) from error
+        fault = Fault(location, f"truncated {explanation.packed} stream", _HINT)
+        raise InputError(fault) from error
     except OSError as error:
-        if explanation.packed and error.errno is None:  # of a damaged gzip, bzip2 or zstd stream
+        if explanation.packed and error.errno is None:  # of a damaged gzip or bzip2 stream
             raise _damage_error(path, explanation.packed, lines(), error) from error
         reason, hint = error.strerror or str(error), ""
         if isinstance(error, PermissionError):

@@ -127,7 +127,9 @@ def advice_lines(
         if advice.completion is not None:
             text += f"; done {completion_text(advice.completion)}"
         if advice.at_quoted_prices is not None:
-            text += f"; at the prices of this run {_sufficient_text(advice.at_quoted_prices)}"
+            sufficient = advice.at_quoted_prices
+            sufficient = "no value" if sufficient == "nothing" else sufficient
+            text += f"; at the prices of this run {sufficient} would suffice"
         yield label, text
         label = ""
     if not job_advice.advice:
@@ -155,11 +157,6 @@ def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
     for item in advice:
         if item.way != "work" or item is smallest:
             yield item
-
-
-def _sufficient_text(at_quoted_prices: str) -> str:
-    value = "no value" if at_quoted_prices == "nothing" else at_quoted_prices
-    return f"{value} would suffice"
 
 
 def _up_to(change: IneffectiveChange) -> str:

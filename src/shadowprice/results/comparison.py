@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.results.capacity_gains import CapacityGain
+from shadowprice.results import run_directory
+from shadowprice.results.difference import CapacityGain
 from shadowprice.results.metric_definitions import (
     RESTRICTED,
     TIMING_METRICS,
@@ -19,16 +20,8 @@ from shadowprice.results.metrics import common_completion
 from shadowprice.results.output_paths import json_with
 from shadowprice.results.report.comparison import render_comparison
 from shadowprice.results.report.number_format import format_number
-from shadowprice.results.report.page import write_report
-from shadowprice.results.run_directory import (
-    REPORT,
-    Fields,
-    RunData,
-    folder_name,
-    is_run,
-    write_json,
-    write_run,
-)
+from shadowprice.results.report.page import write_run_with_report
+from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.short_table import ShortTable
 
 PAGE: Final = "compare.html"
@@ -95,8 +88,8 @@ def comparison_to_record(
 ) -> Fields:
     """Return a comparison as stored in ``compare.json``.
 
-    ``runs`` are those of the first seed. ``trials`` holds the measures of all seeds; see
-    `report.seeds.seeds_section`. ``gains`` are those of more servers, and ``drawn`` lists what was
+    ``runs`` are those of the first seed, and ``trials`` holds the measures of all seeds; see
+    `seeds_section` of the page. ``gains`` are those of more servers, and ``drawn`` lists what was
     drawn at random.
     """
     record: Fields = {
@@ -126,10 +119,7 @@ def comparison_to_record(
 
 
 def drawn_text(drawn: Sequence[str], seeds: Sequence[int]) -> str:
-    """Return the sentence about what was drawn at random; empty if nothing was.
-
-    ``seeds`` are those of the results that it stands beside.
-    """
+    """Return the sentence about what was drawn at random with ``seeds``; empty if nothing was."""
     if not drawn:
         return ""
     *others, last = drawn
@@ -146,17 +136,18 @@ def is_comparison(path: Path) -> bool:
     if any(entry.is_symlink() for entry in entries):
         return False
     return json_with(path / JSON_FILE, ("partial", "seed", "policies")) and all(
-        entry.is_file() if entry.name in {PAGE, JSON_FILE} else entry.is_dir() and is_run(entry)
+        entry.is_file()
+        if entry.name in {PAGE, JSON_FILE}
+        else entry.is_dir() and run_directory.is_run(entry)
         for entry in entries
     )
 
 
 def write_compared_run(run: RunData, folder: Path) -> None:
     """Write one of the runs, with its page, into the directory of a comparison."""
-    directory = folder / folder_name(run.policy)
+    directory = folder / run_directory.folder_name(run.policy)
     directory.mkdir()
-    write_run(run, directory)
-    write_report(run, directory / REPORT)
+    write_run_with_report(run, directory)
 
 
 def write_comparison(
@@ -177,4 +168,4 @@ def write_comparison(
         drawn_text(drawn, seeds),
     )
     (folder / PAGE).write_text(page, encoding="utf-8")
-    write_json(folder / JSON_FILE, comparison_to_record(runs, record, gains, drawn))
+    run_directory.write_json(folder / JSON_FILE, comparison_to_record(runs, record, gains, drawn))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 import polars as pl
@@ -17,19 +18,9 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 DEFAULT_COLUMNS: Final = (
-    "job",
-    "tenant",
-    "class",
-    "arrival",
-    "start",
-    "completion",
-    "outcome",
-    "utility",
-    "value",
-    "late",
-    "worker_slots",
-    "reason",
-)
+    "job", "tenant", "class", "arrival", "start", "completion", "outcome", "utility", "value",
+    "late", "worker_slots", "reason",
+)  # fmt: skip
 """Default columns of a listing."""
 
 
@@ -42,10 +33,7 @@ class SlotRange:
 
     @classmethod
     def parse(cls, text: str, slot_seconds: float, location: str) -> SlotRange:
-        """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
-
-        ``location`` is the location of the text in error messages.
-        """
+        """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start."""
         first, dots, last = text.partition("..")
         if not dots:
             last = first
@@ -53,9 +41,8 @@ class SlotRange:
             ends = [_slot(part, slot_seconds) for part in (first, last)]
         except (InputError, ValueError) as error:
             hint = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
-            raise InputError(
-                Fault(location, f"{quote_for_display(text)} is not a range of slots", hint)
-            ) from error
+            fault = Fault(location, f"{quote_for_display(text)} is not a range of slots", hint)
+            raise InputError(fault) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
             raise InputError(Fault(location, f"{text!r} ends before it begins"))
         return cls(*ends)
@@ -71,10 +58,7 @@ class SlotRange:
 
 
 def parse_slot(text: str, slot_seconds: float, location: str) -> int:
-    """Parse a slot, given as a number or as a duration from the start.
-
-    ``location`` is the location of the text in error messages.
-    """
+    """Parse a slot, given as a number or as a duration from the start."""
     try:
         slot = _slot(text, slot_seconds)
     except (InputError, ValueError):
@@ -95,80 +79,51 @@ def _slot(text: str, slot_seconds: float) -> int | None:
     return bounds.SLOT.checked(int(parse_duration(text).in_slots(Fraction(str(slot_seconds)))))
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Filter for the jobs of a run; empty fields don't restrict it.
+def filter_jobs(
+    jobs: pl.DataFrame,
+    patterns: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ranges: Mapping[str, SlotRange | None] = MappingProxyType({}),
+    outcomes: Sequence[str] = (),
+    late: bool | None = None,
+) -> pl.DataFrame:
+    """Return the rows of a job table that match; empty restrictions don't restrict it.
 
-    ``job``, ``tenant``, ``class_`` and ``reason`` are patterns in the style of file names
-    (``resnet*``), one of which has to match.
+    ``patterns`` by column are in the style of file names (``resnet*``), and one has to match.
+    ``ranges`` are those of columns with slots. ``late`` selects jobs that missed their target.
     """
-
-    job: Sequence[str] = ()
-    tenant: Sequence[str] = ()
-    class_: Sequence[str] = ()
-    reason: Sequence[str] = ()
-    outcome: Sequence[str] = ()  # as named in ``jobs.parquet``
-    arrived: SlotRange | None = None
-    started: SlotRange | None = None  # range of the first slot
-    completed: SlotRange | None = None
-    late: bool | None = None  # True: missed the target; False: met it
-
-    def apply(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a job table that match."""
-        unknown = next((outcome for outcome in self.outcome if outcome not in OUTCOMES), None)
-        if unknown is not None:
-            hint = hint_for_unknown(unknown, OUTCOMES)
-            raise InputError(
-                Fault("--outcome", f"unknown outcome {quote_for_display(unknown)}", hint)
-            )
-        wanted = pl.lit(value=True)
-        for column, patterns in (
-            ("job", self.job),
-            ("tenant", self.tenant),
-            ("class", self.class_),
-            ("reason", self.reason),
-        ):
-            if patterns:
-                values = jobs[column].drop_nulls().unique().to_list()
-                matching = [
-                    value
-                    for value in values
-                    if any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
-                ]
-                wanted &= pl.col(column).is_in(matching).fill_null(value=False)
-        if self.outcome:
-            wanted &= pl.col("outcome").is_in(list(self.outcome))
-        for column, span in (
-            ("arrival", self.arrived),
-            ("start", self.started),
-            ("completion", self.completed),
-        ):
-            if span is not None:
-                wanted &= span.holds(column)
-        if self.late is not None:
-            over = pl.col("late") > 0
-            wanted &= (over if self.late else ~over).fill_null(value=False)
-        return jobs.filter(wanted)
+    unknown = next((outcome for outcome in outcomes if outcome not in OUTCOMES), None)
+    if unknown is not None:
+        hint = hint_for_unknown(unknown, OUTCOMES)
+        raise InputError(Fault("--outcome", f"unknown outcome {quote_for_display(unknown)}", hint))
+    wanted = pl.lit(value=True)
+    for column, alternatives in patterns.items():
+        if alternatives:
+            matching = [
+                value
+                for value in jobs[column].drop_nulls().unique().to_list()
+                if any(fnmatch.fnmatchcase(value, pattern) for pattern in alternatives)
+            ]
+            wanted &= pl.col(column).is_in(matching).fill_null(value=False)
+    if outcomes:
+        wanted &= pl.col("outcome").is_in(list(outcomes))
+    for column, span in ranges.items():
+        if span is not None:
+            wanted &= span.holds(column)
+    if late is not None:
+        over = pl.col("late") > 0
+        wanted &= (over if late else ~over).fill_null(value=False)
+    return jobs.filter(wanted)
 
 
 OUTCOMES: Final = (
-    "finished",
-    "refused",
-    "dropped",
-    "cancelled",
-    "running",
-    "waiting",
-    "not arrived",
-)
+    "finished", "refused", "dropped", "cancelled", "running", "waiting", "not arrived",
+)  # fmt: skip
 
 
 def select_columns(
     jobs: pl.DataFrame, names: Sequence[str], location: str = "--columns"
 ) -> list[str]:
-    """Return the requested columns; ``all`` stands for every column.
-
-    ``location`` is the location of the request in error messages.
-    """
+    """Return the requested columns; ``all`` stands for every column."""
     if list(names) == ["all"]:
         return jobs.columns
     for name in names:

@@ -70,13 +70,12 @@ def _read_path(*path: str) -> Read:
     return read
 
 
-def _summary(*path: str) -> Read:
-    return _read_path("summary", *path)
-
-
-def _summary_metric(key: str, name: str, *options: Any, **flags: Any) -> MetricDefinition:
-    """Return a measure that the summary has under its key; options as in `MetricDefinition`."""
-    return MetricDefinition(key, name, _summary(key), *options, **flags)
+def _summary(
+    key: str, name: str, path: str = "", better: int = 0, *options: Any, **flags: Any
+) -> MetricDefinition:
+    """Return a measure at a dotted path of the summary, by default its key."""
+    read = _read_path("summary", *(path or key).split("."))
+    return MetricDefinition(key, name, read, better, *options, **flags)
 
 
 def _latency(percentile: str) -> Read:
@@ -111,7 +110,7 @@ RESTRICTED: Final = "restricted_mean_jct"
 _SHARE, _SECONDS = MetricUnit.SHARE, MetricUnit.SECONDS
 
 _EARNED: Final = (
-    _summary_metric("total_utility", "total utility", 1, over_seeds=True),
+    _summary("total_utility", "total utility", better=1, over_seeds=True),
     MetricDefinition(
         "value_share", "of the value on offer", _utility_reader("summary", "value"), 1, _SHARE, True
     ),
@@ -121,77 +120,48 @@ _EARNED: Final = (
     ),
 )
 _OUTCOMES: Final = (
-    _summary_metric("arrived", "jobs that arrived"),
-    _summary_metric("admitted", "admitted"),
-    _summary_metric("finished", "finished", 1, over_seeds=True),
-    _summary_metric("refused", "refused", over_seeds=True),
-    _summary_metric("dropped", "dropped", -1, unless_zero=True),
-    _summary_metric("cancelled", "cancelled", unless_zero=True),
-    _summary_metric("unfinished", "unfinished", unless_zero=True),
-    _summary_metric("not_arrived", "not arrived", unless_zero=True),
+    _summary("arrived", "jobs that arrived"),
+    _summary("admitted", "admitted"),
+    _summary("finished", "finished", better=1, over_seeds=True),
+    _summary("refused", "refused", over_seeds=True),
+    _summary("dropped", "dropped", better=-1, unless_zero=True),
+    _summary("cancelled", "cancelled", unless_zero=True),
+    _summary("unfinished", "unfinished", unless_zero=True),
+    _summary("not_arrived", "not arrived", unless_zero=True),
 )
 _TIMES: Final = (
-    MetricDefinition(
-        "in_time", "in time, of all with a target", _summary("met_target", "share"), 1, _SHARE, True
-    ),
+    _summary("in_time", "in time, of all with a target", "met_target.share", 1, _SHARE, True),
     # Only covers finished jobs: without a preferred direction, because a policy may finish
     # only the short ones.
+    _summary("mean_jct", "mean JCT of finished, slots", "jct.mean", over_seeds=True),
     MetricDefinition(
-        "mean_jct", "mean JCT of finished, slots", _summary("jct", "mean"), over_seeds=True
+        "completion_ratio", "times the least mean JCT, at most", _completion_ratio, -1
     ),
-    MetricDefinition(
-        "completion_ratio",
-        "times the least mean JCT, at most",
-        _completion_ratio,
-        -1,
-    ),
-    MetricDefinition("median_jct", "median JCT of finished, slots", _summary("jct", "median")),
-    MetricDefinition(
-        RESTRICTED,
-        "restricted mean JCT, slots",
-        _summary("jct", "restricted_mean"),
-        -1,
-        over_seeds=True,
-    ),
-    _summary_metric("makespan", "makespan, slots", over_seeds=True),
+    _summary("median_jct", "median JCT of finished, slots", "jct.median"),
+    _summary(RESTRICTED, "restricted mean JCT, slots", "jct.restricted_mean", -1, over_seeds=True),
+    _summary("makespan", "makespan, slots", over_seeds=True),
 )
 _FAIRNESS: Final = tuple(
-    MetricDefinition(
+    _summary(
         f"finish_time_fairness_{which}",
         f"finish-time fairness, {which}",
-        _summary("finish_time_fairness", which),
+        f"finish_time_fairness.{which}",
         -1,
         over_seeds=True,
     )
     for which in ("mean", "worst")
 )
 _LOST: Final = (
-    _summary_metric("restarts", "restarts", -1, over_seeds=True),
-    _summary_metric("lost_gpu_hours", "lost GPU-hours", -1, over_seeds=True, unless_zero=True),
-    _summary_metric(
-        "abandoned_work", "work of unfinished jobs", -1, _SHARE, over_seeds=True, unless_zero=True
-    ),
+    _summary("restarts", "restarts", better=-1, over_seeds=True),
+    _summary("lost_gpu_hours", "lost GPU-hours", "", -1, over_seeds=True, unless_zero=True),
+    _summary("abandoned_work", "work of unfinished jobs", "", -1, _SHARE, True, unless_zero=True),
 )
 _MONEY: Final = (
-    MetricDefinition(
-        "cost_used", "cost of what jobs used", _summary("money", "used"), over_seeds=True
-    ),
-    MetricDefinition(
-        "cost_occupied",
-        "cost of servers in use",
-        _summary("money", "occupied"),
-        -1,
-        over_seeds=True,
-    ),
-    MetricDefinition(
-        "cost_whole", "cost of the whole cluster", _summary("money", "whole"), over_seeds=True
-    ),
-    MetricDefinition(
-        "utility_per_cost",
-        "utility per cost used",
-        _summary("money", "utility_per_used"),
-        1,
-        over_seeds=True,
+    _summary("cost_used", "cost of what jobs used", "money.used", over_seeds=True),
+    _summary("cost_occupied", "cost of servers in use", "money.occupied", -1, over_seeds=True),
+    _summary("cost_whole", "cost of the whole cluster", "money.whole", over_seeds=True),
+    _summary(
+        "utility_per_cost", "utility per cost used", "money.utility_per_used", 1, over_seeds=True
     ),
 )
 _COMPUTING: Final = (
@@ -201,14 +171,13 @@ _COMPUTING: Final = (
         "wall_seconds", "wall time", _read_path("timing", "wall_seconds"), -1, _SECONDS
     ),
 )
+_BEFORE_USE: Final = (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST)
 
 TIMING_METRICS: Final = frozenset(metric.key for metric in _COMPUTING)
 """Keys of metrics of elapsed time, which differ in every run."""
 
 OVER_SEEDS: Final = tuple(
-    one
-    for one in (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST, *_MONEY, *_COMPUTING)
-    if one.over_seeds
+    metric for metric in (*_BEFORE_USE, *_MONEY, *_COMPUTING) if metric.over_seeds
 )
 """Measures with means over several seeds, in display order."""
 
@@ -217,13 +186,16 @@ def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
     """Return the measures to show for runs on one cluster, in display order."""
     use = [
         MetricDefinition(
-            f"in_use_{name}", f"{name} in use", _summary("utilisation", name), unit=_SHARE
+            f"in_use_{name}",
+            f"{name} in use",
+            # The name of a resource may contain dots.
+            _read_path("summary", "utilisation", name),
+            unit=_SHARE,
         )
         for name in infos[0]["summary"]["utilisation"]
-    ]  # fmt: skip
+    ]
     shown = []
-    every = (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST, *use, *_MONEY, *_COMPUTING)
-    for measure in every:
+    for measure in (*_BEFORE_USE, *use, *_MONEY, *_COMPUTING):
         values = [value for info in infos if (value := measure.read(info)) is not None]
         if any(values) if measure.unless_zero else values:
             shown.append(measure)

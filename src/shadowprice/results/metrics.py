@@ -15,7 +15,7 @@ NOT_ARRIVED: Final = "not arrived"
 
 
 def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
-    """Return the metrics of a run, from its `tables.job_table` and `slot_tables.slot_table`.
+    """Return the metrics of a run, from its `tables.job_table` and `tables.slot_table`.
 
     Every share refers to all jobs that arrived. Completion times only cover finished jobs, so a
     policy improves them by finishing only short jobs. `restricted_mean` can't be improved by such a

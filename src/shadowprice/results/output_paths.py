@@ -1,19 +1,21 @@
-"""Output files: checks of their paths, and atomic writing."""
+"""Output files and directories: checks of their paths, and atomic writing."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from shadowprice.core import bounds
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 
 WRITTEN_BY: Final = "shadowprice"
 """Marker of files written by this package, if their format has a field for it."""
@@ -47,17 +49,12 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     if not folder.is_dir():
         message = f"the folder {folder} does not exist"
         raise InputError(Fault(str(path), message, "create it first"))
-    _check_writable(folder, str(path))
-
-
-def _check_writable(folder: Path, location: str) -> None:
-    """Check that a folder can be written, by creating an unnamed file."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         message = f"the folder {folder} cannot be written to: {error.strerror}"
-        raise InputError(Fault(location, message)) from error
+        raise InputError(Fault(str(path), message)) from error
 
 
 @contextmanager
@@ -115,10 +112,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def always_replaceable(head: str) -> bool:
-    """Accept any existing file: a run's own page may be replaced."""
-    del head
-    return True
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the content of a file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def json_with(path: Path, keys: Iterable[str]) -> bool:
@@ -156,21 +153,15 @@ YAML_MARK: Final = f"# Written by {WRITTEN_BY}; edit a copy: it may be written a
 
 def is_job_lines(head: str) -> bool:
     """Return whether a JSON Lines file starts with a job in the format of `Workload.write`."""
-    line = head.partition("\n")[0]
     try:
-        record = json.loads(line)
+        record = json.loads(head.partition("\n")[0])
     except (ValueError, RecursionError):
         return False
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or list(record)[-2:] != ["utility", "labels"]:
         return False
-    ends = list(record)[-2:]
-    labels = record.get("labels")
-    return (
-        ends == ["utility", "labels"]
-        and isinstance(labels, dict)
-        and "class" in labels
-        and {"name", "arrival", "epochs", "chunks", "minibatches", "workers"} <= record.keys()
-    )
+    labels = record["labels"]
+    required = {"name", "arrival", "epochs", "chunks", "minibatches", "workers"}
+    return isinstance(labels, dict) and "class" in labels and required <= record.keys()
 
 
 def umask() -> int:
@@ -186,3 +177,107 @@ def _read_head(path: Path) -> str:
             return file.read(_HEAD).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+_NEW = "give --out a new directory"
+_INSIDE = "give --out a new directory inside it"  # a mount point can't be renamed or replaced
+
+
+def check_directory(out: Path, is_replaceable: Callable[[Path], bool]) -> None:
+    """Check that an `AtomicDirectory` can be created, before anything is read or computed."""
+    with AtomicDirectory(out, is_replaceable):
+        pass
+
+
+class AtomicDirectory:
+    """Output directory that is filled beside its final path and then renamed to it.
+
+    An earlier result at that path, as ``is_replaceable`` decides, is replaced. Anything else is
+    refused, such as links, devices, and directories with other files. ``path`` is the temporary
+    directory to write to. Leaving the context removes it unless `commit` was called.
+    """
+
+    def __init__(self, out: Path, is_replaceable: Callable[[Path], bool]) -> None:
+        self._is_replaceable = is_replaceable
+        self._given_path = out
+        self._created_parents: list[Path] = []
+        try:
+            self.out = out.absolute()
+            self._check()
+            create_directories(self.out.parent, self._created_parents)
+            self.path = Path(
+                tempfile.mkdtemp(prefix=".shadowprice.", suffix=".unfinished", dir=self.out.parent)
+            )
+        except OSError as error:
+            remove_created_directories(self._created_parents)
+            raise _write_error(out, error) from error
+        self.path.chmod(0o777 & ~umask())
+
+    def __enter__(self) -> AtomicDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            remove_created_directories(self._created_parents)
+
+    def commit(self) -> None:
+        """Move the directory to its final path.
+
+        If the path has become occupied or can't be replaced, keep the results in a numbered
+        directory beside it and raise `ShadowpriceError`.
+        """
+        try:
+            self._check()
+            self._move()
+        except (InputError, OSError) as error:
+            problem = _write_error(self._given_path, error) if isinstance(error, OSError) else error
+            alternative = self._unused_sibling()
+            self.path.rename(alternative)
+            raise ShadowpriceError(f"{problem}; the results are in {alternative}") from error
+
+    def _move(self) -> None:
+        if not self.out.exists():
+            self.path.rename(self.out)
+            return
+        old = self.path.with_suffix(".replaced")
+        self.out.rename(old)
+        try:
+            self.path.rename(self.out)
+        except BaseException:
+            old.rename(self.out)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _check(self) -> None:
+        out = self.out
+        if out.is_symlink():
+            raise InputError(Fault(str(self._given_path), "is a symbolic link", _NEW))
+        if not out.exists():
+            if not out.name:
+                raise InputError(Fault(str(self._given_path), "is the root directory", _NEW))
+            return
+        if not out.is_dir():
+            raise InputError(Fault(str(self._given_path), "is not a directory", _NEW))
+        if out.resolve() in {Path.cwd(), *Path.cwd().parents}:
+            raise InputError(Fault(str(self._given_path), "contains the current directory", _NEW))
+        if out.is_mount():
+            raise InputError(Fault(str(self._given_path), "is a mount point", _INSIDE))
+        if any(out.iterdir()) and not self._is_replaceable(out):
+            message = "holds files that no earlier run of this kind wrote"
+            raise InputError(Fault(str(self._given_path), message, _NEW))
+
+    def _unused_sibling(self) -> Path:
+        number = 2
+        while (candidate := self.out.with_name(f"{self.out.name}-{number}")).exists():
+            number += 1
+        return candidate
+
+
+def _write_error(path: Path, error: OSError) -> InputError:
+    return InputError(Fault(str(path), f"cannot be written: {error.strerror or error}"))

@@ -6,33 +6,14 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.core import bounds
+from shadowprice.core import bounds, events
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import (
-    Charge,
-    Command,
-    Commit,
-    Completed,
-    Decided,
-    DriverEvent,
-    Drop,
-    JobCancelled,
-    JobsArrived,
-    Promise,
-    Queue,
-    Reject,
-    Resize,
-    ServerBack,
-    ServerLost,
-    SlotEnded,
-    Start,
-    Stop,
-)
+from shadowprice.core.events import Charge, Completed, Decided, Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status, as_holding_policy, as_priced_policy
 from shadowprice.core.refusal import Refusal
@@ -91,11 +72,9 @@ class HeatBins:
 
     def _grow(self, needed: int) -> None:
         size = min(self.most, max(needed, 2 * len(self._counts), 64))
-        sums = np.zeros((size, self._sums.shape[1]))
-        counts = np.zeros(size, dtype=np.int64)
-        sums[: len(self._counts)] = self._sums
-        counts[: len(self._counts)] = self._counts
-        self._sums, self._counts = sums, counts
+        added = size - len(self._counts)
+        self._sums = np.pad(self._sums, ((0, added), (0, 0)))
+        self._counts = np.pad(self._counts, (0, added))
 
     def halve(self) -> None:
         """Merge neighbouring bins."""
@@ -165,7 +144,8 @@ class BagAttempts:
         self._unfinished -= sum(finished)
 
 
-_ANSWERS: Final = frozenset((Commit, Promise, Reject, Queue, Drop))
+Answer = events.Commit | events.Promise | events.Reject | events.Queue | events.Drop
+_ANSWERS: Final = frozenset(get_args(Answer))
 _STATUSES: Final = tuple(Status)
 _INSIDE: Final = -1
 _NEVER: Final = -1
@@ -210,9 +190,9 @@ class Recorder(Observer):
         self.cluster = cluster
         self.jobs = jobs
         self.order = {job.name: index for index, job in enumerate(jobs)}
-        self.decisions: list[tuple[int, Commit | Promise | Reject | Queue | Drop]] = []
+        self.decisions: list[tuple[int, Answer]] = []
         self.charges: list[Charge] = []
-        self.incidents: list[ServerLost | ServerBack | JobCancelled] = []
+        self.incidents: list[events.ServerLost | events.ServerBack | events.JobCancelled] = []
         self.latencies = array("d")
         self.attempts: dict[str, BagAttempts] = {}
         self.arrived: set[str] = set()
@@ -251,16 +231,16 @@ class Recorder(Observer):
         """Store the engine, which holds the records of open jobs."""
         self.engine = engine
 
-    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: events.DriverEvent, commands: Sequence[events.Command]) -> None:
         """Record an event and its commands."""
         match event:
-            case SlotEnded(slot):
+            case events.SlotEnded(slot):
                 for name, finished in event.finished.items():
                     self.attempts[name].end_slot(finished)
                 self._count_rows(range(slot, slot + 1))
-            case JobsArrived():
+            case events.JobsArrived():
                 self.arrived.update(job.name for job in event.jobs)
-            case ServerLost() | ServerBack() | JobCancelled():
+            case events.ServerLost() | events.ServerBack() | events.JobCancelled():
                 self.incidents.append(event)
             case _:
                 pass

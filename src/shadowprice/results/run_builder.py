@@ -11,20 +11,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 import shadowprice
-from shadowprice.core.amounts import format_amount
+from shadowprice.core.amounts import UNLIMITED, format_amount
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.policy import Policy, as_guaranteed_policy
 from shadowprice.core.specs.utilities import DEFAULT_UTILITY
-from shadowprice.results.costs import cost_summary, job_costs
-from shadowprice.results.metrics import latency, summarise
-from shadowprice.results.recorder import Recorder
+from shadowprice.results import tables
+from shadowprice.results.metrics import NOT_ARRIVED, Summary, latency, summarise
+from shadowprice.results.recorder import Integers, Recorder
 from shadowprice.results.run_directory import FORMAT, Fields, RunData
-from shadowprice.results.slot_tables import allocation_table, expand, heat_table, slot_table
-from shadowprice.results.tables import decision_records, job_table, payment_record, plain
+from shadowprice.results.tables import Rows
 
 LIBRARIES: Final = ("highspy", "numba", "numpy", "polars", "scipy")
 """Libraries that can change a result; their versions are recorded with it."""
@@ -100,9 +101,9 @@ def build_run(
     part of it that compiling and loading kernels took. A ``partial`` run was stopped before its
     end.
     """
-    slots, rows = expand(recorder.segments())
-    jobs = job_table(recorder)
-    per_slot = slot_table(recorder, slots, rows)
+    slots, rows = tables.expand(recorder.segments())
+    jobs = tables.job_table(recorder)
+    per_slot = tables.slot_table(recorder, slots, rows)
     summary = summarise(jobs, per_slot)
     if recorder.cluster.costs is not None:
         jobs = jobs.with_columns(pl.Series("cost", job_costs(recorder)))
@@ -113,8 +114,8 @@ def build_run(
         "interrupted_in_slot": recorder.next_slot if partial else None,
         "policy": circumstances.policy,
         "policy_origin": None if circumstances.origin is None else dict(circumstances.origin),
-        "settings": None if circumstances.settings is None else plain(circumstances.settings),
-        "parameters": plain(policy.parameters_in_force()),
+        "settings": tables.plain(circumstances.settings),
+        "parameters": tables.plain(policy.parameters_in_force()),
         "capabilities": asdict(policy.capabilities),
         "seed": circumstances.seed,
         "until": circumstances.until,
@@ -124,7 +125,11 @@ def build_run(
         },
         "inputs": [asdict(item) for item in circumstances.inputs],
         "options": dict(circumstances.options),
-        "versions": _versions(),
+        "versions": {
+            "shadowprice": shadowprice.__version__,
+            "python": platform.python_version(),
+            **{library: metadata.version(library) for library in LIBRARIES},
+        },
         "cluster": _cluster_record(recorder.cluster),
         "incidents": [_incident(event) for event in recorder.incidents],
         "summary": summary,
@@ -141,30 +146,22 @@ def build_run(
     if guaranteeing is not None and "lengths" not in circumstances.options:
         arrived = [job for job in recorder.jobs if job.name in recorder.arrived]
         if guarantee := guaranteeing.guarantee(arrived):
-            info["guarantee"] = plain(guarantee)
+            info["guarantee"] = tables.plain(guarantee)
 
     def decisions(plans: bool) -> Iterator[Fields]:
-        return decision_records(recorder, plans=plans)
+        return tables.decision_records(recorder, plans=plans)
 
     return RunData(
         info=info,
         jobs=jobs,
         slots=per_slot,
-        allocations=allocation_table(recorder, slots, rows),
-        heat=heat_table(recorder, slots, rows),
+        allocations=tables.allocation_table(recorder, slots, rows),
+        heat=tables.heat_table(recorder, slots, rows),
         decisions=decisions,
-        payments=(lambda: map(payment_record, recorder.charges))
+        payments=(lambda: map(tables.payment_record, recorder.charges))
         if policy.capabilities.charges
         else None,
     )
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "shadowprice": shadowprice.__version__,
-        "python": platform.python_version(),
-        **{library: metadata.version(library) for library in LIBRARIES},
-    }
 
 
 def _cluster_record(cluster: Cluster) -> Fields:
@@ -206,3 +203,78 @@ def _incident(event: ServerLost | ServerBack | JobCancelled) -> Fields:
     if isinstance(event, ServerBack):
         return {"slot": event.slot, "server_back": event.server}
     return {"slot": event.slot, "cancel": event.job}
+
+
+Floats = NDArray[np.float64]
+
+
+def job_costs(recorder: Recorder) -> Floats:
+    """Return the cost of each job: its dominant share of every server that it ran on, by the hour.
+
+    A job that uses half of a server's GPUs and a quarter of its memory pays for half of the server.
+    Costs are in the currency of the cluster file, in an array of shape (jobs,).
+    """
+    segments = recorder.segments()
+    costs = np.zeros(len(recorder.jobs))
+    if len(segments.jobs):
+        capacity = recorder.cluster.capacity[segments.servers]
+        limited = (capacity > 0) & (capacity < UNLIMITED)
+        reserved = tables.segment_usage(recorder, segments)
+        shares = np.where(limited, reserved / np.maximum(capacity, 1), 0.0).max(axis=1)
+        hours = (segments.ends - segments.starts) * _slot_hours(recorder)
+        np.add.at(costs, segments.jobs, shares * hours * _prices(recorder)[segments.servers])
+    return costs
+
+
+def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: Rows) -> Summary:
+    """Return the cost of a run and its utility per cost.
+
+    ``slots`` and ``rows`` are the allocations, from `tables.expand`. ``used`` is the cost of
+    the jobs' shares of servers, and ``occupied`` that of all servers during the slots in which a
+    job runs on them. ``whole`` is the cost of all servers from the first arrival to the end of the
+    run, also while idle, but not while lost. ``utility_per_used`` is None if nothing was used.
+    """
+    prices, hours = _prices(recorder), _slot_hours(recorder)
+    servers = recorder.cluster.servers
+    occupied = np.unique(slots * servers + recorder.segments().servers[rows])
+    used, earned = float(jobs["cost"].sum()), float(jobs["utility"].sum())
+    arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
+    first = arrived["arrival"].min()
+    last = max((int(slots.max()) if len(slots) else -1), int(arrived["arrival"].max() or 0))  # type: ignore[arg-type]  # integers
+    present = np.zeros(servers)
+    if first is not None:
+        present = _present_slots(recorder, int(first), last + 1)  # type: ignore[arg-type]  # an integer
+    return {
+        "used": used,
+        "occupied": float(prices[occupied % servers].sum() * hours),
+        "whole": float((prices * present).sum() * hours),
+        "utility_per_used": earned / used if used else None,
+    }
+
+
+def _present_slots(recorder: Recorder, first: int, end: int) -> Floats:
+    """Return the number of slots from `first` to `end` in which each server was present."""
+    present = np.full(recorder.cluster.servers, float(max(end - first, 0)))
+    lost_since: dict[str, int] = {}
+    incidents = [
+        event for event in recorder.incidents if isinstance(event, ServerLost | ServerBack)
+    ]
+    back = [ServerBack(end, name) for name in recorder.cluster.names]
+    for incident in [*incidents, *back]:
+        slot = min(max(incident.slot, first), end)
+        if isinstance(incident, ServerLost):
+            lost_since.setdefault(incident.server, slot)
+        elif incident.server in lost_since:
+            present[recorder.cluster.index[incident.server]] -= slot - lost_since.pop(
+                incident.server
+            )
+    return present
+
+
+def _prices(recorder: Recorder) -> Floats:
+    assert recorder.cluster.costs is not None
+    return recorder.cluster.costs
+
+
+def _slot_hours(recorder: Recorder) -> float:
+    return float(recorder.cluster.slot_seconds) / 3600

@@ -52,7 +52,7 @@ class RunData:
     info : dict
         ``run.json``.
     jobs, slots, allocations, heat : polars.DataFrame
-        The tables; see `tables` and `slot_tables` for their columns.
+        The tables; see `tables` for their columns.
     decisions : callable
         Yields the decision records in order, as `tables.decision_records` does. Its argument
         selects whether they include committed plans.
@@ -191,7 +191,7 @@ def read_run(folder: Path) -> RunData:
 
 def _with_or_without_plans(records: Iterable[Fields], plans: bool) -> Iterator[Fields]:
     for record in records:
-        yield {key: value for key, value in record.items() if plans or key != "plan"}
+        yield record if plans else {k: value for k, value in record.items() if k != "plan"}
 
 
 def read_advice(folder: Path) -> dict[str, JobAdvice]:

@@ -17,10 +17,7 @@ def server_group(server: str) -> str:
 def plan_with_server_names(
     rows: Iterable[Sequence[int]], names: Sequence[str]
 ) -> list[list[object]]:
-    """Return the rows of a schedule with server names instead of positions.
-
-    ``rows`` are (slot, server, workers, ps), with servers by their positions in ``names``.
-    """
+    """Return (slot, server, workers, ps) rows with server names instead of positions."""
     return [[slot, names[server], workers, ps] for slot, server, workers, ps in rows]
 
 

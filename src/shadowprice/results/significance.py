@@ -17,7 +17,6 @@ MAX_EXACT_PAIRS: Final = 16
 """Maximum number of pairs for which all sign flips (65,536) are evaluated, not sampled."""
 
 DRAWS: Final = 100_000
-
 _ROUNDING: Final = 1e-12  # relative difference by which rounding changes sums of the same numbers
 
 

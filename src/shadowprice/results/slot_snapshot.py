@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import takewhile
 from typing import Any, Final
 
 import polars as pl
@@ -13,14 +13,7 @@ import polars as pl
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.columns import typed_columns
-from shadowprice.results.run_directory import (
-    Fields,
-    RunData,
-    read_decisions,
-    read_info,
-    read_table,
-    server_names,
-)
+from shadowprice.results.run_directory import Fields, RunData, server_names
 from shadowprice.results.server_names import (
     compress_name_list,
     group_equal_placements,
@@ -95,45 +88,21 @@ class SlotSnapshot(ShownAsTable):
         }
 
 
-def read_slot_snapshot(folder: Path, slot: int) -> SlotSnapshot:
-    """Read the state of a run directory in one slot."""
-    info = read_info(folder)
-    return _moment(
-        info,
-        slot,
-        read_table(folder, "jobs"),
-        read_table(folder, "slots"),
-        read_table(folder, "allocations"),
-        read_decisions(folder),
-        str(folder),
-    )
-
-
-def slot_snapshot_of(run: RunData, slot: int) -> SlotSnapshot:
-    """Return the state of a run in one slot."""
-    return _moment(
-        run.info, slot, run.jobs, run.slots, run.allocations, run.decisions(True), run.policy
-    )
-
-
-def _moment(
-    info: Fields,
-    slot: int,
-    jobs: pl.DataFrame,
-    slots: pl.DataFrame,
-    allocations: pl.DataFrame,
-    decisions: Iterable[Fields],
-    location: str,
-) -> SlotSnapshot:
+def slot_snapshot_of(run: RunData, slot: int, location: str | None = None) -> SlotSnapshot:
+    """Return the state of a run in one slot; errors begin with ``location``, or its policy."""
+    info, jobs, slots = run.info, run.jobs, run.slots
     if not len(slots) or slot < slots["slot"][0] or slot > slots["slot"][-1]:
         span = f"slots {slots['slot'][0]} to {slots['slot'][-1]}" if len(slots) else "no slot"
-        raise InputError(Fault(location, f"slot {slot} is not in this run", f"it has {span}"))
+        problem = f"slot {slot} is not in this run"
+        raise InputError(Fault(location or run.policy, problem, f"it has {span}"))
     names = server_names(info)
-    current = allocations.filter(pl.col("slot") == slot)
+    current = run.allocations.filter(pl.col("slot") == slot)
     demands = dict(
         zip(jobs["job"], zip(jobs["demand"], jobs["ps_demand"], strict=True), strict=True)
     )
-    closed = _closed_before(info, slot, decisions := list(_relevant(decisions, slot)))
+    # Decisions are ordered by slot, so reading stops at the first later one.
+    decisions = list(takewhile(lambda record: record["slot"] <= slot, run.decisions(True)))
+    closed = _closed_before(info, slot, decisions)
     open_jobs = jobs.filter(
         (pl.col("arrival") <= slot)
         & (pl.col("completion").is_null() | (pl.col("completion") >= slot))
@@ -142,20 +111,9 @@ def _moment(
     return SlotSnapshot(
         info,
         slot,
-        _jobs(open_jobs, current, allocations, slot, names, decisions),
+        _jobs(open_jobs, current, run.allocations, slot, names, decisions),
         _servers(info, current, demands, slot),
     )
-
-
-def _relevant(decisions: Iterable[Fields], slot: int) -> Iterable[Fields]:
-    """Yield the decisions up to a slot.
-
-    Decisions are ordered by slot, so reading stops at the first later one.
-    """
-    for record in decisions:
-        if record["slot"] > slot:
-            return
-        yield record
 
 
 def _closed_before(info: Fields, slot: int, decisions: Iterable[Fields]) -> set[str]:
@@ -254,10 +212,7 @@ def parse_demand(text: str | None) -> dict[str, int]:
 
 
 def _servers(
-    info: Fields,
-    here: pl.DataFrame,
-    requests: Mapping[str, tuple[str, str | None]],
-    slot: int,
+    info: Fields, here: pl.DataFrame, requests: Mapping[str, tuple[str, str | None]], slot: int
 ) -> pl.DataFrame:
     cluster = info["cluster"]
     names = server_names(info)

@@ -19,8 +19,14 @@ from shadowprice.core.job import Job
 from shadowprice.core.wording import hint_for_unknown
 from shadowprice.extensions import FileExtension
 from shadowprice.inputs import read_jobs
-from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
-from shadowprice.inputs.incidents import Incident, read_incidents, resolve_incidents
+from shadowprice.inputs.files import (
+    Incident,
+    read_entry,
+    read_incidents,
+    resolve_cluster,
+    resolve_incidents,
+    resolve_records,
+)
 from shadowprice.inputs.text import load_yaml
 from shadowprice.inputs.unpacking import split_member
 from shadowprice.results.run_builder import RunInput

@@ -16,8 +16,8 @@ from shadowprice.core.devices import is_device
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.columns import typed_columns
+from shadowprice.results.difference import CapacityGain
 from shadowprice.results.metric_definitions import (
     OVER_SEEDS,
     RESTRICTED,

@@ -29,7 +29,7 @@ from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.specs.utilities import with_default_utility
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid, Utility
 from shadowprice.core.wording import quote_for_display
-from shadowprice.inputs.shape import check_document_size
+from shadowprice.inputs.text import check_document_size
 from shadowprice.results.output_paths import (
     YAML_MARK,
     atomic_write,

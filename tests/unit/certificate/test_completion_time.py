@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shadowprice.certificate.certify import completion_bound, shortest_remaining_first
 from shadowprice.certificate.relaxation import Relaxation
-from shadowprice.cli.commands.compare import _certificate
+from shadowprice.cli.commands.simulate import _certificate
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import Constant, Linear

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from shadowprice.cli.idle import RULES
+from shadowprice.cli.lazy import RULES
 from shadowprice.cli.main import main
-from shadowprice.cli.workload import Workload
+from shadowprice.cli.options import Workload
 from tests.hostile.commands import commands
 
 WORKLOAD = "-c c.yaml -j j.yaml"

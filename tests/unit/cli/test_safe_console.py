@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shadowprice.cli.console import progress_bar, stdout, titled_table
+from shadowprice.cli.console import make_table, progress_bar, stdout
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,7 @@ def test_tables_and_titles_show_markup_of_others_literally(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = "[bold]a[/bold] [dim]b"
-    table = titled_table(text)
-    table.add_column(text)
-    table.add_row(text)
+    table = make_table([text], [[text]], title=text)
     table.caption = text
     stdout().print(table)
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [text] * 4

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.advice.candidate_changes import JobChange, candidate_changes
-from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.changes import JobVariants
 from shadowprice.core.amounts import parse_rate
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError

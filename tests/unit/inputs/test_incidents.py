@@ -8,7 +8,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
-from shadowprice.inputs.incidents import read_incidents
+from shadowprice.inputs.files import read_incidents
 from tests.support.workloads import make_cluster, make_job
 
 ON = make_cluster(2, 1)

@@ -20,8 +20,14 @@ from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.inputs import read_jobs, read_parameters
-from shadowprice.inputs.shape import check_document_size, check_yaml_size
-from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
+from shadowprice.inputs.text import (
+    check_document_size,
+    check_yaml_size,
+    load_json_line,
+    load_yaml,
+    read_lines,
+    read_text,
+)
 from shadowprice.traces.text import read_bytes
 
 

@@ -19,7 +19,7 @@ from shadowprice.policies.astraea.prices import (
 )
 from shadowprice.policies.astraea.rounds import Round, RoundCalendar
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.job_history_text import guarantee_text
+from shadowprice.results.job_history import guarantee_text
 from shadowprice.simulator.driver import Simulation
 from tests.support.astraea_cases import shared_cluster, shared_job
 

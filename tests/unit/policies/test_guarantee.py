@@ -25,7 +25,7 @@ from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.job_history_text import guarantee_text
+from shadowprice.results.job_history import guarantee_text
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
 from tests.support.pdors_cases import random_pool, random_two_rate_job

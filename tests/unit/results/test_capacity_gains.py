@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shadowprice.results.capacity_gains import HEADS, CapacityGain
+from shadowprice.results.difference import HEADS, CapacityGain
 from shadowprice.results.run_directory import RunData
 
 

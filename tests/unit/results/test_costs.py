@@ -13,8 +13,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.specs import ClusterSpec, validate
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.job_history import read_job_history
-from shadowprice.results.job_history_text import history_lines
+from shadowprice.results.job_history import history_lines, read_job_history
 from shadowprice.results.observer import Observer
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.page import render_report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice, advice_lines
-from shadowprice.results.job_history_text import pluralize
+from shadowprice.results.job_history import pluralize
 
 
 @pytest.mark.parametrize(

@@ -16,22 +16,21 @@ from shadowprice.core.events import ServerBack, ServerLost
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Sigmoid
 from shadowprice.policies.registry import make_policy
-from shadowprice.results.job_history import read_job_history
-from shadowprice.results.job_history_text import history_lines
+from shadowprice.results.job_history import history_lines, read_job_history
 from shadowprice.results.report import inline_assets
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_job_histories import MAX_CHARS, _run_segments, histories_block
 from shadowprice.results.run_directory import RunData, read_run, write_run
-from shadowprice.results.slot_snapshot import read_slot_snapshot, slot_snapshot_of
+from shadowprice.results.slot_snapshot import slot_snapshot_of
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import random_jobs, shared_cluster
-from tests.support.report_pages import check_page, flat_run, planned_run, promised_run
+from tests.support.report_pages import check_page, flat_run, planned_run, promised_run, unpack_data
 from tests.support.workloads import make_cluster, make_job
 
 
-def histories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
-    value: Any = inline_assets.unpack(histories_block(run, budget)[0])
+def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
+    value: Any = unpack_data(stories_block(run, budget)[0])
     assert isinstance(value, dict)
     return value
 
@@ -40,8 +39,8 @@ def test_a_run_read_from_disk_gives_the_hihistories_of_the_run_in_memory(tmp_pat
     run = planned_run()
     write_run(run, tmp_path)
     assert list(read_run(tmp_path).decisions(True)) == list(run.decisions(True))
-    assert histories_of(read_run(tmp_path)) == histories_of(run)
-    assert read_slot_snapshot(tmp_path, 5).record() == slot_snapshot_of(run, 5).record()
+    assert stories_of(read_run(tmp_path)) == stories_of(run)
+    assert slot_snapshot_of(read_run(tmp_path), 5).record() == slot_snapshot_of(run, 5).record()
 
 
 def test_a_promise_that_is_lost_and_given_again_is_reported_as_that(tmp_path: Path) -> None:
@@ -216,7 +215,7 @@ def test_histories_stay_within_their_budget_and_keep_the_most_valuable() -> None
     small, fewer = histories_block(run, len(block) // 2)
     assert len(small) <= len(block) // 2
     assert 1 < fewer < 60
-    unpacked: Any = inline_assets.unpack(small)
+    unpacked: Any = unpack_data(small)
     assert unpacked["total"] == 60
     worth = run.jobs.sort("value", descending=True, maintain_order=True)["job"].head(fewer)
     assert sorted(unpacked["jobs"]["job"]) == sorted(worth)

@@ -17,8 +17,8 @@ from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.difference import _describe_change, diff_runs
 from shadowprice.results.listing import (
-    JobFilter,
     SlotRange,
+    filter_jobs,
     parse_slot,
     select_columns,
     sort_jobs,
@@ -135,31 +135,33 @@ def test_amounts_and_names_are_read_back() -> None:
 @pytest.mark.parametrize(
     ("wanted", "keeps"),
     [
-        (JobFilter(job=["job-1*"]), lambda row: fnmatch.fnmatch(row["job"], "job-1*")),
-        (JobFilter(job=["*1*2*", "job-3"]), lambda row: row["job"] in {"job-12", "job-3"}),
-        (JobFilter(outcome=["finished"]), lambda row: row["outcome"] == "finished"),
+        ({"patterns": {"job": ["job-1*"]}}, lambda row: fnmatch.fnmatch(row["job"], "job-1*")),
+        ({"patterns": {"job": ["*1*2*", "job-3"]}}, lambda row: row["job"] in {"job-12", "job-3"}),
+        ({"outcomes": ["finished"]}, lambda row: row["outcome"] == "finished"),
         (
-            JobFilter(outcome=["cancelled", "refused"]),
+            {"outcomes": ["cancelled", "refused"]},
             lambda row: row["outcome"] in {"cancelled", "refused"},
         ),
-        (JobFilter(class_=["dead*"]), lambda row: row["class"] == "deadline"),
-        (JobFilter(tenant=["*"]), lambda row: row["tenant"] is not None),
-        (JobFilter(arrived=SlotRange(2, 4)), lambda row: 2 <= row["arrival"] <= 4),
+        ({"patterns": {"class": ["dead*"]}}, lambda row: row["class"] == "deadline"),
+        ({"patterns": {"tenant": ["*"]}}, lambda row: row["tenant"] is not None),
+        ({"ranges": {"arrival": SlotRange(2, 4)}}, lambda row: 2 <= row["arrival"] <= 4),
         (
-            JobFilter(completed=SlotRange(None, 7)),
+            {"ranges": {"completion": SlotRange(None, 7)}},
             lambda row: row["completion"] is not None and row["completion"] <= 7,
         ),
-        (JobFilter(late=True), lambda row: row["late"] is not None and row["late"] > 0),
-        (JobFilter(late=False), lambda row: row["late"] is not None and row["late"] <= 0),
+        ({"late": True}, lambda row: row["late"] is not None and row["late"] > 0),
+        ({"late": False}, lambda row: row["late"] is not None and row["late"] <= 0),
         (
-            JobFilter(outcome=["finished"], started=SlotRange(3)),
+            {"outcomes": ["finished"], "ranges": {"start": SlotRange(3)}},
             lambda row: row["outcome"] == "finished" and row["start"] >= 3,
         ),
     ],
 )
-def test_a_selection_is_the_filter_that_it_represents(wanted: JobFilter, keeps) -> None:  # type: ignore[no-untyped-def]
+def test_a_selection_is_the_filter_that_it_represents(wanted: dict[str, Any], keeps) -> None:  # type: ignore[no-untyped-def]
     run, _ = watched("fifo", 14)
-    assert wanted.apply(run.jobs).to_dicts() == [row for row in run.jobs.to_dicts() if keeps(row)]
+    assert filter_jobs(run.jobs, **wanted).to_dicts() == [
+        row for row in run.jobs.to_dicts() if keeps(row)
+    ]
 
 
 def test_ranges_columns_and_orders() -> None:
@@ -176,7 +178,7 @@ def test_ranges_columns_and_orders() -> None:
     with pytest.raises(InputError, match="did you mean 'utility'"):
         select_columns(run.jobs, ["utlity"])
     with pytest.raises(InputError, match="did you mean 'finished'"):
-        JobFilter(outcome=["finishd"]).apply(run.jobs)
+        filter_jobs(run.jobs, outcomes=["finishd"])
     by = sort_jobs(run.jobs, ["-utility", "arrival"])
     keys = [(-row["utility"], row["arrival"]) for row in by.to_dicts()]
     assert keys == sorted(keys)

@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results import slot_tables
+from shadowprice.results import tables
 from shadowprice.results.comparison import (
     is_comparison,
     write_compared_run,
     write_comparison,
 )
 from shadowprice.results.metrics import summarise
-from shadowprice.results.report import charts, comparison, inline_assets, section_tenants, sections
+from shadowprice.results.report import charts, comparison, inline_assets, page, sections
+from shadowprice.results.report.charts import HeatGrid, heat_map
 from shadowprice.results.report.comparison import render_comparison
-from shadowprice.results.report.heat import HeatGrid, heat_map
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import render_report, run_tiles
 from shadowprice.results.report.tables import TableColumn, data_table
@@ -41,7 +41,7 @@ from shadowprice.simulator.source import ScenarioSource
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
-from tests.support.report_pages import check_page, page_data, seed_runs, simulated_run
+from tests.support.report_pages import check_page, page_data, seed_runs, simulated_run, unpack_data
 from tests.support.workloads import make_cluster, make_job
 
 
@@ -181,7 +181,7 @@ def test_every_policy_has_a_folder_that_the_comparison_links(tmp_path: Path) -> 
     assert (tmp_path / "wanderer").is_dir()
     page = (tmp_path / "compare.html").read_text()
     check_page(page)
-    links = re.findall(r'<th class=num><a href="([^"]*)">', page)
+    links = re.findall(r'<th class="num"><a href="([^"]*)">', page)
     targets = [tmp_path / unquote(link, errors="surrogateescape") for link in links]
     assert [read_run(target.parent).policy for target in targets] == names
     assert all(target.is_file() for target in targets)
@@ -224,17 +224,14 @@ def test_dates_are_those_of_the_trace() -> None:
     assert page_data(render_report(run))[-1]["origin"] is None
 
 
-def test_a_section_is_a_function() -> None:
-    @sections.section("Extra", 15)
+def test_a_section_is_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def extra(run: RunData) -> str | None:
         return f"<p>{run.policy} has {len(run.jobs)} jobs</p>"
 
-    try:
-        assert "<h2>Extra</h2><p>flat-rate has 8 jobs</p>" in render_report(simulated_run())
-        with pytest.raises(ValueError, match="two sections are called 'Extra'"):
-            sections.section("Extra", 16)(lambda run: None)
-    finally:
-        del sections._sections["Extra"]
+    monkeypatch.setattr(page, "SECTIONS", (("Extra", extra), ("None", lambda run: None)))
+    html = render_report(simulated_run())
+    assert '<section id="extra"><h2>Extra</h2><p>flat-rate has 8 jobs</p>' in html
+    assert "<h2>None</h2>" not in html
 
 
 # ---------------------------------------------------------------- what a page carries
@@ -250,7 +247,7 @@ def test_any_text_is_harmless_and_seen(name: str) -> None:
     block = inline_assets.data_script({"name": [name, name]})
     block.encode("utf-8")
     assert block.count("<") == 2
-    assert inline_assets.unpack(block) == {"name": [visible, visible]}
+    assert unpack_data(block) == {"name": [visible, visible]}
 
 
 def test_invisible_characters_are_written_out() -> None:
@@ -266,9 +263,9 @@ def test_long_data_is_deflated_and_comes_back() -> None:
     block = inline_assets.data_script(value, "histories")
     assert block.startswith('<script type="text/plain" id="histories" data-deflated="json">')
     assert len(block) < len(json.dumps(value)) / 3
-    assert inline_assets.unpack(block) == value
+    assert unpack_data(block) == value
     cells = np.arange(256, dtype=np.uint8)
-    assert np.array_equal(inline_assets.unpack(inline_assets.data_script(cells)), cells)
+    assert np.array_equal(unpack_data(inline_assets.data_script(cells)), cells)
 
 
 def test_the_library_is_the_one_stated() -> None:
@@ -474,7 +471,7 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
         cluster, [make_job(cluster, "early"), replace(make_job(cluster, "late"), arrival=400)]
     )
     dense = record_run(scenario, "flat-rate", FlatPricePolicy())
-    monkeypatch.setattr(slot_tables, "MAX_GAP_ROWS", 20)
+    monkeypatch.setattr(tables, "MAX_GAP_ROWS", 20)
     sparse = record_run(scenario, "flat-rate", FlatPricePolicy())
     assert len(sparse.slots) < 50
     assert len(dense.slots) > 400
@@ -493,6 +490,6 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
         assert result[-1] > 0
     moves = pl.DataFrame({"slot": [0, 401], "paid": [2.0, 3.0]})
     rows = sparse.slots["slot"].to_numpy()
-    spread = section_tenants._spread(moves, "paid", rows)
+    spread = sections._spread(moves, "paid", rows)
     assert spread[rows == 0].tolist() == [2.0]
     assert spread[rows == 401].tolist() == [3.0]

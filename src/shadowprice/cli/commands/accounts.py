@@ -1,26 +1,23 @@
-"""Accounts of the live service: ``statement TENANT`` and ``budget``."""
+"""``shadowprice statement`` and ``budget``: payments of tenants in a run or at a live service."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from shadowprice.cli.console import (
-    Listing,
-    Output,
-    print_csv,
-    print_json,
-    print_line,
-    print_more,
-    stdout,
-)
+from shadowprice.cli import console
+from shadowprice.cli.console import Listing, Output
+from shadowprice.cli.lazy import is_run
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
-from shadowprice.cli.options import OutputOption
+from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.program import called_program
+from shadowprice.core.amounts import parse_duration
 from shadowprice.core.budget import parse_timestamp, points_text
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
@@ -28,6 +25,9 @@ from shadowprice.core.wording import quote_for_display
 if TYPE_CHECKING:
     from shadowprice.client import AccountEntry, Client, Statement, Tenant
     from shadowprice.rest import Account, Budget
+    from shadowprice.results.accounts import TenantAccount, TenantAccounts
+    from shadowprice.results.run_directory import RunData
+
 
 MAX_ENTRIES: Final = 1_000_000  # maximum of --limit
 COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note")
@@ -42,7 +42,6 @@ def parse_moment(text: str | None, option: str) -> datetime | None:
     """Parse a moment, or a duration before now such as 7d; None stays None."""
     if text is None:
         return None
-    from shadowprice.core.amounts import parse_duration
 
     try:
         duration = parse_duration(text)
@@ -69,10 +68,7 @@ def print_statement(
     until: str | None,
     limit: int,
 ) -> None:
-    """Print a tenant's statement.
-
-    Without a tenant, print the caller's own statement. An operator gets all accounts instead.
-    """
+    """Print a tenant's statement; by default the caller's own, or all accounts of an operator."""
     first, last = parse_moment(since, "--since"), parse_moment(until, "--until")
     with connect(server) as client:
         if tenant is None:
@@ -86,21 +82,21 @@ def print_statement(
     more, entries = len(entries) > limit, entries[:limit]
     if output is Listing.JSON:
         record = {key: value for key, value in statement.record.items() if key != "next"}
-        print_json({**record, "entries": [entry.record for entry in entries]})
+        console.print_json({**record, "entries": [entry.record for entry in entries]})
     elif output is Listing.CSV:
-        print_csv(COLUMNS, [entry.record for entry in entries])
+        console.print_csv(COLUMNS, [entry.record for entry in entries])
     else:
-        _print_one(statement, entries)
+        _print_account(statement, entries)
     if more:
-        print_more(limit, MAX_ENTRIES)
+        console.print_more(limit, MAX_ENTRIES)
 
 
-def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
+def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
     facts([("tenant", page.tenant), *_facts(page.budget, page.account)])
-    console = stdout()
-    console.print()
+    screen = console.stdout()
+    screen.print()
     if not entries:
-        print_line("no entries")
+        console.print_line("no entries")
         return
     rows = [
         (
@@ -117,7 +113,7 @@ def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
     sums = ", ".join(
         f"{kind} {points_text(points)}" for kind, points in page.sums.items() if points
     )
-    print_line(
+    console.print_line(
         f"opening {points_text(page.opening)}, closing {points_text(page.closing)}"
         f"{': ' if sums else ''}{sums}"
     )
@@ -127,6 +123,7 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     if budget is None or account is None:
         return [("budget", "none: it spends without limit")]
     carry = budget.carry
+    debt = ": only jobs that cost nothing are admitted" if account.held < 0 else ""
     rule = (
         "all is kept"
         if carry == "all"
@@ -136,20 +133,15 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     )
     return [
         ("budget", f"{points_text(budget.points)} points every {budget.period}, {rule}"),
-        ("holds", f"{points_text(account.held)} until {when(account.ends)}{_debt_note(account)}"),
+        ("holds", f"{points_text(account.held)} until {when(account.ends)}{debt}"),
         ("in jobs", points_text(account.reserved_points) if account.reserved_points else ""),
         ("spent", f"{points_text(account.spent)} since {when(account.begins)}"),
     ]
 
 
-def _debt_note(account: Account) -> str:
-    """Return what a negative balance means."""
-    return ": only jobs that cost nothing are admitted" if account.held < 0 else ""
-
-
 def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
     if output is Listing.JSON:
-        print_json([tenant.record for tenant in tenants])
+        console.print_json([tenant.record for tenant in tenants])
         return
     names = ("tenant", "points", "period", "carry", "held", "reserved_points", "spent", "ends")
     rows: list[dict[str, Any]] = [
@@ -161,16 +153,14 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
         for tenant in tenants
     ]
     if output is Listing.CSV:
-        print_csv(names, rows)
+        console.print_csv(names, rows)
         return
     table = []
     for tenant, row in zip(tenants, rows, strict=True):
-        cells: list[object] = [tenant.name]
-        for name in names[1:-1]:
-            value = row.get(name)
-            cells.append(points_text(value) if isinstance(value, int | float) else value)
-        cells.append(None if tenant.account is None else when(tenant.account.ends))
-        table.append(cells)
+        values = [row.get(name) for name in names[1:-1]]
+        cells = [points_text(item) if isinstance(item, int | float) else item for item in values]
+        end = None if tenant.account is None else when(tenant.account.ends)
+        table.append([tenant.name, *cells, end])
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
     show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
 
@@ -184,27 +174,19 @@ def budget(
             autocompletion=complete_tenant,
         ),
     ] = None,
-    points: Annotated[
-        float | None, typer.Option("--points", help="Points per period.", min=0)
-    ] = None,
-    period: Annotated[
-        str | None, typer.Option("--period", help="Length of the period, such as 7d.")
-    ] = None,
+    points: Annotated[float | None, typer.Option(help="Points per period.", min=0)] = None,
+    period: Annotated[str | None, typer.Option(help="Length of the period, such as 7d.")] = None,
     carry: Annotated[
         str | None,
         typer.Option(
-            "--carry",
-            help="Maximum number of unspent points carried over to the next period, or all.",
+            help="Maximum number of unspent points carried over to the next period, or all."
         ),
     ] = None,
     begins: Annotated[
-        str | None,
-        typer.Option("--begins", help="Start time of any period, such as 2026-11-23."),
+        str | None, typer.Option(help="Start time of any period, such as 2026-11-23.")
     ] = None,
-    grant: Annotated[
-        float | None, typer.Option("--grant", help="Points to grant once.", min=0)
-    ] = None,
-    note: Annotated[str, typer.Option("--note", help="Reason for the grant.")] = "",
+    grant: Annotated[float | None, typer.Option(help="Points to grant once.", min=0)] = None,
+    note: Annotated[str, typer.Option(help="Reason for the grant.")] = "",
     remove: Annotated[
         bool,
         typer.Option("--remove", help="Remove the budget: the tenant can spend without limit."),
@@ -217,10 +199,8 @@ def budget(
     A change keeps the values of omitted options.
 
     [bold]Examples[/bold]
-
-    shadowprice budget vision --points 500 --period 7d --carry 100
-
-    shadowprice budget vision --grant 50 --note deadline
+        shadowprice budget vision --points 500 --period 7d --carry 100
+        shadowprice budget vision --grant 50 --note deadline
     """
     change = {
         key: value
@@ -232,9 +212,8 @@ def budget(
     requested = [name for name, given in (("--remove", remove), ("--grant", grant is not None),
                                       ("a budget", bool(change))) if given]  # fmt: skip
     if len(requested) > 1:
-        raise InputError(
-            Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
-        )
+        fault = Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
+        raise InputError(fault)
     if requested and tenant is None:
         hint = f"name it: {called_program.get()} budget NAME ..."
         raise InputError(Fault("TENANT", "is missing", hint))
@@ -252,7 +231,7 @@ def budget(
         else:
             changed = _tenant(client, tenant)
     if output is Output.JSON:
-        print_json(changed.record)
+        console.print_json(changed.record)
     else:
         facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
 
@@ -287,3 +266,218 @@ def _tenant(client: Client, name: str) -> Tenant:
         names = ", ".join(tenant.name for tenant in tenants[:20]) or "none"
         raise InputError(Fault("TENANT", f"unknown tenant {name!r}", f"known: {names}"))
     return match
+
+
+JOB_COLUMNS = ("job", "outcome", "arrival", "start", "completion", "utility", "borrowed", "paid")
+
+
+def statement(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run directory, or tenant of the live service; by default the tenant of the "
+            "token (for operators: all tenants).",
+            metavar="[RUN|TENANT]",
+            autocompletion=complete_tenant,
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(help="Run only: tenant to show, with its partners and jobs.", metavar="NAME"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Live service only: start of the period, such as 7d (before now) or 2026-11-23."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="Live service only: end of the period, exclusive; formats as in --since."
+        ),
+    ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(help="Live service only: maximum number of entries.", min=1, max=MAX_ENTRIES),
+    ] = 50,
+    server: ServerOption = None,
+    output: ListingOption = Listing.TABLE,
+) -> None:
+    """Show the payments of tenants in a run, or their entries at the live service.
+
+    Run: utility that each tenant earned, paid and received, and place-slots that it lent and
+    borrowed. Payments of a tenant's jobs to its own unused share are shown separately.
+
+    Live service: the balance of a tenant's budget, and every grant, debit and refund.
+
+    [bold]Examples[/bold]
+        shadowprice statement run --tenant vision
+        shadowprice statement vision --since 7d -o csv
+    """
+    if what is None or not is_run(what):
+        print_statement(what, server, output, since=since, until=until, limit=limit)
+    else:
+        _print_run_statement(Path(what), tenant, output)
+
+
+def _print_run_statement(run: Path, tenant: str | None, output: Listing) -> None:
+    from shadowprice.results.accounts import compute_tenant_accounts
+    from shadowprice.results.run_directory import read_run
+
+    loaded = read_run(run)
+    result = compute_tenant_accounts(loaded)
+    if tenant is not None and tenant not in result.accounts:
+        tenants = ", ".join(result.accounts)
+        fault = Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
+        raise InputError(fault)
+    if output is Listing.JSON:
+        console.print_json(_record(loaded, result, tenant))
+    elif output is Listing.CSV:
+        _print_csv(loaded, result, tenant)
+    elif tenant is None:
+        _print_tenants(loaded, result)
+    else:
+        _print_tenant(loaded, result, tenant)
+
+
+def _record(run: RunData, result: TenantAccounts, tenant: str | None) -> Mapping[str, object]:
+    if tenant is None:
+        return {
+            "policy": run.policy,
+            "charges": result.charged,
+            "fairness_variance": result.fairness_variance,
+            "tenants": [account.record() for account in result.accounts.values()],
+        }
+    return {
+        "policy": run.policy,
+        "charges": result.charged,
+        **result.accounts[tenant].record(),
+        "partners": _partners(result, tenant),
+        "jobs_of_tenant": _jobs(run, result, tenant),
+    }
+
+
+def _print_csv(run: RunData, result: TenantAccounts, tenant: str | None) -> None:
+    """Print a row for each tenant, or for each job of one tenant."""
+    if tenant is not None:
+        console.print_csv(JOB_COLUMNS, _jobs(run, result, tenant))
+        return
+    rows: list[dict[str, object]] = []
+    for account in result.accounts.values():
+        row = dict(account.record())
+        for name in ("share", "lent", "borrowed"):
+            amounts = row[name]
+            assert isinstance(amounts, dict)
+            row[name] = " ".join(f"{kind}={value:g}" for kind, value in amounts.items())
+        rows.append(row)
+    if rows:
+        console.print_csv(list(rows[0]), rows)
+
+
+def _partners(result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
+    import polars as pl
+
+    from shadowprice.results.accounts import MICRO
+
+    rows: list[dict[str, object]] = []
+    for other in result.accounts:
+        paid = result.payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == other))
+        received = result.payments.filter((pl.col("payee") == tenant) & (pl.col("payer") == other))
+        lent = result.loans.filter((pl.col("lender") == tenant) & (pl.col("borrower") == other))
+        borrowed = result.loans.filter((pl.col("borrower") == tenant) & (pl.col("lender") == other))
+        row: dict[str, object] = {
+            "partner": other,
+            "paid": int(paid["amount"].sum()) / MICRO,
+            "received": int(received["amount"].sum()) / MICRO,
+            "lent": float(lent["places"].sum()),
+            "borrowed": float(borrowed["places"].sum()),
+        }
+        if any(row[name] for name in ("paid", "received", "lent", "borrowed")):
+            rows.append(row)
+    return rows
+
+
+def _jobs(run: RunData, result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
+    import polars as pl
+
+    from shadowprice.results.accounts import MICRO
+
+    paid = result.payments.group_by("job").agg((pl.col("amount").sum() / MICRO).alias("paid"))
+    table = (
+        run.jobs.filter(pl.col("tenant") == tenant)
+        .join(paid, on="job", how="left", maintain_order="left")
+        .with_columns(pl.col("paid").is_not_null().alias("borrowed"), pl.col("paid").fill_null(0.0))
+    )
+    return table.select(JOB_COLUMNS).to_dicts()
+
+
+def _print_tenants(run: RunData, result: TenantAccounts) -> None:
+    title = f"Statement of {run.policy}: utility, and place-slots lent and borrowed"
+    columns = (
+        "tenant", "share", "jobs", "done", "earned", "paid", "received", "lent", "borrowed",
+        "revenue", "fairness",
+    )  # fmt: skip
+    rows = ((account.tenant, *_cells(account)) for account in result.accounts.values())
+    console.stdout().print(console.make_table(columns, rows, title=title))
+    variance = result.fairness_variance
+    if variance is not None:
+        explanation = (
+            "revenue fairness ratio: the share of all revenue over the share of all places"
+        )
+        console.print_line(f"{explanation}; variance over tenants {variance:.4g}")
+    if not result.charged:
+        console.print_line(f"{run.policy} doesn't charge tenants: no payments, no loans")
+
+
+def _cells(account: TenantAccount) -> list[str]:
+    from shadowprice.results.accounts import MICRO
+
+    share = " ".join(f"{count} {kind}" for kind, count in account.share.items()) or "-"
+    return [
+        share,
+        f"{account.jobs:,}",
+        f"{account.finished:,}",
+        f"{account.earned:,.2f}",
+        f"{(account.paid - account.to_itself) / MICRO:,.2f}",
+        f"{(account.received - account.to_itself) / MICRO:,.2f}",
+        f"{sum(account.lent.values()):,.1f}",
+        f"{sum(account.borrowed.values()):,.1f}",
+        f"{account.revenue:,.2f}",
+        "-" if account.fairness is None else f"{account.fairness:.3f}",
+    ]
+
+
+def _print_tenant(run: RunData, result: TenantAccounts, tenant: str) -> None:
+    from shadowprice.results.accounts import MICRO
+
+    account = result.accounts[tenant]
+    names = ("share", "jobs", "finished", "earned", "paid to others", "received from others")
+    rows = [
+        *zip(names, _cells(account)[:6], strict=True),
+        ("earned within its share", f"{account.earned_own:,.2f}"),
+        ("paid to itself", f"{account.to_itself / MICRO:,.2f}"),
+        ("revenue", f"{account.revenue:,.2f}"),
+        ("fairness ratio", _cells(account)[-1]),
+    ]
+    facts = console.make_table(("", ""), rows, title=f"{tenant} under {run.policy}")
+    facts.show_header = False
+    console.stdout().print(facts)
+    _print_rows("Partners", _partners(result, tenant))
+    _print_rows("Jobs", _jobs(run, result, tenant))
+
+
+def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
+    if not rows:
+        return
+    left = [index for index, value in enumerate(rows[0].values()) if isinstance(value, str)]
+    texts = (map(_text, row.values()) for row in rows)
+    console.stdout().print(console.make_table(rows[0], texts, left=left, title=title))
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)

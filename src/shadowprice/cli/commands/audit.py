@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, print_json, progress_bar, stdout, titled_table
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.workload import Workload
+from shadowprice.cli.console import Output, make_table, print_json, progress_bar, stdout
+from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core import bounds
 
 audit = typer.Typer(
@@ -28,21 +27,16 @@ def truthfulness(
     params: o.ParamsOption = None,
     tenant: Annotated[
         list[str] | None,
-        typer.Option("--tenant", help="Tenant that misreports; repeatable.", show_default="each"),
+        typer.Option(help="Tenant that misreports; repeatable.", show_default="each"),
     ] = None,
     trials: Annotated[
         int,
-        typer.Option(
-            "--trials", min=1, max=bounds.MISREPORTS.maximum, help="Misreports to try per tenant."
-        ),
+        typer.Option(min=1, max=bounds.MISREPORTS.maximum, help="Misreports to try per tenant."),
     ] = 200,
     delay: Annotated[
         int,
         typer.Option(
-            "--delay",
-            min=0,
-            max=bounds.HORIZON.maximum,
-            help="Maximum delay of an arrival, in slots.",
+            min=0, max=bounds.HORIZON.maximum, help="Maximum delay of an arrival, in slots."
         ),
     ] = 8,
     seed: o.SeedOption = 0,
@@ -56,8 +50,7 @@ def truthfulness(
     misreporting can pay; the absence of a gain proves nothing.
 
     [bold]Example[/bold]
-
-    shadowprice audit truthfulness -c cluster.yaml -j jobs.yaml --policy astraea --trials 500
+        shadowprice audit truthfulness -c cluster.yaml -j jobs.yaml --policy astraea --trials 500
     """
     from shadowprice.simulator.audit import audit_truthfulness
 
@@ -65,45 +58,35 @@ def truthfulness(
     choice = o.policy_choice(policy, params, set_)
     with progress_bar("misreports", quiet) as progress:
         results = audit_truthfulness(
-            scenario,
-            choice,
-            tenants=tenant,
-            trials=trials,
-            latest=delay,
-            progress=progress,
+            scenario, choice, tenants=tenant, trials=trials, latest=delay, progress=progress
         )
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    title = f"Gains by misreporting to {choice.name}: {trials:,} misreports per tenant"
-    table = titled_table(title)
-    table.add_column("tenant")
-    for heading in ("honest revenue", "tried", "gained", "largest gain", "share"):
-        table.add_column(heading, justify="right")
-    table.add_column("misreport", overflow="fold")
+    rows = []
     for result in results:
         best = result.best
         share = best.gain / abs(result.honest_revenue) if best and result.honest_revenue else None
-        table.add_row(
-            result.tenant,
-            f"{result.honest_revenue:,.2f}",
-            f"{result.trials:,}",
-            f"{sum(won for won, _ in result.gained.values()):,}",
-            f"{best.gain:,.2f}" if best else "-",
-            "-" if share is None else f"{share:.1%}",
-            best.misreport.story if best else "none found",
+        rows.append(
+            [
+                result.tenant,
+                f"{result.honest_revenue:,.2f}",
+                f"{result.trials:,}",
+                f"{sum(won for won, _ in result.gained.values()):,}",
+                f"{best.gain:,.2f}" if best else "-",
+                "-" if share is None else f"{share:.1%}",
+                best.misreport.story if best else "none found",
+            ]
         )
-    stdout().print(table)
-    kinds = titled_table("By kind of misreport")
-    kinds.add_column("kind")
-    kinds.add_column("tried", justify="right")
-    kinds.add_column("gained", justify="right")
+    title = f"Gains by misreporting to {choice.name}: {trials:,} misreports per tenant"
+    columns = ("tenant", "honest revenue", "tried", "gained", "largest gain", "share", "misreport")
+    stdout().print(make_table(columns, rows, left=(0, 6), fold=(6,), title=title))
+    kinds = []
     for kind in dict.fromkeys(kind for result in results for kind in result.gained):
         pairs = [result.gained[kind] for result in results if kind in result.gained]
-        kinds.add_row(
-            kind, f"{sum(tried for _, tried in pairs):,}", f"{sum(gained for gained, _ in pairs):,}"
-        )
-    stdout().print(kinds)
+        tried, gained = sum(tried for _, tried in pairs), sum(gained for gained, _ in pairs)
+        kinds.append([kind, f"{tried:,}", f"{gained:,}"])
+    stdout().print(make_table(("kind", "tried", "gained"), kinds, title="By kind of misreport"))
 
 
 @audit.command()
@@ -122,8 +105,7 @@ def sharing(
     Alone means `batchsche`: the same batches and gangs on the tenant's own servers.
 
     [bold]Example[/bold]
-
-    shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea
+        shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea
     """
     from shadowprice.policies.registry import policy_info
     from shadowprice.simulator.audit import audit_sharing
@@ -137,12 +119,8 @@ def sharing(
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    table = titled_table(f"Each tenant in the pool of {choice.name}, and alone on its share")
-    table.add_column("tenant")
-    for heading in ("alone", "in its share", "earned", "revenue", "utility kept", "revenue kept"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        table.add_row(
+    rows = [
+        [
             result.tenant,
             f"{result.alone.earned:,.2f}",
             f"{result.pooled.earned_own:,.2f}",
@@ -150,5 +128,11 @@ def sharing(
             f"{result.pooled.revenue:,.2f}",
             "yes" if result.utility_kept else "no",
             "yes" if result.revenue_kept else "no",
-        )
-    stdout().print(table)
+        ]
+        for result in results
+    ]
+    title = f"Each tenant in the pool of {choice.name}, and alone on its share"
+    columns = (
+        "tenant", "alone", "in its share", "earned", "revenue", "utility kept", "revenue kept",
+    )  # fmt: skip
+    stdout().print(make_table(columns, rows, title=title))

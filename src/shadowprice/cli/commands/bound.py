@@ -13,63 +13,49 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.console import (
-    Output,
-    announce_compiling,
-    periodic_note,
-    print_json,
-    print_line,
-    stderr,
-    stdout,
-)
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.workload import Workload
+from shadowprice.cli.console import Output
+from shadowprice.cli.options import Workload, expand_options
+from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.time_limit import Clock
+from shadowprice.results.output_paths import check_output_file, write_atomically
 
 if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
-    from shadowprice.core.cluster import Cluster
 
 _limit_option: Final = partial(typer.Option, rich_help_panel="Stopping criteria")
-
-GapOption = Annotated[
-    str,
-    _limit_option(
-        "--gap",
-        help="Gap between the bound and the best schedule at which the search stops, such as 1%.",
-    ),
-]
-TimeOption = Annotated[
-    str,
-    _limit_option(
-        "--time", help="Time limit of the search, such as 10min; the bound is valid at any limit."
-    ),
-]
-
-
-ClockOption = Annotated[
-    Clock,
-    _limit_option(
-        "--clock",
-        help="Clock of --time: elapsed time, or processor time, which excludes time used "
-        "by other processes.",
-    ),
-]
 
 
 @expand_options("incidents")
 def bound(
     workload: Workload,
-    gap: GapOption = "1%",
-    time_: TimeOption = "10min",
-    clock: ClockOption = Clock.WALL,
+    gap: Annotated[
+        str,
+        _limit_option(
+            help="Gap between the bound and the best schedule at which the search stops, such as "
+            "1%."
+        ),
+    ] = "1%",
+    time_: Annotated[
+        str,
+        _limit_option(
+            "--time",
+            help="Time limit of the search, such as 10min; the bound is valid at any limit.",
+        ),
+    ] = "10min",
+    clock: Annotated[
+        Clock,
+        _limit_option(
+            help="Clock of --time: elapsed time, or processor time, which excludes time used "
+            "by other processes."
+        ),
+    ] = Clock.WALL,
     seed: o.SeedOption = 0,
     prices: Annotated[
         Path | None,
         o.output_option(
-            "--prices",
             help="File for the prices that prove the bound; --set prices=fixed:FILE posts them.",
             metavar="FILE",
         ),
@@ -85,25 +71,22 @@ def bound(
     bound of their mean completion time.
 
     [bold]Examples[/bold]
-
-    shadowprice bound --cluster cluster.yaml --jobs jobs.yaml --gap 2%
-
-    shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
-
-    shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=fixed:prices.json
+        shadowprice bound --cluster cluster.yaml --jobs jobs.yaml --gap 2%
+        shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
+        shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=fixed:prices.json
     """
-    from shadowprice.core.amounts import parse_positive_duration
+    from shadowprice.policies.pricing.posted import FORMAT
     from shadowprice.simulator.interrupt import stop_on_signal
 
     distance, seconds = _distance(gap), float(parse_positive_duration(time_, "--time", "10min"))
     if prices is not None:
-        check_output_path(prices)
+        check_output_file(prices, lambda head: FORMAT in head[:200])
     scenario = workload.scenario(seed, quiet=quiet)
     # Loads the compiler: first report problems in the input.
     from shadowprice.certificate.certify import certify
     from shadowprice.simulator.starts import iter_warm_starts
 
-    announce_compiling(quiet)
+    console.announce_compiling(quiet)
     with stop_on_signal() as stop, bound_progress(quiet) as report:
         certificate = certify(
             scenario.cluster,
@@ -118,13 +101,14 @@ def bound(
             seed=seed,
         )
     if prices is not None:
-        write_prices(certificate, scenario.cluster, prices)
+        document = certificate.prices.document(scenario.cluster)
+        write_atomically(prices, json.dumps(document) + "\n")
     if output is Output.JSON:
-        print_json(certificate.record())
+        console.print_json(certificate.record())
         return
-    stdout().print(_table(certificate, distance))
+    console.stdout().print(_table(certificate, distance))
     if prices is not None:
-        print_line(f"prices are in {prices}")
+        console.print_line(f"prices are in {prices}")
 
 
 def _distance(text: str) -> float:
@@ -133,23 +117,18 @@ def _distance(text: str) -> float:
     try:
         value = float(digits) / (100 if text.strip().endswith("%") else 1)
     except ValueError as error:
-        raise InputError(
-            Fault("--gap", f"expected a number, got {text!r}", "write 1% or 0.01")
-        ) from error
+        fault = Fault("--gap", f"expected a number, got {text!r}", "write 1% or 0.01")
+        raise InputError(fault) from error
     if not 0 <= value < 1:
-        raise InputError(
-            Fault("--gap", f"expected at least 0% and less than 100%, got {text!r}", "write 1%")
-        )
+        fault = Fault("--gap", f"expected at least 0% and less than 100%, got {text!r}", "write 1%")
+        raise InputError(fault)
     return value
 
 
 @contextmanager
 def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | None]:
-    """Show bound, best schedule and gap; without a terminal, in a line at intervals.
-
-    Yields None if ``quiet``.
-    """
-    console = stderr()
+    """Show bound, best schedule and gap, or a line at intervals; yield None if ``quiet``."""
+    screen = console.stderr()
     if quiet:
         yield None
         return
@@ -159,28 +138,12 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
         gap = f", best {best:,.2f}, gap {1 - best / bound:.1%}" if best and bound else ""
         return f"bound {bound:,.2f}{gap}, {time.perf_counter() - start:.0f} s"
 
-    if not console.is_terminal:
-        note = periodic_note()
+    if not screen.is_terminal:
+        note = console.periodic_note()
         yield lambda bound, best: note(lambda: describe(bound, best))
         return
-    with console.status("bound: looking for prices") as line:
+    with screen.status("bound: looking for prices") as line:
         yield lambda bound, best: line.update(describe(bound, best))
-
-
-def check_output_path(path: Path) -> None:
-    """Check that a price file can be written, before the search starts."""
-    from shadowprice.policies.pricing.posted import FORMAT
-    from shadowprice.results.output_paths import check_output_file
-
-    check_output_file(path, lambda head: FORMAT in head[:200])
-
-
-def write_prices(found: Certificate, cluster: Cluster, path: Path) -> None:
-    """Write the prices of a certificate to a file atomically."""
-    from shadowprice.results.output_paths import atomic_write
-
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(found.prices.document(cluster)) + "\n", encoding="utf-8")
 
 
 def _table(found: Certificate, gap: float) -> Table:

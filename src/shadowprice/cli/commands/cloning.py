@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from shadowprice.cli.console import (
-    Output,
-    SafeText,
-    announce_compiling,
-    plain_table,
-    print_json,
-    print_note,
-    stdout,
-)
+from shadowprice.cli import console
+from shadowprice.cli.console import Output, SafeText
 from shadowprice.cli.options import PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import hint_for_unknown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +77,7 @@ def solve(
     """Compute the number of copies of each task."""
     problem, solution = _solve(file, method, constraint, output)
     if output is Output.JSON:
-        print_json(_solution_record(problem, solution))
+        console.print_json(_solution_record(problem, solution))
         return
     _print_solution(problem, solution)
 
@@ -118,7 +113,7 @@ def simulate(
         numbers = np.full(problem.tasks, copies, dtype=np.int64)
     measured = run(problem, numbers, trials=trials, seed=seed)
     if output is Output.JSON:
-        print_json(_measured_record(problem, measured, numbers, seed))
+        console.print_json(_measured_record(problem, measured, numbers, seed))
         return
     _print_measured(problem, measured)
 
@@ -176,7 +171,7 @@ def waves(
 
     rules = _rules(rule)
     content = read_cloning(file)
-    announce_compiling(output is Output.JSON)
+    console.announce_compiling(output is Output.JSON)
     drawn = poisson_jobs(
         content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
         spread=spread, max_copies=copies,
@@ -192,7 +187,7 @@ def waves(
         for name, item in results.items()
     ]
     if output is Output.JSON:
-        print_json(
+        console.print_json(
             {"machines": content.machines, "load": load, "jobs": jobs, "seed": seed,
              "deadline": content.deadline, "rules": records}
         )  # fmt: skip
@@ -202,7 +197,6 @@ def waves(
 
 def _rules(text: str) -> list[WaveRuleKind]:
     from shadowprice.cloning.waves import WaveRuleKind
-    from shadowprice.core.wording import hint_for_unknown
 
     choices = [rule.value for rule in WaveRuleKind]
     rules = []
@@ -234,30 +228,27 @@ def _waves_record(name: str, found: WaveResult, deadline: float, machines: int) 
 
 
 def _print_waves(records: list[dict[str, Any]], deadline: float) -> None:
-    from shadowprice.core.amounts import format_seconds
-
-    table = plain_table()
-    names = (
+    columns = (
         "rule", "flowtime", "median", "p99", f"over {format_seconds(deadline)}",
         "machine time a job", "wasted", "copies a task",
     )  # fmt: skip
-    for name in names:
-        table.add_column(name, justify="left" if name == "rule" else "right")
-    for record in records:
-        table.add_row(
+    rows = [
+        (
             record["rule"], format_seconds(record["mean_flowtime"]),
             format_seconds(record["median_flowtime"]), format_seconds(record["p99_flowtime"]),
             f"{record['late_jobs']:.1%}", format_seconds(record["machine_time_per_job"]),
             f"{record['wasted_share']:.1%}", f"{record['copies_per_task']:.2f}",
-        )  # fmt: skip
-    stdout().print(table)
+        )
+        for record in records
+    ]  # fmt: skip
+    console.stdout().print(console.make_table(columns, rows))
 
 
 def _read(file: Path, output: Output) -> CloningProblem:
     from shadowprice.inputs.cloning import read_cloning
 
     problem = read_cloning(file).problem()
-    announce_compiling(output is Output.JSON)
+    console.announce_compiling(output is Output.JSON)
     return problem
 
 
@@ -270,9 +261,9 @@ def _solve(
     problem = _read(file, output)
     solution = find(problem, SolveMethod(method), DeadlineConstraint(constraint))
     if method is MethodName.CLOSED_FORM and constraint is ConstraintName.EXACT:
-        print_note("note: Theorem 1 is about the relaxed constraint (7)")
+        console.print_note("note: Theorem 1 is about the relaxed constraint (7)")
     if method is MethodName.SUBGRADIENT and solution.violation > 1e-5:
-        print_note(
+        console.print_note(
             f"warning: Algorithm 1 stopped after {solution.iterations} iterations with its "
             f"constraints off by {solution.violation:.1e}"
         )
@@ -328,28 +319,28 @@ def _tails(problem: CloningProblem) -> list[dict[str, object]]:
 
 
 def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
-    from shadowprice.core.amounts import format_seconds
 
-    console = stdout()
-    table = plain_table()
-    for name in ("tasks", "duration", "mean", "copies", "continuous"):
-        table.add_column(name, justify="left" if name == "duration" else "right")
+    screen = console.stdout()
+    rows = []
     begin = 0
     shown = problem.groups[:20]
     for group in shown:
         tasks = slice(begin, begin + group.count)
         begin += group.count
-        table.add_row(
-            str(group.count),
-            group.duration.label,
-            format_seconds(group.duration.mean),
-            _levels(solution.copies[tasks].tolist()),
-            f"{solution.continuous[tasks].mean():.4f}",
+        rows.append(
+            [
+                str(group.count),
+                group.duration.label,
+                format_seconds(group.duration.mean),
+                _levels(solution.copies[tasks].tolist()),
+                f"{solution.continuous[tasks].mean():.4f}",
+            ]
         )
-    console.print(table)
+    columns = ("tasks", "duration", "mean", "copies", "continuous")
+    screen.print(console.make_table(columns, rows, left=(1,)))
     if len(problem.groups) > len(shown):
-        console.print(f"... and {len(problem.groups) - len(shown)} more; -o json has them all")
-    console.print()
+        screen.print(f"... and {len(problem.groups) - len(shown)} more; -o json has them all")
+    screen.print()
     facts = Table.grid(padding=(0, 2))
     misses = f"{solution.miss_probability:.6g} of {problem.miss_probability:g} allowed"
     facts.add_row("misses the deadline", misses)
@@ -368,7 +359,7 @@ def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
         "method", f"{solution.method.value}, {solution.constraint.value} constraint, "
         f"{solution.iterations} passes",
     )  # fmt: skip
-    console.print(facts)
+    screen.print(facts)
     for tail in _tails(problem):
         findings = (
             f": tail of order {tail['order']:.3g} +- {tail['order_error']:.2g} beyond "
@@ -376,7 +367,7 @@ def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
             f"Kolmogorov-Smirnov distance {tail['distance']:.3f}, "
             f"log-likelihood against an exponential tail {tail['against_exponential']:+.1f}"
         )
-        console.print(SafeText.assemble((str(tail["file"]), "bold"), findings))
+        screen.print(SafeText.assemble((str(tail["file"]), "bold"), findings))
 
 
 def _levels(copies: list[int]) -> str:
@@ -422,26 +413,25 @@ def _percentiles(measured: MonteCarloResult) -> dict[str, float]:
 
 def _print_measured(problem: CloningProblem, measured: MonteCarloResult) -> None:
     low, high = measured.interval
-    table = plain_table()
-    for name in ("", "measured", "", "formula"):
-        table.add_column(name, justify="left" if not name else "right")
-    table.add_row(
-        "misses the deadline", f"{measured.miss_probability:.4f}",
-        f"{measured.confidence:.0%} interval {low:.4f} to {high:.4f}",
-        f"{measured.predicted_miss:.4f}",
-    )  # fmt: skip
-    table.add_row(
-        "machine time", f"{measured.machine_time:.6g}s", f"+- {measured.machine_time_error:.2g}s",
-        f"{measured.predicted_machine_time:.6g}s",
-    )  # fmt: skip
     p = _percentiles(measured)
-    table.add_row(
-        "flowtime", f"{measured.flowtime:.6g}s",
-        f"median {p['p50']:.4g}s, 99 % within {p['p99']:.4g}s", "",
-    )  # fmt: skip
-    console = stdout()
-    console.print(table)
-    console.print(
+    rows = [
+        (
+            "misses the deadline", f"{measured.miss_probability:.4f}",
+            f"{measured.confidence:.0%} interval {low:.4f} to {high:.4f}",
+            f"{measured.predicted_miss:.4f}",
+        ),
+        (
+            "machine time", f"{measured.machine_time:.6g}s",
+            f"+- {measured.machine_time_error:.2g}s", f"{measured.predicted_machine_time:.6g}s",
+        ),
+        (
+            "flowtime", f"{measured.flowtime:.6g}s",
+            f"median {p['p50']:.4g}s, 99 % within {p['p99']:.4g}s", "",
+        ),
+    ]  # fmt: skip
+    screen = console.stdout()
+    screen.print(console.make_table(("", "measured", "", "formula"), rows, left=(0, 2)))
+    screen.print(
         f"\n{measured.trials:,} runs of {problem.tasks} tasks; the deadline is "
         f"{problem.deadline:g}s, to be missed with at most {problem.miss_probability:g}"
     )

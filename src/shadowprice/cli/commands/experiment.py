@@ -14,13 +14,20 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_experiment
-from shadowprice.cli.console import Output, SafeText, print_json, stderr, stdout
+from shadowprice.cli.console import (
+    Output,
+    SafeText,
+    print_json,
+    print_line,
+    print_note,
+    stderr,
+    stdout,
+)
 from shadowprice.cli.options import ExecutorSetOption, PlainOutputOption, PlainSeedOption
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
+from shadowprice.results.output_paths import check_directory
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from shadowprice.experiments.framework import Experiment, ExperimentSettings, Progress
     from shadowprice.experiments.spreading import CpuTimes
 
@@ -49,7 +56,6 @@ def experiment(
     on: Annotated[
         str,
         typer.Option(
-            "--on",
             help="Ray cluster to distribute the runs over: ray, HOST:PORT or ray://HOST:PORT.",
             metavar="RAY",
         ),
@@ -85,53 +91,44 @@ def experiment(
     It lists the result of each experiment at the end, and exits with status 1 if any failed.
 
     [bold]Examples[/bold]
-
-    shadowprice experiment oasis-fig3 --quick
-
-    shadowprice experiment all --on ray://head:10001 --out figures
-
-    shadowprice experiment testbed --executor kubernetes --executor-set image=registry/train:1
+        shadowprice experiment oasis-fig3 --quick
+        shadowprice experiment all --on ray://head:10001 --out figures
+        shadowprice experiment testbed --executor kubernetes --executor-set image=registry/train:1
     """
     # Experiments import polars and numba, which would delay the command's help.
-
-    from shadowprice.experiments.framework import (
-        ExperimentSettings,
-        check_drawing,
-        experiments,
-        find_experiment,
-        is_experiment,
-        remove_cached_runs,
-    )
+    from shadowprice.experiments import framework
     from shadowprice.experiments.live import ExecutorTarget
     from shadowprice.experiments.spreading import RayBackend, SequentialBackend
-    from shadowprice.results.atomic_directory import check_directory
 
     if name == "list":
-        _print_list([*experiments().values()], output)
+        _print_list([*framework.experiments().values()], output)
         return
-    chosen = [*experiments().values()] if name == ALL else [find_experiment(name)]
+    chosen = (
+        [*framework.experiments().values()] if name == ALL else [framework.find_experiment(name)]
+    )
     target = None
     if executor or address or executor_set:
         _check_executor(name, executor or "local")
         target = ExecutorTarget(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
-    errors = stderr()
     results: list[_ExperimentResult] = []
     figures: dict[str, str] = {}
     directories = {entry.name: folder / entry.name if name == ALL else folder for entry in chosen}
     for directory in directories.values():  # before the first starts: a run can take days
-        check_directory(directory, is_experiment)
-    check_drawing()  # every experiment needs it
+        check_directory(directory, framework.is_experiment)
+    framework.check_drawing()  # every experiment needs it
     with RayBackend(on) if on else nullcontext(SequentialBackend()) as spread:
         for entry in chosen:
             directory = directories[entry.name]
-            settings = partial(ExperimentSettings, quick, seed, spread=spread, target=target)
+            settings = partial(
+                framework.ExperimentSettings, quick, seed, spread=spread, target=target
+            )
             if name != ALL:
-                _run(entry, directory, settings, errors, keep=False)
+                _run(entry, directory, settings, keep=False)
             else:
-                results.append(_attempt(entry, directory, settings, errors))
+                results.append(_attempt(entry, directory, settings))
                 if results[-1].why:
-                    errors.print(f"{entry.name} {results[-1]}", soft_wrap=True)
+                    print_note(f"{entry.name} {results[-1]}")
                     continue
             figure = directory / f"{entry.name}.png"
             figures[entry.name] = str(figure)
@@ -148,25 +145,23 @@ def experiment(
     elif name == ALL:
         stdout().print(_table(results))
         for row in incomplete:
-            stdout().print(f"{row.name} {row}", soft_wrap=True)
+            print_line(f"{row.name} {row}")
     if name == ALL:
         if any(row.outcome == FAILED for row in incomplete):
             raise typer.Exit(1)  # keep finished runs: the same command only repeats failures
         # Only now: an interrupted command must not repeat finished experiments.
         for directory in directories.values():
-            remove_cached_runs(directory)
+            framework.remove_cached_runs(directory)
 
 
 def _print_list(declared: Sequence[Experiment], output: Output) -> None:
-    rows = [
-        {"name": entry.name, "title": entry.title, "source": entry.source} for entry in declared
-    ]
     if output is Output.JSON:
-        print_json([dict(row) for row in rows])
+        names = ("name", "title", "source")
+        print_json([{name: getattr(entry, name) for name in names} for entry in declared])
         return
     table = Table("name", "shows", "source", title="Experiments", title_justify="left")
-    for row in rows:
-        table.add_row(*row.values())
+    for entry in declared:
+        table.add_row(entry.name, entry.title, entry.source)
     stdout().print(table)
 
 
@@ -185,14 +180,14 @@ class _ExperimentResult:
 
 
 def _attempt(
-    one: Experiment, out: Path, chosen: Callable[..., ExperimentSettings], errors: Console
+    one: Experiment, out: Path, chosen: Callable[..., ExperimentSettings]
 ) -> _ExperimentResult:
     """Run one experiment of ``all``; record a failure instead of raising it."""
     from shadowprice.experiments.framework import UnavailableError
 
     start = time.perf_counter()
     try:
-        took, times = _run(one, out, chosen, errors, keep=True)
+        took, times = _run(one, out, chosen, keep=True)
     except (MissingExtraError, UnavailableError) as error:
         outcome, reason = SKIPPED, str(error)
     except ShadowpriceError as error:
@@ -211,49 +206,37 @@ def _check_executor(name: str, executor: str) -> None:
     by_name = {item.name: item.executors for item in experiments().values() if item.executors}
     if name not in by_name:
         message = f"the jobs of {name!r} run on no executor"
-        raise InputError(
-            Fault("--executor", message, f"name {' or '.join(by_name)}, or leave it out")
-        )
+        fault = Fault("--executor", message, f"name {' or '.join(by_name)}, or leave it out")
+        raise InputError(fault)
     if executor not in by_name[name]:
         message = f"the jobs of {name!r} do not run on {executor!r}"
         raise InputError(Fault("--executor", message, f"name {' or '.join(by_name[name])}"))
 
 
 def _run(
-    experiment: Experiment,
-    out: Path,
-    chosen: Callable[..., ExperimentSettings],
-    errors: Console,
-    *,
-    keep: bool,
+    experiment: Experiment, out: Path, chosen: Callable[..., ExperimentSettings], *, keep: bool
 ) -> tuple[float, CpuTimes]:
-    """Run one experiment and return its wall time and the times of its runs.
-
-    On Ctrl-C, print where finished runs are kept.
-    """
+    """Run one experiment and return its wall time and the times of its runs."""
     from shadowprice.experiments.framework import cache_dir, run_experiment
 
     start = time.perf_counter()
-    with _bar(experiment.name, errors) as progress:
-        settings = chosen(progress=progress)
-        try:
+    try:
+        with _bar(experiment.name) as progress:
+            settings = chosen(progress=progress)
             run_experiment(experiment, out, settings, keep=keep)
-        except KeyboardInterrupt:
-            if any(cache_dir(out).glob("*.pickle")):
-                errors.print(
-                    f"completed runs are kept in {cache_dir(out)}; the same command resumes",
-                    soft_wrap=True,
-                )
-            raise
+    except KeyboardInterrupt:
+        if any(cache_dir(out).glob("*.pickle")):
+            print_note(f"completed runs are kept in {cache_dir(out)}; the same command resumes")
+        raise
     return time.perf_counter() - start, settings.times
 
 
 @contextmanager
-def _bar(name: str, errors: Console) -> Iterator[Progress]:
+def _bar(name: str) -> Iterator[Progress]:
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     columns = (*Progress.get_default_columns()[:2], TextColumn("{task.completed}/{task.total}"))
-    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as bar:
+    with Progress(*columns, TimeElapsedColumn(), console=stderr(), transient=True) as bar:
         task = bar.add_task(name, total=None)
 
         def progress(done: int, total: int, label: str) -> None:

@@ -1,26 +1,31 @@
-"""``shadowprice explain``: the history of one job."""
+"""``shadowprice explain``: the history of one job, and advice on a refused one."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
+from shadowprice.cli.commands.submit import print_job, print_outlook
 from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, SafeText, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption
+from shadowprice.cli.live import ServerOption, connect, when, with_local_times
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escape_controls, first_line, lines_after_first
+from shadowprice.extensions import FileExtension, split_path
 
 if TYPE_CHECKING:
     from shadowprice.rest import StoredEvent
     from shadowprice.results.advice import JobAdvice
     from shadowprice.results.job_history import JobHistory
+    from shadowprice.simulator.scenario import Scenario
+
 
 MAX_PLACEMENT_SPANS = 12  # limit of placements shown of a plan or a run
 
@@ -56,10 +61,8 @@ def explain(
     of the service that waits, also show for which resource and until when.
 
     [bold]Examples[/bold]
-
-    shadowprice explain run resnet50-a
-
-    shadowprice explain resnet50-a
+        shadowprice explain run resnet50-a
+        shadowprice explain resnet50-a
     """
     if job is None:
         _explain_live(str(run), server, output, full=full, outlook=advice is not False)
@@ -81,9 +84,6 @@ def _explain_live(
     job: str, server: str | None, output: Output, *, full: bool, outlook: bool
 ) -> None:
     """Print the history of a job of the live service."""
-    from shadowprice.cli.commands.submit import print_job, print_outlook
-    from shadowprice.cli.live import connect, when, with_local_times
-
     if Path(job, "run.json").is_file():
         raise InputError(
             Fault(job, "is a run", f"name the job too: shadowprice explain {shlex.quote(job)} JOB")
@@ -135,18 +135,7 @@ def _with_log(text_with_log: str, why: str) -> list[str]:
 
 
 def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[JobAdvice | None, str]:
-    """Return advice on a refused job, else a note that says why there is none.
-
-    The note is empty if the job needs no advice or the user declined it.
-    """
-    from shadowprice.cli.commands.advising import (
-        MAX_UNREQUESTED_SECONDS,
-        compute_advice,
-        executes_files,
-        expected_seconds,
-        needs_advice,
-    )
-    from shadowprice.core.amounts import format_seconds
+    """Return advice on a refused job, and a note on why there is none; empty if needless."""
     from shadowprice.results.run_directory import read_advice
 
     if requested is False or not needs_advice(history):
@@ -174,7 +163,7 @@ def _print(
     from rich.panel import Panel
 
     from shadowprice.results.advice import advice_lines
-    from shadowprice.results.job_history_text import guarantee_text, history_lines
+    from shadowprice.results.job_history import guarantee_text, history_lines
 
     console = stdout()
     colour, verdict = _verdict(history.job)
@@ -222,3 +211,104 @@ def _verdict(job: dict[str, Any]) -> tuple[str, str]:
     colour = "red" if outcome in {"refused", "dropped"} else "yellow"
     labels = {"running": "still running", "waiting": "still waiting"}
     return colour, labels.get(outcome, outcome)
+
+
+MAX_UNREQUESTED_SECONDS: Final = 10.0
+"""Limit of the estimated time of advice that wasn't requested, in seconds."""
+FORMAT: Final = "trace format"  # kind of input that is the file of a trace format
+_SECONDS_PER_JOB: Final = 0.0003  # estimated time of a job in addition to its decision, in seconds
+_RUNS_WITHOUT_QUOTES: Final = 60
+"""Estimated number of runs if the policy can't quote and every change is simulated."""
+
+
+def needs_advice(history: JobHistory) -> bool:
+    """Return whether advice applies: the job was refused, or dropped where that is equivalent."""
+    from shadowprice.results.advice import outcomes_with_advice
+
+    return history.job["outcome"] in outcomes_with_advice(history.info)
+
+
+def executes_files(info: Mapping[str, Any]) -> bool:
+    """Return whether repeating a run executes user files: of its policy or trace format."""
+    kinds = {entry["kind"] for entry in info["inputs"]}
+    return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
+
+
+def expected_seconds(history: JobHistory) -> float:
+    """Estimate the seconds of advice, which repeats the run up to the job's arrival."""
+    info = history.info
+    latency = info["timing"]["decision_latency"] or {}
+    jobs = int(info["summary"]["jobs"])
+    # The median excludes the first decisions, which compile. Work before the first decision
+    # is only included in the wall time.
+    seconds = jobs * (float(latency.get("p50") or 0.0) + _SECONDS_PER_JOB)
+    capabilities = info["capabilities"]
+    if capabilities.get("quotes", False) and capabilities.get("answers_at_once", False):
+        return seconds
+    return _RUNS_WITHOUT_QUOTES * max(seconds, float(info["timing"]["wall_seconds"]))
+
+
+def compute_advice(folder: Path, history: JobHistory) -> JobAdvice:
+    """Find changes that would have admitted a run's refused job; its inputs must be unchanged."""
+    from shadowprice.policies.choice import PolicyChoice
+    from shadowprice.simulator.advice import advise
+
+    info = history.info
+    if info.get("settings") is None or "options" not in info:
+        fault = Fault(str(folder), "doesn't record its settings and options", "run it again")
+        raise InputError(fault)
+    if "lengths" in info["options"]:
+        problem = f"was run with --lengths {info['options']['lengths']}"
+        raise InputError(Fault(str(folder), problem, "run it with known lengths for advice"))
+    if "values" in info["options"]:
+        problem = f"was run with --values {info['options']['values']}"
+        raise InputError(Fault(str(folder), problem, "run it with stated values for advice"))
+    scenario = _scenario(folder, info)
+    name = history.job["job"]
+    position = next(index for index, job in enumerate(scenario.jobs) if job.name == name)
+    assert scenario.entry is not None
+    choice = PolicyChoice.of_run(info)
+    return advise(scenario, choice, position, scenario.entry(position))
+
+
+def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
+    """Read the inputs of a run again, and check that their digests haven't changed."""
+    from shadowprice.simulator.source import ScenarioSource
+
+    inputs = {entry["kind"]: entry for entry in info["inputs"]}
+    options = info["options"]
+    until = info["until"]
+    trace = inputs["trace"]["name"] if "trace" in inputs else None
+    if FORMAT in inputs:
+        reference, _ = split_path(str(trace)) or ("", "")
+        file = FileExtension.read(reference, "trace")
+        if file.sha256 != inputs[FORMAT]["sha256"]:  # check before the file is executed
+            raise InputError(Fault(file.path, "has changed since the run", "run it again"))
+    files = {kind: entry for kind, entry in inputs.items() if kind not in {"trace", FORMAT}}
+    paths = {kind: _find_input(folder, entry["name"]) for kind, entry in files.items()}
+    if "jobs" not in paths and trace is None:
+        raise InputError(Fault(str(folder), "has no job file", "advice needs a job file to change"))
+    source = ScenarioSource(
+        cluster=paths.get("cluster"),
+        jobs=paths.get("jobs"),
+        trace=trace,
+        incidents=paths.get("incidents"),
+        until=None if until is None else f"{until} slots",
+        slot=options["slot"],
+        load=options["load"],
+        skip_invalid=options["skip_invalid"],
+    )
+    scenario, _ = source.scenario(info["seed"])
+    for entry in scenario.inputs:
+        if entry.sha256 != inputs[entry.kind]["sha256"]:
+            raise InputError(Fault(entry.name, "has changed since the run", "run it again"))
+    return scenario
+
+
+def _find_input(folder: Path, name: str) -> Path:
+    """Return the path of an input, relative to here or to a folder above the run."""
+    candidates = [Path(name), *(parent / name for parent in folder.resolve().parents)]
+    match = next((path for path in candidates if path.exists()), None)
+    if match is None:
+        raise InputError(Fault(name, "file not found", "use the directory where the run was made"))
+    return match

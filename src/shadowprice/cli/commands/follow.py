@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli.console import Output, SafeText, print_json, print_result, print_text, stdout
-from shadowprice.cli.live import (
-    FAILOVER,
-    JobArgument,
-    ServerOption,
-    connect,
-    tabled,
-    when,
-    with_local_times,
+from shadowprice.cli import live
+from shadowprice.cli.commands.queue import COLUMNS, OPEN, squeue_rows
+from shadowprice.cli.console import (
+    Output,
+    SafeText,
+    print_json,
+    print_json_line,
+    print_result,
+    print_text,
+    stdout,
 )
+from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
-from shadowprice.core.wording import escape_controls, escape_json, join_lines
+from shadowprice.core.wording import escape_controls, join_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,7 +39,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Follow the output until the job ends.")
     ] = False,
     process: Annotated[
-        str, typer.Option("--process", help="Process of the job, such as worker-1 or ps-0.")
+        str, typer.Option(help="Process of the job, such as worker-1 or ps-0.")
     ] = "worker-0",
     generation: Annotated[
         int | None,
@@ -56,13 +59,17 @@ def logs(
     With `-o json`, one piece of text and its position per line.
 
     [bold]Examples[/bold]
-
-    shadowprice logs resnet50-a -f
-
-    shadowprice logs resnet50-a --process ps-0 --generation 2 --all
+        shadowprice logs resnet50-a -f
+        shadowprice logs resnet50-a --process ps-0 --generation 2 --all
     """
-    write = _write_record if output is Output.JSON else _write_text
-    with connect(server) as client:
+
+    def write(piece: LogChunk) -> None:
+        if output is Output.JSON:
+            print_json_line(piece.record)
+        else:
+            print_text(piece.text)
+
+    with live.connect(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
         client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
         if follow and generation is None:
@@ -86,14 +93,6 @@ def logs(
             piece = client.logs(job, process=process, generation=generation, start=piece.end)
 
 
-def _write_record(piece: LogChunk) -> None:
-    print_result(escape_json(json.dumps(piece.record, ensure_ascii=False)))
-
-
-def _write_text(piece: LogChunk) -> None:
-    print_text(piece.text)
-
-
 def _is_about(event: Event, reference: str) -> bool:
     """Return whether an event is about a job that a name, ``tenant/name`` or an id means."""
     if event.job is None:
@@ -106,13 +105,11 @@ def _is_about(event: Event, reference: str) -> bool:
 def events(
     after: Annotated[
         int | None,
-        typer.Option(
-            "--after", min=0, help="Start after the event with this number instead of now."
-        ),
+        typer.Option(min=0, help="Start after the event with this number instead of now."),
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Job whose events are printed.")] = None,
+    job: Annotated[str | None, typer.Option(help="Job whose events are printed.")] = None,
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Number of events after which to stop.")
+        int | None, typer.Option(min=1, help="Number of events after which to stop.")
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
@@ -120,18 +117,16 @@ def events(
     """Stream the events of the live service until interrupted; reconnect if needed.
 
     [bold]Examples[/bold]
-
-    shadowprice events
-
-    shadowprice events --after 0 -o json | head -100
+        shadowprice events
+        shadowprice events --after 0 -o json | head -100
     """
     printed = 0
-    with connect(server) as client:
+    with live.connect(server) as client:
         for event in client.events(after):
             if event.id is None or (job is not None and not _is_about(event, job)):
                 continue
             if output is Output.JSON:
-                print_result(escape_json(json.dumps(event.record, ensure_ascii=False)))
+                print_json_line(event.record)
             else:
                 print_result(escape_controls(_event_line(event)))
             printed += 1
@@ -143,8 +138,8 @@ def _event_line(event: Event) -> str:
     """Return an event as a line of text, with local times."""
     data = {key: value for key, value in event.data.items() if value is not None}
     subject = f"{event.job}  " if event.job else ""
-    text = f"{event.kind:<10} {subject}{with_local_times(_format_data(data))}"
-    return f"{when(event.at):<9} {text}".rstrip()
+    text = f"{event.kind:<10} {subject}{live.with_local_times(_format_data(data))}"
+    return f"{live.when(event.at):<9} {text}".rstrip()
 
 
 def _format_data(data: dict[str, Any]) -> str:
@@ -162,7 +157,7 @@ def _format_value(value: object) -> str:
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", min=0.5, max=3_600, help="Refresh interval in seconds.")
+        float, typer.Option(min=0.5, max=3_600, help="Refresh interval in seconds.")
     ] = 2.0,
     once: Annotated[
         bool,
@@ -178,16 +173,13 @@ def top(
     Ctrl-C exits.
 
     [bold]Example[/bold]
-
-    shadowprice top
+        shadowprice top
     """
     from rich.live import Live
 
     console = stdout()
-    with connect(server) as client:
+    with live.connect(server) as client:
         if output is Output.JSON:
-            from shadowprice.cli.commands.queue import OPEN
-
             service, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
             record = {
                 "service": service.record,
@@ -200,19 +192,16 @@ def top(
         if once or not console.is_terminal or console.is_dumb_terminal:
             console.print(_render_screen(client, 1_000))
             return
-        with Live(_render_screen(client, console.height), console=console, screen=True) as live:
+        with Live(_render_screen(client, console.height), console=console, screen=True) as screen:
             client.retry = FAILOVER  # the service answered before: wait for it
             while True:
                 time.sleep(interval)
-                live.update(_render_screen(client, console.height), refresh=True)
+                screen.update(_render_screen(client, console.height), refresh=True)
 
 
 def _render_screen(client: Client, height: int) -> RenderableType:
-    from itertools import islice
 
     from rich.console import Group
-
-    from shadowprice.cli.commands.queue import COLUMNS, squeue_rows
 
     service, servers = client.service(), client.servers()
     limit = max(3, height - 6)
@@ -228,6 +217,6 @@ def _render_screen(client: Client, height: int) -> RenderableType:
         f"{datetime.now(UTC).astimezone():%H:%M:%S}"
     )
     rows = squeue_rows([*running, *waiting], datetime.now(UTC))
-    table = tabled(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
+    table = live.tabled(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
     foot = SafeText("" if rows else "nothing runs, nothing waits", "dim")
     return Group(SafeText(head, "bold"), table, foot)

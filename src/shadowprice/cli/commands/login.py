@@ -7,14 +7,18 @@ import shlex
 import sys
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
+from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from shadowprice.cli.console import Output, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption, connect, show
+from shadowprice.cli.live import ServerOption, connect, show, when
 from shadowprice.cli.options import OutputOption
+from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -36,7 +40,6 @@ def login(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file",
             help="File with the token, such as the operator's; by default the token is read "
             "from a prompt or a pipe.",
             metavar="FILE",
@@ -50,10 +53,8 @@ def login(
     Without an argument, list the saved servers. With a saved name, make that server the default.
 
     [bold]Examples[/bold]
-
-    shadowprice login http://127.0.0.1:8642 --token-file shadowprice-data/operator.token
-
-    shadowprice login https://scheduler.lab --name lab
+        shadowprice login http://127.0.0.1:8642 --token-file shadowprice-data/operator.token
+        shadowprice login https://scheduler.lab --name lab
     """
     from shadowprice.client.endpoints import (
         Endpoint,
@@ -107,10 +108,6 @@ def login(
 
 def _label(url: str, known: Mapping[str, Endpoint]) -> str:
     """Return the name of a server: its host, with a number if another server has that name."""
-    from ipaddress import ip_address
-    from itertools import count
-    from urllib.parse import urlsplit
-
     host = urlsplit(url).hostname or "server"
     try:
         address = ip_address(host)
@@ -157,11 +154,11 @@ def tokens(
     ] = None,
     operator: Annotated[bool, typer.Option("--operator", help="Issue an operator token.")] = False,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="Validity period of the token, such as 90d.")
+        str | None, typer.Option(help="Validity period of the token, such as 90d.")
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="Purpose of the token.")] = "",
+    note: Annotated[str, typer.Option(help="Purpose of the token.")] = "",
     revoke: Annotated[
-        int | None, typer.Option("--revoke", help="Number of the token to revoke.", min=1)
+        int | None, typer.Option(help="Number of the token to revoke.", min=1)
     ] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
@@ -169,14 +166,11 @@ def tokens(
     """List, issue and revoke tokens of a service (operators).
 
     [bold]Example[/bold]
-
-    shadowprice tokens --tenant vision --expires 90d
+        shadowprice tokens --tenant vision --expires 90d
     """
     if operator and tenant is not None:
         raise InputError(Fault("--operator", "and --tenant exclude each other"))
     if expires is not None:
-        from shadowprice.core.amounts import parse_positive_duration
-
         parse_positive_duration(expires, "--expires", "90d")
     with connect(server) as client:
         if revoke is not None:
@@ -204,7 +198,6 @@ def tokens(
 
 
 def _validity(token: Token, now: datetime) -> str:
-    from shadowprice.cli.live import when
 
     if token.revoked is not None:
         return f"revoked {when(token.revoked, now)}"

@@ -1,37 +1,33 @@
-"""``shadowprice nodes``, ``drain``, ``cordon``, ``uncordon``, ``prices``: live servers."""
+"""Servers of the live service, their prices and timespan, and what an observed scheduler does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Output, print_json, print_note
-from shadowprice.cli.live import (
-    ServerOption,
-    YesOption,
-    amounts,
-    complete_live,
-    confirm,
-    connect,
-    number,
-    print_changes,
-    short,
-    show,
-    when,
-)
+from shadowprice.cli import live
+from shadowprice.cli.console import Output, print_json, print_line, print_note, stdout
+from shadowprice.cli.live import ServerOption, YesOption, connect, number, show, span, when
 from shadowprice.cli.options import OutputOption
+from shadowprice.cli.plain_job import absolute_moment
 
 if TYPE_CHECKING:
     from shadowprice.client import Server
+    from shadowprice.rest import ComparedJob, Comparison
+    from shadowprice.rest import Timespan
+
 
 ServersArgument = Annotated[
     list[str],
     typer.Argument(
         help="Names of the servers.",
         metavar="SERVER...",
-        autocompletion=complete_live(lambda client: (item.name for item in client.servers())),
+        autocompletion=live.complete_live(lambda client: (item.name for item in client.servers())),
     ),
 ]
 
@@ -54,12 +50,10 @@ def nodes(
     """List the servers of the live service in groups of equal servers, as sinfo does.
 
     [bold]Examples[/bold]
-
-    shadowprice nodes
-
-    shadowprice nodes --each
+        shadowprice nodes
+        shadowprice nodes --each
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         servers = client.servers()
     if output is Output.JSON:
         print_json([item.record for item in servers])
@@ -69,23 +63,24 @@ def nodes(
                 item.name,
                 item.role,
                 _state(item),
-                amounts(item.capacity),
+                live.amounts(item.capacity),
                 " ".join(
                     f"{entry.job or 'others'}({entry.workers}+{entry.ps})" for entry in item.jobs
                 ),
             )
             for item in servers
         ]
-        show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
+        live.show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
     else:
         groups: dict[tuple[str, str, str], list[Server]] = {}
         for item in servers:
-            groups.setdefault((item.role, _state(item), amounts(item.capacity)), []).append(item)
+            key = item.role, _state(item), live.amounts(item.capacity)
+            groups.setdefault(key, []).append(item)
         grouped = [
-            (role, len(members), state, capacity, short([item.name for item in members]))
+            (role, len(members), state, capacity, live.short([item.name for item in members]))
             for (role, state, capacity), members in groups.items()
         ]
-        show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
+        live.show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
 
 
 def drain(
@@ -97,23 +92,20 @@ def drain(
     """Stop placing work on servers; running jobs move at the end of their slot (operators).
 
     [bold]Example[/bold]
-
-    shadowprice drain gpu-3
+        shadowprice drain gpu-3
     """
-    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.job_history import pluralize
 
-    with connect(server) as client:
+    with live.connect(server) as client:
         busy = [item for item in client.servers() if item.name in set(servers) and item.jobs]
         jobs = sum(len(item.jobs) for item in busy)
-        if busy and not confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
+        if busy and not live.confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
             raise typer.Exit(1)
-        print_changes(map(client.drain, servers), partial(_print_changed, output=output))
+        live.print_changes(map(client.drain, servers), partial(_print_changed, output=output))
 
 
 def cordon(
-    servers: ServersArgument,
-    server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Stop placing work on servers; running jobs stay there until they end (operators).
 
@@ -121,37 +113,33 @@ def cordon(
     elsewhere.
 
     [bold]Example[/bold]
-
-    shadowprice cordon gpu-3
+        shadowprice cordon gpu-3
     """
-    with connect(server) as client:
-        print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
+    with live.connect(server) as client:
+        live.print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
 
 
 def uncordon(
-    servers: ServersArgument,
-    server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Return drained or cordoned servers to service (operators).
 
     [bold]Example[/bold]
-
-    shadowprice uncordon gpu-3
+        shadowprice uncordon gpu-3
     """
-    with connect(server) as client:
-        print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
+    with live.connect(server) as client:
+        live.print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
 
 
 def _print_changed(changed: list[Server], *, output: Output) -> None:
     if output is Output.JSON:
         print_json([item.record for item in changed])
     else:
-        show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
+        live.show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
 
 
 def prices(
-    slots: Annotated[int, typer.Option("--slots", min=1, max=1_000, help="Number of slots.")] = 12,
+    slots: Annotated[int, typer.Option(min=1, max=1_000, help="Number of slots.")] = 12,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -160,10 +148,9 @@ def prices(
     A price is for a server's whole capacity of a resource, in the unit of the jobs' utilities.
 
     [bold]Example[/bold]
-
-    shadowprice prices --slots 24
+        shadowprice prices --slots 24
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         slot_prices = client.prices(slots)
     if output is Output.JSON:
         print_json([slot_entry.record for slot_entry in slot_prices])
@@ -185,9 +172,149 @@ def prices(
                 text = "-" if used is None else f"{100 * used:.0f}%"
                 if share.get("price") is not None:
                     priced = True
-                    text = f"{number(share['price'])}  {text}"
+                    text = f"{live.number(share['price'])}  {text}"
                 cells.append(text)
-        rows.append((slot_entry.slot, when(slot_entry.begins), *cells))
-    show(columns, rows, right=[*columns[2:], "SLOT"])
+        rows.append((slot_entry.slot, live.when(slot_entry.begins), *cells))
+    live.show(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
         print_note("the policy posts no prices: only reserved shares are shown")
+
+
+NONE = "none"  # argument that removes the end
+
+
+def until(
+    moment: Annotated[
+        str | None,
+        typer.Argument(
+            help="End of the timespan: 18:00, 2026-11-23T18:00, 6h, '20 slots', or none to "
+            "remove it; shows the end if omitted.",
+            metavar="[TIME]",
+        ),
+    ] = None,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show, set or remove the end of the timespan, after which no job runs (operators).
+
+    Plans stop at the end. At the end, running jobs are stopped with their grace period, and wait
+    until the end is moved or removed.
+
+    [bold]Examples[/bold]
+        shadowprice until 18:00
+        shadowprice until none
+    """
+    with connect(server) as client:
+        if moment is None:
+            timespan = client.timespan()
+        else:
+            end = None if moment == NONE else absolute_moment(moment, "TIME")
+            timespan = client.change_timespan(end)
+    if output is Output.JSON:
+        print_json(timespan.record)
+    else:
+        print_line(end_line(timespan))
+
+
+def end_line(timespan: Timespan) -> str:
+    """Describe the end of the timespan in one line."""
+    if timespan.ends is None:
+        return "the timespan has no end"
+    if timespan.ended:
+        return f"the timespan ended at {when(timespan.ends)}: nothing runs"
+    return f"the timespan ends at {when(timespan.ends)}, before slot {timespan.slot}"
+
+
+def observed(
+    days: Annotated[
+        float,
+        typer.Option(
+            help="Length of the compared period, in days before now.", min=1e-6, max=3_660.0
+        ),
+    ] = 7.0,
+    limit: Annotated[
+        int, typer.Option(help="Maximum number of jobs to list, newest first.", min=0, max=10_000)
+    ] = 20,
+    server: ServerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare the observed execution of jobs with the simulated one of the service.
+
+    Only jobs submitted to the observing service are compared, because the utility of other jobs is
+    unknown. An ended job counts as completed unless it is known to have failed.
+
+    [bold]Examples[/bold]
+        shadowprice observed
+        shadowprice observed --days 30 --limit 0 -o json
+    """
+    with connect(server) as client:
+        comparison = client.comparison(days)
+        jobs = list(islice(client.compared_jobs(), limit))
+    if output is Output.JSON:
+        print_json({**comparison.record, "compared": [job.record for job in jobs]})
+        return
+    show(["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"])
+    for remark in _comparison_remarks(comparison):
+        print_note(remark)
+    if jobs:
+        stdout().print()
+        columns = ["JOB", "TENANT", "WOULD BE", "DONE", "WORTH", "REALLY", "DONE", "WORTH", "GAIN"]
+        show(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
+
+
+def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
+    simulated, observed, both = comparison.simulated, comparison.observed, comparison.both
+    promises, use = comparison.promises, comparison.utilization
+    rows: list[Sequence[object]] = [
+        ("utility earned", number(simulated.utility), number(observed.utility)),
+        (f"finished of {comparison.jobs}", simulated.finished, observed.finished),
+        ("running now", simulated.running, observed.running),
+        ("waiting now", simulated.waiting, observed.waiting),
+        ("refused", simulated.refused, "-"),
+        ("failed", simulated.failed, observed.failed),
+    ]
+    if both.jobs:
+        means = (both.simulated_seconds, both.observed_seconds)
+        took = [span(timedelta(seconds=seconds or 0.0)) for seconds in means]
+        rows.append((f"mean time of {both.jobs} that both finished", *took))
+    if promises.jobs:
+        rows.append((f"by the first promise, of {promises.jobs}", "-", promises.observed_in_time))
+    if use.simulated:
+        shares = [f"{100 * sum(side) / len(side):.0f}%" for side in (use.simulated, use.observed)]
+        rows.append(("servers in use", *shares))
+    return rows
+
+
+def _comparison_remarks(comparison: Comparison) -> list[str]:
+    observed, unmanaged = comparison.observed, comparison.unmanaged_jobs.count
+    remarks = []
+    if comparison.last_observation is None:
+        remarks.append("nothing was observed yet: only the simulated execution is known")
+    if observed.assumed_completed:
+        remarks.append(
+            f"{observed.assumed_completed} jobs ended with unknown exit status; "
+            "counted as completed"
+        )
+    if unmanaged:
+        remarks.append(
+            f"{unmanaged} jobs ran without being submitted here; their utility is unknown and the "
+            "policy did not account for them"
+        )
+    if comparison.incomplete:
+        remarks.append("older jobs of the period are left out: there are too many")
+    return remarks
+
+
+def _compared_row(job: ComparedJob) -> Sequence[object]:
+    simulated, observed = job.simulated, job.observed
+    return (
+        job.name,
+        job.tenant,
+        simulated.state,
+        when(simulated.completion),
+        number(simulated.utility),
+        observed.state,
+        when(observed.completion),
+        number(observed.utility),
+        number(job.gain),
+    )

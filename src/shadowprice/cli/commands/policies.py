@@ -1,24 +1,19 @@
-"""``shadowprice policies``: what each policy is, its parameters, its paper."""
+"""``shadowprice policies`` and ``warm``: what each policy is; compile its kernels in advance."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from shadowprice.cli import console
+from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import (
-    Output,
-    SafeText,
-    plain_table,
-    print_json,
-    print_line,
-    print_note,
-    stdout,
-)
+from shadowprice.cli.console import Output, SafeText, print_json, print_line
 from shadowprice.cli.options import OutputOption
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import InputError, ShadowpriceError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -39,12 +34,9 @@ def policies(
     """List the policies, or show a policy with its parameters.
 
     [bold]Examples[/bold]
-
-    shadowprice policies
-
-    shadowprice policies oasis
-
-    shadowprice policies ./policy.py:FirstFit
+        shadowprice policies
+        shadowprice policies oasis
+        shadowprice policies ./policy.py:FirstFit
     """
     from shadowprice.policies import registry
     from shadowprice.policies.choice import PolicyChoice
@@ -52,60 +44,44 @@ def policies(
     if name is None:
         by_name = registry.policies()
         for broken in registry.installed_policies().keys() - by_name.keys():
-            _note_broken(broken)
+            try:
+                registry.policy_info(broken)
+            except InputError as error:  # the others are listed
+                console.print_note(f"note: {error}")
         if output is Output.JSON:
-            print_json([_record(info) for info in by_name.values()])
+            console.print_json([_record(info) for info in by_name.values()])
         else:
-            _print_all(list(by_name.values()))
+            infos = by_name.values()
+            rows = ((SafeText(info.name, "bold"), info.summary, info.paper) for info in infos)
+            columns = ("policy", "what it does", "described in")
+            console.stdout().print(console.make_table(columns, rows, left=(0, 1, 2)))
         return
     info = PolicyChoice.named(name, location="policies").info
     if output is Output.JSON:
-        print_json(_record(info))
+        console.print_json(_record(info))
     else:
         _print_one(info)
 
 
-def _note_broken(name: str) -> None:
-    """Report the entry point of a policy that can't be loaded; the others are listed."""
-    from shadowprice.policies.registry import policy_info
-
-    try:
-        policy_info(name)
-    except InputError as error:
-        print_note(f"note: {error}")
-
-
-def _print_all(known: list[PolicyInfo]) -> None:
-    table = plain_table()
-    for heading in ("policy", "what it does", "described in"):
-        table.add_column(heading)
-    for info in known:
-        table.add_row(SafeText(info.name, "bold"), info.summary, info.paper)
-    stdout().print(table)
-
-
 def _print_one(info: PolicyInfo) -> None:
-    console = stdout()
-    console.print(SafeText.assemble((info.name, "bold"), f"  {info.summary}"))
+    screen = console.stdout()
+    screen.print(SafeText.assemble((info.name, "bold"), f"  {info.summary}"))
     if info.paper:
-        console.print(f"described in {info.paper}")
+        screen.print(f"described in {info.paper}")
     if info.extension is not None:
         origin = " ".join(str(part) for part in info.extension.record().values() if part)
-        print_line(f"loaded from {origin}")
+        console.print_line(f"loaded from {origin}")
     if info.details:
-        console.print()
-        console.print(info.details)
+        screen.print()
+        screen.print(info.details)
     rows = list(parameter_rows(info.parameters))
-    console.print()
+    screen.print()
     if not rows:
-        console.print("It has no parameters.")
+        screen.print("It has no parameters.")
         return
-    table = plain_table()
-    for heading in ("parameter (--set)", "type", "default", "meaning"):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(row["name"], row["type"], row["default"], row["description"])
-    console.print(table)
+    columns = ("parameter (--set)", "type", "default", "meaning")
+    cells = (row.values() for row in rows)
+    screen.print(console.make_table(columns, cells, left=range(len(columns))))
 
 
 def _record(info: PolicyInfo) -> dict[str, object]:
@@ -120,10 +96,7 @@ def _record(info: PolicyInfo) -> dict[str, object]:
 
 
 def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[str, str]]:
-    """Yield ``name``, ``type``, ``default`` and ``description`` of each parameter, as text.
-
-    Names are dotted, and begin with the prefix.
-    """
+    """Yield the dotted name, type, default and description of each parameter, as text."""
     paper: Mapping[str, object] = getattr(model, "paper_settings", {})
     for name, field in model.model_fields.items():
         if name == "preset" and not paper:
@@ -172,3 +145,46 @@ def _plain(value: object) -> str:
     if value is None or value == {}:
         return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def warm(
+    policies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Policies; by default all.", metavar="[POLICY]...", autocompletion=complete_policy
+        ),
+    ] = None,
+    quiet: o.QuietOption = False,
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Compile the kernels of policies in parallel, and cache them for later runs.
+
+    A kernel that isn't cached is compiled when a policy first calls it. The cache is in
+    NUMBA_CACHE_DIR, else next to the installed sources, else in the user's cache directory.
+
+    [bold]Example[/bold]
+        shadowprice warm oasis drf
+    """
+    from shadowprice.kernels.jit import cache_folder, compiling_notice, print_on_stderr
+    from shadowprice.policies.registry import policy_names
+    from shadowprice.simulator.warm_up import is_warm, warm_up_all
+
+    names = [o.policy_choice(name).name for name in policies or policy_names()]
+    folder = cache_folder()
+    if folder is None:
+        raise ShadowpriceError(
+            "no folder for compiled kernels can be written; set NUMBA_CACHE_DIR. Without it, every "
+            "process compiles its kernels again"
+        )
+    missing = [name for name in names if not is_warm(name)]
+    if missing and not quiet:
+        print_on_stderr(compiling_notice())
+    started = time.perf_counter()
+    compiled = warm_up_all(missing) if missing else 0
+    took = time.perf_counter() - started
+    if output is Output.JSON:
+        print_json({"compiled": compiled, "seconds": round(took, 3), "folder": str(folder)})
+    elif not missing:
+        print_line(f"nothing to compile: everything is kept in {folder}")
+    else:
+        print_line(f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,20 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.console import (
-    Output,
-    plain_table,
-    print_json,
-    print_line,
-    print_note,
-    reserve_stdout,
-    stderr,
-    stdout,
-)
-from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.console import Output
+from shadowprice.cli.options import expand_options
+from shadowprice.core import amounts
+from shadowprice.core.amounts import Dimension
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
+from shadowprice.results.output_paths import check_output_file, write_atomically
 
 if TYPE_CHECKING:
     from shadowprice.inputs.families import Families
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
     from shadowprice.profiling.fit import StepTime
 
 MAX_PROCESSES = 1_000  # maximum number of workers, or of parameter servers, on one machine
-
 ProgressCallback = Callable[[int, str, float, "StepTime | None"], None]
 
 
@@ -45,16 +40,13 @@ class MeasurementOptions:
     """Options that define what is measured, and for how long."""
 
     workers: Annotated[
-        str,
-        o.workload_option(help="Comma-separated worker counts to measure, in this order."),
+        str, o.workload_option(help="Comma-separated worker counts to measure, in this order.")
     ] = "1,2,4"
     ps: Annotated[
-        str,
-        o.workload_option(help="Comma-separated counts of parameter servers to measure."),
+        str, o.workload_option(help="Comma-separated counts of parameter servers to measure.")
     ] = "0"
     cpu: Annotated[
-        int,
-        o.workload_option(min=0, max=1024, help="CPU cores per worker; 0: all cores."),
+        int, o.workload_option(min=0, max=1024, help="CPU cores per worker; 0: all cores.")
     ] = 1
     gpu: Annotated[int, o.workload_option(min=0, max=64, help="GPUs per worker.")] = 0
     env: Annotated[
@@ -64,8 +56,7 @@ class MeasurementOptions:
         ),
     ] = None
     grace: Annotated[
-        str,
-        o.workload_option(help="Grace period of the command after SIGTERM, such as 30s."),
+        str, o.workload_option(help="Grace period of the command after SIGTERM, such as 30s.")
     ] = "30s"
     time: Annotated[str, o.execution_option(help="Time limit per worker count, such as 1min.")] = (
         "1min"
@@ -94,26 +85,17 @@ class FileOptions:
         int | None,
         o.output_option(min=1, help="Mini-batches of the whole training: `steps` of the job file."),
     ] = None
-    out: Annotated[
-        Path | None,
-        o.output_option(metavar="FILE", help="Job file to write."),
-    ] = None
+    out: Annotated[Path | None, o.output_option(metavar="FILE", help="Job file to write.")] = None
     family: Annotated[
-        str | None,
-        o.output_option(help="Family to save the measured curve for."),
+        str | None, o.output_option(help="Family to save the measured curve for.")
     ] = None
     families: Annotated[
-        Path,
-        o.output_option(metavar="FILE", help="YAML file with the curves of families."),
+        Path, o.output_option(metavar="FILE", help="YAML file with the curves of families.")
     ] = Path("families.yaml")
 
     def library(self) -> Families | None:
-        """Return the families of the library file, None if no curve is saved.
-
-        Also checks that the file can be written.
-        """
+        """Return the families of the writable library file; None if no curve is saved."""
         from shadowprice.inputs.families import parse_families, read_families
-        from shadowprice.results.output_paths import check_output_file
 
         if self.family is None:
             return None
@@ -137,9 +119,9 @@ class FileOptions:
         if self.out is not None:
             minibatches = self.minibatches or 10_000
             content = job_file(findings, self.name, minibatches, today, bool(self.minibatches))
-            _write(self.out, content)
+            write_atomically(self.out, content)
         if self.family is not None and library is not None:
-            _write(self.families, families_file(findings, self.family, library, today))
+            write_atomically(self.families, families_file(findings, self.family, library, today))
 
 
 @expand_options()
@@ -151,7 +133,7 @@ def profile(
     files: FileOptions,
     output: Annotated[
         Output,
-        o.output_option("--output", "-o", help="Output format.", callback=reserve_stdout),
+        o.output_option("--output", "-o", help="Output format.", callback=console.reserve_stdout),
     ] = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
@@ -162,14 +144,11 @@ def profile(
     (shadowprice.jobs.report) and exit on SIGTERM.
 
     [bold]Example[/bold]
-
-    shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
+        shadowprice profile --workers 1,2,4 --out jobs.yaml -- python train.py
     """
-    from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.executors.local.machine import physical_devices
     from shadowprice.profiling.findings import HEAD, Findings
     from shadowprice.profiling.running import Command, MeasurementLimits, measure_all
-    from shadowprice.results.output_paths import check_output_file
 
     if not sys.platform.startswith("linux"):
         raise InputError("profile needs Linux, as the local executor does")
@@ -181,15 +160,15 @@ def profile(
     if files.out is not None:
         check_output_file(files.out, lambda head: head.startswith(HEAD))
     library = files.library()
-    seconds = float(parse_positive_duration(options.time, "--time", "1min"))
+    seconds = float(amounts.parse_positive_duration(options.time, "--time", "1min"))
     limits = MeasurementLimits(seconds, options.precision, steps=options.steps)
     measured = Command(
         tuple(command), str(Path.cwd()), _environment(options.env or []), options.cpu, options.gpu,
-        float(parse_positive_duration(options.grace, "--grace", "30s")),
+        float(amounts.parse_positive_duration(options.grace, "--grace", "30s")),
     )  # fmt: skip
     _check_command(measured.words)
     if not options.gpu and physical_devices():
-        print_note(
+        console.print_note(
             "note: this machine has GPUs, but --gpu assigns none: workers that use GPUs share all "
             "of them"
         )
@@ -205,12 +184,12 @@ def profile(
     findings = Findings(points, unmeasured, measured)
     files.write(findings, library)
     if output is Output.JSON:
-        print_json(findings.record())
+        console.print_json(findings.record())
     else:
         _print(findings, files.out)
         if files.family is not None:
             family = quote_for_display(files.family)
-            print_line(f"the curve of family {family} is in {files.families}")
+            console.print_line(f"the curve of family {family} is in {files.families}")
     if unmeasured:
         raise _not_measured(unmeasured)
 
@@ -220,9 +199,9 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
     for counts, reason in unmeasured.items():
         first, *lines = reason.splitlines()
         if lines:
-            print_note(f"{_count_text(counts)}: {first}; its log ends:")
+            console.print_note(f"{_count_text(counts)}: {first}; its log ends:")
         for line in lines:
-            print_note(line)
+            console.print_note(line)
     summary = "; ".join(
         f"{_count_text(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
     )
@@ -234,9 +213,8 @@ def _numbers(option: str, text: str, minimum: int) -> list[int]:
     hint = f"write numbers from {minimum} to {MAX_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InputError(
-            Fault(option, f"expected a list of integers, got {quote_for_display(text)}", hint)
-        )
+        fault = Fault(option, f"expected a list of integers, got {quote_for_display(text)}", hint)
+        raise InputError(fault)
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers) or not all(
         minimum <= number <= MAX_PROCESSES for number in numbers
@@ -255,9 +233,8 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(
-                Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
-            )
+            fault = Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
+            raise InputError(fault)
         variables[name] = value
     _, faults = validate(RunSpec, {"command": ["x"], "env": variables}, "")
     if faults:
@@ -266,7 +243,6 @@ def _environment(pairs: list[str]) -> dict[str, str]:
 
 
 def _check_command(words: tuple[str, ...]) -> None:
-    import shutil
 
     from shadowprice.core.specs import validate
     from shadowprice.core.specs.run import RunSpec
@@ -285,13 +261,6 @@ def _count_text(who: tuple[int, int]) -> str:
     return format_counts(*who)
 
 
-def _write(path: Path, content: str) -> None:
-    from shadowprice.results.output_paths import atomic_write
-
-    with atomic_write(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
-
-
 @contextmanager
 def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
     """Show the measurements: bars on a terminal, one line for each change elsewhere."""
@@ -302,14 +271,14 @@ def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Progr
             return what
         return f"{what}: {round_significant(step.per_second):g} mini-batches/s +- {step.error:.1%}"
 
-    console = stderr()
+    screen = console.stderr()
     if quiet:
         yield lambda *_: None
-    elif console.is_terminal:
+    elif screen.is_terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as bars:
+        with Progress(*columns, console=screen, transient=True) as bars:
             tasks = [bars.add_task(_count_text(key), total=1.0, start=False) for key in counts]
 
             def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
@@ -326,29 +295,26 @@ def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Progr
             if last.get(at) != what:
                 last[at] = what
                 line = describe(what, step) if what == "stopping" else what
-                print_note(f"{_count_text(counts[at])}: {line}")
+                console.print_note(f"{_count_text(counts[at])}: {line}")
 
         yield write
 
 
 def _print(findings: Findings, out: Path | None) -> None:
-    console = stdout()
-    console.print(_table(findings))
+    screen = console.stdout()
+    screen.print(_table(findings))
     for remark in findings.remarks():
-        print_line(f"- {remark}")
+        console.print_line(f"- {remark}")
     if out is not None:
-        print_line(f"the job is in {out}")
+        console.print_line(f"the job is in {out}")
 
 
 def _table(findings: Findings) -> Table:
-    from shadowprice.core.amounts import Dimension, format_amount, format_seconds
     from shadowprice.profiling.findings import round_significant
 
-    table = plain_table()
     headings = ["workers", *(["servers"] if findings.served else [])]
     headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    rows = []
     predicted = dict(zip(findings.curve, findings.linear.quality.predicted, strict=True))
     for point in findings.points:
         size = point.memory.get("worker")
@@ -357,10 +323,10 @@ def _table(findings: Findings) -> Table:
         cells += [
             f"{round_significant(point.step.per_second):g}",
             f"{point.step.error:.1%}",
-            format_seconds(point.step.seconds),
+            amounts.format_seconds(point.step.seconds),
             f"{point.step.minibatches:g}",
-            "-" if size is None else format_amount(size >> 20 << 20, Dimension.BYTES),
+            "-" if size is None else amounts.format_amount(size >> 20 << 20, Dimension.BYTES),
             f"{round_significant(predicted[point.workers]):g}" if in_curve else "",
         ]
-        table.add_row(*cells)
-    return table
+        rows.append(cells)
+    return console.make_table(headings, rows, left=())

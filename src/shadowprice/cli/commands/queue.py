@@ -5,31 +5,25 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shadowprice.cli import live
+from shadowprice.cli.commands.nodes import end_line
+from shadowprice.cli.commands.submit import print_job
 from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more, print_note
-from shadowprice.cli.live import (
-    FAILOVER,
-    JobArgument,
-    ServerOption,
-    YesOption,
-    complete_live_job,
-    confirm,
-    connect,
-    expected,
-    facts,
-    percent,
-    print_changes,
-    short,
-    show,
-    span,
-    when,
-    with_local_times,
-)
+from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, YesOption, complete_live_job
 from shadowprice.cli.options import ListingOption, OutputOption
+from shadowprice.cli.plain_job import (
+    absolute_moment,
+    generate_repeated_name,
+    parse_run_time,
+    parse_slurm_seconds,
+)
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.submit_options import minibatch_time
 from shadowprice.core.wording import first_line
 
 if TYPE_CHECKING:
@@ -59,12 +53,12 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             job.name,
             job.tenant,
             job.state,
-            span((job.closed or now) - job.started) if job.started else "0:00",
+            live.span((job.closed or now) - job.started) if job.started else "0:00",
             job.workers,
             job.ps,
-            percent(job),
-            when(job.promise, now),
-            expected(job.completion, job.predicted, now),
+            live.percent(job),
+            live.when(job.promise, now),
+            live.expected(job.completion, job.predicted, now),
             _servers_or_reason(job),
         )
         for job in jobs
@@ -74,15 +68,14 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 def _servers_or_reason(job: Job) -> str:
     """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
-        return short(job.servers)
-    return f"({with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
+        return live.short(job.servers)
+    return f"({live.with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
 
 
 def queue(
     state: Annotated[
         str,
         typer.Option(
-            "--state",
             help="Comma-separated states, waiting (those in which nothing runs), or all.",
             metavar="STATES",
             show_default="those open: " + ", ".join(OPEN),
@@ -90,13 +83,10 @@ def queue(
     ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant.")] = None,
     search: Annotated[
-        str,
-        typer.Option(
-            "--search", help="Part of the name, letters a to z in any case.", metavar="TEXT"
-        ),
+        str, typer.Option(help="Part of the name, letters a to z in any case.", metavar="TEXT")
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=MAX_LISTED, help="Maximum number of jobs.")
+        int, typer.Option(min=1, max=MAX_LISTED, help="Maximum number of jobs.")
     ] = 100,
     server: ServerOption = None,
     output: ListingOption = Listing.TABLE,
@@ -104,34 +94,27 @@ def queue(
     """List waiting and running jobs of the live service, as squeue does; newest first.
 
     [bold]Examples[/bold]
-
-    shadowprice queue --tenant vision
-
-    shadowprice queue --state finished,failed -o csv
-
-    shadowprice queue --state all --search resnet
+        shadowprice queue --tenant vision
+        shadowprice queue --state finished,failed -o csv
+        shadowprice queue --state all --search resnet
     """
-    from itertools import islice
-
     states = _parse_states(state, STATES, "unknown state {}", ("all", "waiting"))
-    with connect(server) as client:
+    with live.connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
     if output is Listing.JSON:
         print_json([job.record for job in jobs])
     elif output is Listing.CSV:
-        _print_csv(jobs)
+        records = (
+            {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text}
+            for job in jobs
+        )
+        print_csv(CSV_COLUMNS, records)
     else:
-        show(COLUMNS, squeue_rows(jobs, datetime.now(UTC)), right=["TIME", "WORKERS", "PS", "DONE"])
+        rows = squeue_rows(jobs, datetime.now(UTC))
+        live.show(COLUMNS, rows, right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
         print_more(limit, MAX_LISTED)
-
-
-def _print_csv(jobs: list[Job]) -> None:
-    records = (
-        {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text} for job in jobs
-    )
-    print_csv(CSV_COLUMNS, records)
 
 
 def status(
@@ -149,14 +132,10 @@ def status(
     """Show the status of a job of the live service, or of the service.
 
     [bold]Examples[/bold]
-
-    shadowprice status resnet50-a
-
-    shadowprice status
+        shadowprice status resnet50-a
+        shadowprice status
     """
-    from shadowprice.cli.commands.submit import print_job
-
-    with connect(server) as client:
+    with live.connect(server) as client:
         if job is None:
             _print_service(client.address.url, client.service(), output)
             return
@@ -168,14 +147,13 @@ def status(
 
 
 def _print_service(address: str, service: ServiceStatus, output: Output) -> None:
-    from shadowprice.cli.commands.until import end_line
 
     if output is Output.JSON:
         print_json(service.record)
         return
     slot = "none runs" if service.slot is None else f"slot {service.slot} runs"
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(service.jobs.items()))
-    facts(
+    live.facts(
         [
             ("service", f"{address}, version {service.version}"),
             ("policy", service.policy),
@@ -197,7 +175,6 @@ def cancel(
     state: Annotated[
         str | None,
         typer.Option(
-            "--state",
             help="Open jobs in these comma-separated states; waiting: those in which nothing runs.",
             metavar="STATES",
         ),
@@ -214,12 +191,10 @@ def cancel(
     --state and --tenant select open jobs together.
 
     [bold]Examples[/bold]
-
-    shadowprice cancel resnet50-a
-
-    shadowprice cancel --tenant vision --state waiting
+        shadowprice cancel resnet50-a
+        shadowprice cancel --tenant vision --state waiting
     """
-    from shadowprice.results.job_history_text import pluralize
+    from shadowprice.results.job_history import pluralize
 
     selected = all_ or state is not None or tenant is not None
     if selected == bool(jobs):
@@ -227,7 +202,7 @@ def cancel(
         raise InputError(Fault("JOB", "expected either names or a selection", hint))
     message = "{} is not a state of open jobs"
     states = OPEN if state is None else _parse_states(state, OPEN, message, ("waiting",))
-    with connect(server) as client:
+    with live.connect(server) as client:
         if selected:
             found: list[Job] = list(client.jobs(*states, tenant=tenant))
         else:
@@ -239,26 +214,23 @@ def cancel(
             question = f"Cancel {pluralize(len(found), 'job')} ({len(running)} running)?"
         else:
             question = f"Stop {', '.join(running)}?" if running else ""
-        if question and not confirm(question, yes):
+        if question and not live.confirm(question, yes):
             raise typer.Exit(1)
         cancelled = _cancelled(client, found, ended_is_error=not selected)
-        print_changes(cancelled, partial(_print_states, output=output))
+        live.print_changes(cancelled, partial(_print_states, output=output))
 
 
 def _print_states(jobs: list[Job], *, output: Output) -> None:
     if output is Output.JSON:
         print_json([job.record for job in jobs])
-    elif jobs:
-        show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
+    else:
+        live.show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
 
 
 def _parse_states(
     text: str, known: tuple[str, ...], message: str, groups: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Parse comma-separated states, and ``groups`` of them; no state stands for all.
-
-    ``message`` is that of an error, with ``{}`` for the state.
-    """
+    """Parse comma-separated states and ``groups``; ``message`` is of an error. () means all."""
     states: list[str] = []
     is_all = False
     for part in text.split(","):
@@ -294,9 +266,7 @@ JobsArgument = Annotated[
 
 
 def resubmit(
-    jobs: JobsArgument,
-    server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    jobs: JobsArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Submit closed jobs of the live service again, each under a new name.
 
@@ -304,10 +274,9 @@ def resubmit(
     closed.
 
     [bold]Example[/bold]
-
-    shadowprice resubmit train-x7k2mf
+        shadowprice resubmit train-x7k2mf
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         _resubmit(client, _distinct(client, jobs), output)
 
 
@@ -322,14 +291,13 @@ def requeue(
     A job starts from its beginning; what it did before is lost.
 
     [bold]Example[/bold]
-
-    shadowprice requeue train-x7k2mf
+        shadowprice requeue train-x7k2mf
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         found = _distinct(client, jobs)
         still_open = [job for job in found if job.open]
         names = ", ".join(job.name for job in still_open)
-        if still_open and not confirm(f"Cancel {names} and start again?", yes):
+        if still_open and not live.confirm(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
         _resubmit(client, found, output, cancel=True)
 
@@ -341,7 +309,6 @@ def _distinct(client: Client, references: list[str]) -> list[Job]:
 
 
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
-    from shadowprice.cli.plain_job import generate_repeated_name
 
     client.retry = FAILOVER  # the service answered before: wait for it
 
@@ -349,7 +316,7 @@ def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bo
         (job.name, client.resubmit(f"id:{job.id}", generate_repeated_name(job.name), cancel=cancel))
         for job in jobs
     )
-    print_changes(repeated, partial(_print_repeated, output=output))
+    live.print_changes(repeated, partial(_print_repeated, output=output))
 
 
 def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
@@ -361,13 +328,13 @@ def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
             job.name,
             name,
             job.state,
-            when(job.promise),
-            expected(job.completion, job.predicted),
-            with_local_times(first_line(job.reason_text)),
+            live.when(job.promise),
+            live.expected(job.completion, job.predicted),
+            live.with_local_times(first_line(job.reason_text)),
         )
         for name, job in repeated
     ]
-    show(["NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON"], rows)
+    live.show(["NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON"], rows)
 
 
 def revise(
@@ -393,15 +360,12 @@ def revise(
     refused, the job stays as it was. The command prints the resulting promise and price.
 
     [bold]Examples[/bold]
-
-    shadowprice revise resnet50-a --set deadline=6h
-
-    shadowprice revise resnet50-a --set steps=20000 --set utility.value=80
+        shadowprice revise resnet50-a --set deadline=6h
+        shadowprice revise resnet50-a --set steps=20000 --set utility.value=80
     """
-    from shadowprice.cli.commands.submit import print_job
     from shadowprice.client import calls
 
-    with connect(server) as client:
+    with live.connect(server) as client:
         current = client.job(job)
         changes = _changes(set_, current.spec)
         # Another job may get the name meanwhile.
@@ -423,8 +387,6 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
     """Parse changes by key; ``utility.value`` changes one key of the utility."""
     import yaml
 
-    from shadowprice.cli.plain_job import absolute_moment, parse_run_time, parse_slurm_seconds
-    from shadowprice.core.submit_options import minibatch_time
     from shadowprice.core.yaml_values import keep_written_words, parse_yaml
 
     changes: dict[str, object] = {}
@@ -436,9 +398,8 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         try:
             value = parse_yaml(text)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise InputError(
-                Fault(f"--set {key}", f"expected a YAML value, got {text!r}")
-            ) from error
+            fault = Fault(f"--set {key}", f"expected a YAML value, got {text!r}")
+            raise InputError(fault) from error
         if key == "time":
             run_time = text
             continue

@@ -16,11 +16,14 @@ import typer
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import Output, print_line, print_note, print_result
-from shadowprice.cli.option_records import expand_options
+from shadowprice.cli.options import expand_options
+from shadowprice.core.amounts import Dimension, parse_amount, parse_positive_duration
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.paths import expand_home
+from shadowprice.core.relative_values import SERVICE_VALUES, check_values
 from shadowprice.core.wording import quote_for_display
+from shadowprice.results.output_paths import check_output_file
 
 if TYPE_CHECKING:
     from shadowprice.service.settings import ServiceSettings
@@ -37,10 +40,7 @@ class MissingServiceError(MissingExtraError):
 
 
 def check_extra(where: str = "") -> None:
-    """Check that the libraries of the service are installed.
-
-    ``where`` is the data location; a database URL needs its driver too.
-    """
+    """Check that the service's libraries are installed, and a database's driver for its URL."""
     needed = (*REQUIRED_PACKAGES, "psycopg") if "://" in where else REQUIRED_PACKAGES
     for package in needed:
         if importlib.util.find_spec(package) is None:
@@ -57,21 +57,18 @@ class ServeOptions:
     """Options that become the settings of a service."""
 
     cluster: Annotated[
-        Path,
-        typer.Option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE"),
+        Path, typer.Option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE")
     ]
     data: Annotated[
         str,
         typer.Option(
-            "--data",
             help="Data directory, or the URL of a PostgreSQL database.",
             metavar="DIR|URL",
             callback=_expand,
         ),
     ] = "shadowprice-data"
     listen: Annotated[
-        str,
-        typer.Option("--listen", help="Address and port to listen on; port 0 picks a free port."),
+        str, typer.Option(help="Address and port to listen on; port 0 picks a free port.")
     ] = "127.0.0.1:8642"
     policy: Annotated[
         str,
@@ -87,7 +84,6 @@ class ServeOptions:
     executor: Annotated[
         str,
         typer.Option(
-            "--executor",
             help="Executor that runs jobs: local, ray, kubernetes or ./file.py:NAME; with "
             "--observe, the executor that observes jobs, or none.",
             metavar="NAME",
@@ -96,7 +92,6 @@ class ServeOptions:
     address: Annotated[
         str,
         typer.Option(
-            "--address",
             help="Cluster that the executor runs jobs on: auto, ray://HOST:PORT or a kubeconfig.",
             callback=_expand,
         ),
@@ -113,7 +108,6 @@ class ServeOptions:
     allow_user: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow-user",
             help="User that jobs of a tenant may run as (`run.user`); tenant * means every "
             "tenant. Repeatable; every job must then name a user. Requires root.",
             metavar="TENANT:USER",
@@ -122,7 +116,6 @@ class ServeOptions:
     families: Annotated[
         Path | None,
         typer.Option(
-            "--families",
             help="YAML file with measured curves, for unmeasured jobs that name their family "
             "(`profile --family` writes it).",
             metavar="FILE",
@@ -131,7 +124,6 @@ class ServeOptions:
     trainingjobs: Annotated[
         str | None,
         typer.Option(
-            "--trainingjobs",
             help="Kubernetes cluster whose TrainingJob resources become jobs: a kubeconfig, "
             "in-cluster, or none. With --executor kubernetes, the default is its cluster.",
             metavar="WHERE",
@@ -141,7 +133,6 @@ class ServeOptions:
     lease: Annotated[
         str,
         typer.Option(
-            "--lease",
             help="Lease in the same cluster by which one of several instances is elected leader.",
             metavar="NAMESPACE/NAME",
         ),
@@ -157,7 +148,6 @@ class ServeOptions:
     until: Annotated[
         str | None,
         typer.Option(
-            "--until",
             help="End of the timespan, after which no job runs or is planned: 18:00, "
             "2026-11-23T18:00, 6h, '20 slots', or none to remove it. Repeating the same "
             "text at the next start has no effect.",
@@ -167,7 +157,6 @@ class ServeOptions:
     max_overrun: Annotated[
         float | None,
         typer.Option(
-            "--max-overrun",
             help="Times the stated length after which a run of a job is abandoned, such as 10; "
             "holds for jobs that are submitted or revised from then on. By default there is no "
             "limit but each job's own `walltime`.",
@@ -178,41 +167,33 @@ class ServeOptions:
     values: Annotated[
         str,
         typer.Option(
-            "--values",
             help="How values of jobs without a budget count: as stated, or relative to those of "
             "their tenant's other jobs. By default they are relative once the service has tenants. "
             "Jobs that are open when the option changes count as before until they are revised.",
             metavar="auto|stated|relative",
         ),
     ] = "auto"
-    keep: Annotated[
-        str, typer.Option("--keep", help="Retention period of closed jobs, such as 365d.")
-    ] = "365d"
+    keep: Annotated[str, typer.Option(help="Retention period of closed jobs, such as 365d.")] = (
+        "365d"
+    )
     max_open_jobs: Annotated[
-        int, typer.Option("--max-open-jobs", help="Maximum number of a tenant's open jobs.", min=1)
+        int, typer.Option(help="Maximum number of a tenant's open jobs.", min=1)
     ] = 10_000
     max_open_memory: Annotated[
         str,
         typer.Option(
-            "--max-open-memory",
-            help="Maximum memory that the records of a tenant's open jobs take, such as 64MiB.",
+            help="Maximum memory that the records of a tenant's open jobs take, such as 64MiB."
         ),
     ] = "64MiB"
     max_upload_size: Annotated[
-        str,
-        typer.Option(
-            "--max-upload-size",
-            help="Maximum size of the files that a job receives from its submitter.",
-        ),
+        str, typer.Option(help="Maximum size of the files that a job receives from its submitter.")
     ] = "100MiB"
     max_uploads: Annotated[
-        str,
-        typer.Option("--max-uploads", help="Maximum size of all such files of a tenant."),
+        str, typer.Option(help="Maximum size of all such files of a tenant.")
     ] = "1GiB"
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file",
             help="File with the operator's token, written at the first start; by default in "
             "the data directory.",
             metavar="FILE",
@@ -221,8 +202,6 @@ class ServeOptions:
 
     def service_settings(self) -> ServiceSettings:
         """Parse the options."""
-        from shadowprice.core.amounts import parse_positive_duration
-        from shadowprice.core.relative_values import SERVICE_VALUES, check_values
         from shadowprice.service.settings import (
             ServiceSettings,
             parse_lease,
@@ -280,9 +259,7 @@ class ServeOptions:
 
 @expand_options()
 def serve(
-    options: ServeOptions,
-    output: o.OutputOption = Output.TABLE,
-    quiet: o.QuietOption = False,
+    options: ServeOptions, output: o.OutputOption = Output.TABLE, quiet: o.QuietOption = False
 ) -> None:
     """Run the service: accept jobs, promise completion slots, run jobs, and recover.
 
@@ -290,12 +267,9 @@ def serve(
     service unless --allow-user names others: every tenant can run programs on this machine.
 
     [bold]Examples[/bold]
-
-    shadowprice serve --cluster cluster.yaml --data /var/lib/shadowprice
-
-    shadowprice serve -c cluster.yaml --executor ray --address ray://head:10001
-
-    shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
+        shadowprice serve --cluster cluster.yaml --data /var/lib/shadowprice
+        shadowprice serve -c cluster.yaml --executor ray --address ray://head:10001
+        shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
     check_extra(options.data)
     from shadowprice.kernels.jit import compiling_notice, print_on_stderr
@@ -327,16 +301,13 @@ def serve(
 
 def _bytes(text: str, location: str) -> int:
     """Parse a number of bytes with a unit."""
-    from shadowprice.core.amounts import Dimension, parse_amount
-
     try:
         amount = parse_amount(text)
     except InputError as error:
         raise InputError(Fault(location, str(error))) from error
     if amount.dimension is not Dimension.BYTES or not amount.value:
-        raise InputError(
-            Fault(location, f"expected bytes with a unit, got {text!r}", "write 64MiB")
-        )
+        fault = Fault(location, f"expected bytes with a unit, got {text!r}", "write 64MiB")
+        raise InputError(fault)
     return amount.value
 
 
@@ -346,9 +317,8 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InputError(
-                Fault("--executor-set", f"expected KEY=VALUE, got {quote_for_display(text)}")
-            )
+            fault = Fault("--executor-set", f"expected KEY=VALUE, got {quote_for_display(text)}")
+            raise InputError(fault)
         if name in pairs:
             raise InputError(
                 Fault("--executor-set", f"{quote_for_display(name)} is set twice", "set it once")
@@ -359,8 +329,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 def backup(
     data: Annotated[
-        str,
-        typer.Argument(help="Data directory of the service.", metavar="DIR", callback=_expand),
+        str, typer.Argument(help="Data directory of the service.", metavar="DIR", callback=_expand)
     ],
     target: Annotated[Path, typer.Argument(help="Output file.", metavar="FILE")],
     output: o.OutputOption = Output.TABLE,
@@ -375,25 +344,13 @@ def backup(
     backup are stopped. In another directory the backup is refused because jobs would run twice.
 
     [bold]Example[/bold]
-
-    shadowprice backup /var/lib/shadowprice backup.db
+        shadowprice backup /var/lib/shadowprice backup.db
     """
     check_extra()
-    from shadowprice.results.output_paths import check_output_file
-    from shadowprice.service.store.files import (
-        FILE,
-        RESTORE_HINT,
-        StoreError,
-        backup_file,
-        check_backup_target,
-        is_store,
-    )
-    from shadowprice.service.upload_backups import (
-        UploadBackup,
-        check_backup_folder,
-        copy_uploads,
-        lock_backup_folder,
-    )
+    from shadowprice.service import upload_backups
+    from shadowprice.service.store import files
+    from shadowprice.service.store.files import FILE, RESTORE_HINT, StoreError
+    from shadowprice.service.upload_backups import UploadBackup
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
@@ -401,21 +358,21 @@ def backup(
     source = Path(data) / FILE
     if not source.is_file():
         raise InputError(Fault(data, "not a data directory of a service", f"it lacks {FILE}"))
-    if not is_store(source):
+    if not files.is_store(source):
         message = "not a database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE_HINT}"))
     # First, because a file at the target may be replaced, but a database's log must not.
-    check_backup_target(target)
-    check_output_file(target, lambda _: is_store(target))
-    check_backup_folder(target)
+    files.check_backup_target(target)
+    check_output_file(target, lambda _: files.is_store(target))
+    upload_backups.check_backup_folder(target)
     copied: list[UploadBackup] = []
     with ExitStack() as resources:
 
         def copy(database: Path) -> None:
-            resources.enter_context(lock_backup_folder(target))
-            copied.append(copy_uploads(database, Path(data), target))
+            resources.enter_context(upload_backups.lock_backup_folder(target))
+            copied.append(upload_backups.copy_uploads(database, Path(data), target))
 
-        backup_file(source, target, copy)
+        files.backup_file(source, target, copy)
         [uploads] = copied
         try:
             uploads.remove_others(target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,40 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shadowprice.cli import live, plain_job
 from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand, check_is_no_program
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
-from shadowprice.cli.live import (
-    FAILOVER,
-    ServerOption,
-    connect,
-    expected,
-    facts,
-    number,
-    percent,
-    show,
-    when,
-    with_local_times,
-)
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.options import OutputOption, QuietOption
-from shadowprice.cli.plain_job import (
-    COMMAND,
-    JobOptions,
-    PlainJob,
-    command_title,
-    with_absolute_deadline,
-)
-from shadowprice.cli.upload import send_directory
-from shadowprice.core import bounds
+from shadowprice.cli.live import FAILOVER, ServerOption
+from shadowprice.cli.options import OutputOption, QuietOption, expand_options
+from shadowprice.cli.plain_job import COMMAND, JobOptions, PlainJob
+from shadowprice.core import bounds, wording
+from shadowprice.core.amounts import format_seconds, parse_duration
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.submit_options import option_for_key, states_no_length
-from shadowprice.core.wording import (
-    find_unsendable,
-    first_line,
-    hint_for_unknown,
-    lines_after_first,
-    quote_for_display,
-)
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
@@ -55,15 +33,9 @@ if TYPE_CHECKING:
 
 
 MAX_OUTLOOKS = 3  # limit of submitted jobs whose outlooks are shown; `explain` shows any
-
 MAX_NAMED = 20  # limit of names in a note
-
 DECISION_WAIT_SECONDS = 10  # time to wait for the decisions on several jobs, in seconds
 
-FilesArgument = Annotated[
-    list[Path],
-    typer.Argument(help="Job files: YAML with `jobs:`, or JSON Lines.", metavar="FILE..."),
-]
 OnlyOption = Annotated[
     str | None,
     typer.Option(
@@ -95,16 +67,16 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
         for location, record in read_records(file):
             if not isinstance(record, Mapping):
                 raise InputError(Fault(location, "is not a job", "write `name: ...` and so on"))
-            if problem := find_unsendable(record, location):
+            if problem := wording.find_unsendable(record, location):
                 raise InputError(Fault(*problem, "quote it if it is text"))
-            entries.append(Entry(location, with_absolute_deadline(record, location)))
+            entries.append(Entry(location, plain_job.with_absolute_deadline(record, location)))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
         missing = names - {entry.name for entry in entries}
         if missing:
-            message = f"the files have no job {quote_for_display(min(missing))}"
+            message = f"the files have no job {wording.quote_for_display(min(missing))}"
             known = [entry.name for entry in entries]
-            hint = hint_for_unknown(min(missing), known, "write names of jobs in the files")
+            hint = wording.hint_for_unknown(min(missing), known, "write names of jobs in the files")
             raise InputError(Fault("--only", message, hint))
         entries = [entry for entry in entries if entry.name in names]
     if not entries:
@@ -159,14 +131,10 @@ def submit(
     the same job. A refused job isn't an error.
 
     [bold]Examples[/bold]
-
-    shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
-
-    shadowprice submit train.sh -- --lr 0.1
-
-    shadowprice submit jobs.yaml
-
-    shadowprice submit jobs.yaml --only resnet50-a --wait
+        shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
+        shadowprice submit train.sh -- --lr 0.1
+        shadowprice submit jobs.yaml
+        shadowprice submit jobs.yaml --only resnet50-a --wait
     """
     script: BatchScript | None = ctx.meta.get(SCRIPT)
     if script is not None:
@@ -175,10 +143,10 @@ def submit(
             print_note(f"{script.path}: ignored #SBATCH options: {', '.join(script.ignored)}")
     plain = _plain_job(options, script, ctx.meta.get(COMMAND, ()))
     _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
-    with connect(server) as client:
+    with live.connect(server) as client:
 
         def send(directory: Path, limits: UploadLimits) -> str | None:
-            return send_directory(
+            return plain_job.send_directory(
                 client, directory, limits, options.tenant, quiet=quiet, dry_run=dry_run
             )
 
@@ -234,7 +202,7 @@ def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[
         program, title = script.interpreter[0], script.path.stem
         return PlainJob(script.command(words), program, title, **vars(options))
     program = words[0] if words else ""
-    return PlainJob(words, program, command_title(words), **vars(options))
+    return PlainJob(words, program, plain_job.command_title(words), **vars(options))
 
 
 @dataclass(slots=True)
@@ -286,16 +254,16 @@ def _print_submitted(
             job.name,
             job.tenant,
             job.state,
-            *([] if wait else [when(job.promise)]),
-            _expected(job),
+            *([] if wait else [live.when(job.promise)]),
+            live.expected(job.completion, job.predicted),
             payoff_text(job.payoff, job.utility, job.cost),
-            with_local_times(first_line(job.reason_text)),
+            live.with_local_times(wording.first_line(job.reason_text)),
         )
         for job in submitted
     ]
     times = ["FINISH"] if wait else ["PROMISE", "EXPECTED"]
     columns = ["NAME", "TENANT", "STATE", *times, "PAYOFF", "REASON"]
-    show(columns, rows, right=["PAYOFF"])
+    live.show(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
 
@@ -424,8 +392,6 @@ def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool)
 
 def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
     """Wait until all jobs are closed, and show their progress."""
-    import time
-
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     current = {job.id: job for job in jobs}
@@ -447,22 +413,20 @@ def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list
                 current[number] = client.job(f"id:{number}")
             open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
-            bar.update(task, completed=done, state=_count_text(open_jobs))
+            counts = Counter(job.state for job in open_jobs)
+            states = ", ".join(f"{count} {state}" for state, count in counts.items())
+            bar.update(task, completed=done, state=states)
             if not open_jobs:
                 return list(current.values())
             time.sleep(pause)
             pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)
 
 
-def _count_text(jobs: Sequence[Job]) -> str:
-    counts: dict[str, int] = {}
-    for job in jobs:
-        counts[job.state] = counts.get(job.state, 0) + 1
-    return ", ".join(f"{count} {state}" for state, count in counts.items())
-
-
 def quote(
-    files: FilesArgument,
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Job files: YAML with `jobs:`, or JSON Lines.", metavar="FILE..."),
+    ],
     only: OnlyOption = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
@@ -472,10 +436,9 @@ def quote(
     Each job is quoted separately, as the next submission.
 
     [bold]Example[/bold]
-
-    shadowprice quote jobs.yaml
+        shadowprice quote jobs.yaml
     """
-    with connect(server) as client:
+    with live.connect(server) as client:
         _print_quotes(client, _entries(files, only), output, outlook=False)
 
 
@@ -511,17 +474,18 @@ def _print_quotes(
         displaced = item.displaced if isinstance(item.displaced, int) else len(item.displaced)
         reason = item.message if item.refusal is None else item.refusal.message
         remaining = None if item.points is None else item.points.left
-        reason = with_local_times(first_line(reason))
+        reason = live.with_local_times(wording.first_line(reason))
         times = (
-            when(item.promise) if item.admitted else "-",
-            expected(item.expected, item.predicted),
+            live.when(item.promise) if item.admitted else "-",
+            live.expected(item.expected, item.predicted),
         )
-        cells = item.job, item.answer, *times, number(item.utility), number(item.price)
-        rows.append((*cells, *([number(remaining)] if budgeted else []), displaced or "-", reason))
+        cells = item.job, item.answer, *times, live.number(item.utility), live.number(item.price)
+        points = [live.number(remaining)] if budgeted else []
+        rows.append((*cells, *points, displaced or "-", reason))
     columns = ["NAME", "ANSWER", "PROMISE", "EXPECTED", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # points that the tenant would have left
         columns.insert(6, "LEFT")
-    show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
+    live.show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
     if len(quotes) == 1:
         _print_predicted(quotes[0].predicted)
     status = client.service() if any(item.predicted for item in quotes) else None
@@ -536,10 +500,7 @@ def _print_quotes(
 
 
 def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[str]]]:
-    """Return lines for the first few jobs that wait or were refused: each takes a second.
-
-    Also for a single job that is admitted: when it starts.
-    """
+    """Return lines for the first jobs that wait or were refused, or a single admitted one."""
     from shadowprice.client import ServiceError, ServiceUnreachableError
 
     outlooks: list[tuple[str, Sequence[str]]] = []
@@ -562,11 +523,7 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
     if title:
         console.print(title)
     for line in lines:
-        print_line(with_local_times(line))
-
-
-def _expected(job: Job) -> str:
-    return expected(job.completion, job.predicted)
+        print_line(live.with_local_times(line))
 
 
 def describe_job(job: Job) -> Iterator[tuple[str, object]]:
@@ -576,12 +533,16 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "id", job.id
     yield "state", job.state
     yield "tenant", job.tenant
-    yield "submitted", when(job.submitted)
-    yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
-    yield "expected" if job.open else "finish", _expected(job) if job.completion else ""
+    yield "submitted", live.when(job.submitted)
+    yield "promise", f"{live.when(job.promise)}{_margin(job)}" if job.promise else ""
+    yield (
+        "expected" if job.open else "finish",
+        live.expected(job.completion, job.predicted) if job.completion else "",
+    )
     yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
-    yield "progress", f"{percent(job)}  ({'of the expected time' if job.required == 1 else done})"
+    done = "of the expected time" if job.required == 1 else done
+    yield "progress", f"{live.percent(job)}  ({done})"
     placement = f" on {', '.join(job.servers)}" if job.servers else ""
     if job.workers:
         workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
@@ -589,28 +550,28 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
         payoff = payoff_text(job.payoff, job.utility, job.cost)
-        price = "" if job.cost is None else f", for {number(job.cost)}: payoff {payoff}"
-        yield "worth", f"{number(job.utility)}{price}"
+        price = "" if job.cost is None else f", for {live.number(job.cost)}: payoff {payoff}"
+        yield "worth", f"{live.number(job.utility)}{price}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
         remainder = (
-            f"{number(refunded)} refunded"
+            f"{live.number(refunded)} refunded"
             if refunded is not None
-            else f"{number(used)} used so far"
+            else f"{live.number(used)} used so far"
         )
-        yield "points", f"{number(job.points.price)} paid, {remainder}"
+        yield "points", f"{live.number(job.points.price)} paid, {remainder}"
         count = "1 slot" if slots == 1 else f"{slots} slots"
         is_predicted = job.predicted is not None
         if isinstance(job, JobDetail):
             is_predicted = states_no_length(job.spec)
         limit = "predicted time" if is_predicted else "stated work"
-        cost = f"{number(job.points.overrun)} points, for {count} beyond its {limit}"
+        cost = f"{live.number(job.points.overrun)} points, for {count} beyond its {limit}"
         yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, not caused by the job" if job.lost else ""
-    yield "reason", with_local_times(first_line(job.reason_text))
+    yield "reason", live.with_local_times(wording.first_line(job.reason_text))
     yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
@@ -629,8 +590,6 @@ def _is_predicted_late(
     status: ServiceStatus,
 ) -> bool:
     """Return whether a job ends after its deadline if it takes as long as predicted."""
-    from shadowprice.core.amounts import parse_duration
-
     utility = record.get("utility") or {}
     by = record.get("by", utility.get("by"))
     if predicted is None or not isinstance(by, str):
@@ -656,8 +615,6 @@ def _print_late(name: str, *, single: bool) -> None:
 
 def predicted_text(predicted: PredictedLength) -> str:
     """Describe the predicted length of a job that states none."""
-    from shadowprice.core.amounts import format_seconds
-
     length = format_seconds(predicted.seconds)
     if predicted.probability is None:
         return f"unknown; planned as {length}"
@@ -671,7 +628,7 @@ def payoff_text(payoff: float | None, utility: float | None, cost: float | None)
     """Format a payoff; a rounding error of the difference of utility and cost is 0."""
     if payoff is not None and abs(payoff) <= 1e-9 * max(abs(utility or 0.0), abs(cost or 0.0)):
         return "0"
-    return number(payoff)
+    return live.number(payoff)
 
 
 def _margin(job: Job) -> str:
@@ -696,11 +653,8 @@ def _speed(job: Job) -> str:
 
 
 def print_job(job: Job, *, log: bool = True) -> None:
-    """Print one job, and the last log lines that its reason contains.
-
-    ``log=False`` leaves these lines out.
-    """
+    """Print one job, and the last log lines that its reason contains unless ``log`` is false."""
     log_lines = zip(
-        chain(["log ends"], repeat("")), lines_after_first(job.reason_text), strict=False
+        chain(["log ends"], repeat("")), wording.lines_after_first(job.reason_text), strict=False
     )
-    facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])
+    live.facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])

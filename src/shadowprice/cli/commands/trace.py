@@ -9,23 +9,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import (
-    Output,
-    SafeText,
-    print_json,
-    print_line,
-    print_note,
-    rows_console,
-    stdout,
-)
+from shadowprice.cli.console import Output, SafeText
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
+from shadowprice.core.amounts import format_seconds, parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.results.output_paths import check_output_file, created_directory, is_marked_yaml
 
 MAX_SERVERS_PER_ROLE = bounds.SERVERS.maximum // 2
 _CLUSTER_HINT = "ask for fewer servers"
-
 app = typer.Typer(no_args_is_help=True, help="Inspect cluster traces and convert them to jobs.")
 
 SpecArgument = Annotated[
@@ -70,7 +64,7 @@ def info(
     if output is Output.JSON:
         record = asdict(statistics)
         record["start"] = statistics.start.isoformat() if statistics.start else None
-        print_json(record)
+        console.print_json(record)
         return
     _print_statistics(statistics)
 
@@ -82,8 +76,7 @@ def convert(
     slot: SlotOption = "20min",
     seed: PlainSeedOption = 0,
     cluster: Annotated[
-        Path | None,
-        typer.Option(help="Output cluster file, sized to the jobs."),
+        Path | None, typer.Option(help="Output cluster file, sized to the jobs.")
     ] = None,
     load: Annotated[
         float,
@@ -107,9 +100,7 @@ def convert(
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
-    from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.results.job_history_text import pluralize
-    from shadowprice.results.output_paths import check_output_file, is_marked_yaml
+    from shadowprice.results.job_history import pluralize
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace, with_columns
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
@@ -133,12 +124,12 @@ def convert(
     notes = [*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes]
     if output is Output.JSON:
         made = {"jobs": len(workload), "file": str(out), "notes": notes}
-        print_json({**made, "cluster": None if cluster is None else str(cluster)})
+        console.print_json({**made, "cluster": None if cluster is None else str(cluster)})
         return
     for note in notes:
-        print_note(f"note: {note}")
+        console.print_note(f"note: {note}")
     written = f" and {cluster}" if cluster else ""
-    print_line(f"{pluralize(len(workload), 'job')} in {out}{written}")
+    console.print_line(f"{pluralize(len(workload), 'job')} in {out}{written}")
 
 
 @app.command()
@@ -154,31 +145,31 @@ def formats(output: PlainOutputOption = Output.TABLE) -> None:
         try:
             get_format(broken)
         except InputError as error:
-            print_note(f"note: {error}")
+            console.print_note(f"note: {error}")
     known = by_name.values()
     if output is Output.JSON:
         hidden = {"read", "extension"}
         names = [item.name for item in fields(TraceFormat) if item.name not in hidden]
         rows = [{name: getattr(item, name) for name in names} for item in known]
-        print_json(rows)
+        console.print_json(rows)
         return
-    console = rows_console()
+    screen = console.rows_console()
     for item in known:
-        console.print(SafeText.assemble((item.name, "bold"), f"  {item.title}"))
+        screen.print(SafeText.assemble((item.name, "bold"), f"  {item.title}"))
         if item.files:
-            console.print(f"  files    {item.files}")
+            screen.print(f"  files    {item.files}")
         if item.citation:
-            console.print(f"  source   {item.citation} ({item.licence})")
+            screen.print(f"  source   {item.citation} ({item.licence})")
         for name, meaning in item.options.items():
-            console.print(f"  option   {name}: {meaning}")
+            screen.print(f"  option   {name}: {meaning}")
         for gotcha in item.gotchas:
-            console.print(f"  note     {gotcha}")
-    console.print(SafeText("options of every format", "bold"))
+            screen.print(f"  note     {gotcha}")
+    screen.print(SafeText("options of every format", "bold"))
     for name, meaning in SELECTION_OPTIONS.items():
-        console.print(f"  {name}: {meaning}")
-    console.print(SafeText("options of data that a trace lacks", "bold"))
+        screen.print(f"  {name}: {meaning}")
+    screen.print(SafeText("options of data that a trace lacks", "bold"))
     for name, meaning in SYNTHESIS_OPTIONS.items():
-        console.print(f"  {name}: {meaning}")
+        screen.print(f"  {name}: {meaning}")
 
 
 def generate(
@@ -218,14 +209,8 @@ def generate(
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
-    from shadowprice.core.amounts import parse_positive_duration
-    from shadowprice.inputs.shape import check_document_size
-    from shadowprice.results.job_history_text import pluralize
-    from shadowprice.results.output_paths import (
-        check_output_file,
-        created_directory,
-        is_marked_yaml,
-    )
+    from shadowprice.inputs.text import check_document_size
+    from shadowprice.results.job_history import pluralize
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
@@ -266,9 +251,9 @@ def generate(
         write_yaml(out / "cluster.yaml", document, _CLUSTER_HINT)
     servers = sum(server.get("count", 1) for server in document["servers"])
     if output is Output.JSON:
-        print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
+        console.print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
         return
-    print_line(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
+    console.print_line(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
 
 
 def _gpu_time(statistics: Any) -> str:
@@ -293,7 +278,6 @@ def _hourly(statistics: Any) -> str:
 
 
 def _print_statistics(statistics: Any) -> None:
-    from shadowprice.core.amounts import format_seconds
 
     shares = ", ".join(f"{name}: {share:.2%}" for name, share in statistics.gpu_shares.items())
     run = ", ".join(
@@ -320,4 +304,4 @@ def _print_statistics(statistics: Any) -> None:
         table.add_row(name, text)
     for note in statistics.notes:
         table.add_row(note.action, SafeText(f"{note.count:,} x {note.reason}"))
-    stdout().print(table)
+    console.stdout().print(table)

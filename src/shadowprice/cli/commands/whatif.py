@@ -1,36 +1,32 @@
-"""``shadowprice whatif``: utility of a workload with more or fewer servers."""
+"""``shadowprice whatif``: utility of a workload with more or fewer servers, in a run or live."""
 
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
 
+from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.commands.whatif_live import run_on_service
 from shadowprice.cli.completion import complete_policy, complete_servers
-from shadowprice.cli.console import (
-    Output,
-    SafeText,
-    announce_compiling,
-    plain_table,
-    print_json,
-    print_note,
-    progress_bar,
-    stdout,
-)
-from shadowprice.cli.option_records import expand_options
-from shadowprice.cli.workload import Workload, read
+from shadowprice.cli.console import Output, print_json, print_note, progress_bar
+from shadowprice.cli.live import FAILOVER, connect, number, show
+from shadowprice.cli.options import Workload, expand_options, read
 from shadowprice.core import bounds
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
+    from shadowprice.client import Client, WhatIf
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.whatif import ClusterChange, WhatIfResult
 
@@ -41,7 +37,6 @@ def whatif(
     add: Annotated[
         list[str] | None,
         o.workload_option(
-            "--add",
             help="Servers to add, by the name of their entry in the cluster file: gpu:2, or "
             "gpu:2,net:1 together. Repeatable; each occurrence is a separate cluster.",
             metavar="NAME:COUNT",
@@ -51,7 +46,6 @@ def whatif(
     remove: Annotated[
         list[str] | None,
         o.workload_option(
-            "--remove",
             help="Servers to remove, in the same format.",
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
@@ -60,7 +54,6 @@ def whatif(
     more: Annotated[
         list[str] | None,
         o.workload_option(
-            "--more",
             help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn, "
             "gpu/a100=8 or cpu=64 of one. Repeatable.",
             metavar="[NAME=]AMOUNT",
@@ -83,7 +76,6 @@ def whatif(
     seeds: Annotated[
         int,
         o.execution_option(
-            "--seeds",
             min=1,
             max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run; prints means with 95 % intervals.",
@@ -92,7 +84,6 @@ def whatif(
     server: Annotated[
         str | None,
         o.workload_option(
-            "--server",
             help="Live service that runs the simulation: a name saved by `login`, or a URL.",
             metavar="NAME|URL",
         ),
@@ -100,7 +91,6 @@ def whatif(
     days: Annotated[
         float | None,
         o.workload_option(
-            "--days",
             help="With --server: length of the simulated period, in days before now.",
             min=1e-6,
             max=366.0,
@@ -117,14 +107,10 @@ def whatif(
     days, and the service simulates it in the background.
 
     [bold]Examples[/bold]
-
-    shadowprice whatif -c cluster.yaml -j jobs.yaml
-
-    shadowprice whatif -c cluster.yaml -j jobs.yaml --add gpu:2 --add gpu:4 -p oasis,drf
-
-    shadowprice whatif --trace 'philly:philly.csv.gz?limit=2000' --remove gpu:1 --seeds 5
-
-    shadowprice whatif --server local --days 30 --more 8
+        shadowprice whatif -c cluster.yaml -j jobs.yaml
+        shadowprice whatif -c cluster.yaml -j jobs.yaml --add gpu:2 --add gpu:4 -p oasis,drf
+        shadowprice whatif --trace 'philly:philly.csv.gz?limit=2000' --remove gpu:1 --seeds 5
+        shadowprice whatif --server local --days 30 --more 8
     """
     if server is not None or days is not None:
         named_policies = _choices_for_service(policy, params, set_)
@@ -146,10 +132,10 @@ def whatif(
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
     if more:
         changes += capacity_changes(more, source.server_entries(chosen[0]))
-    announce_compiling(quiet)
+    console.announce_compiling(quiet)
     clusters = 1 + len(set(changes) or source.kinds(chosen[0]))
     started = itertools.count()
-    with stop_on_signal() as stop, progress_bar("whatif", quiet, "runs") as bar:
+    with stop_on_signal() as stop, console.progress_bar("whatif", quiet, "runs") as bar:
 
         def on_run(_label: str, _seed: int) -> None:
             if bar is not None:
@@ -157,14 +143,16 @@ def whatif(
 
         result = run_whatif(source, choices, changes, chosen, stop=stop, progress=on_run)
     if output is Output.JSON:
-        print_json(result.record())
+        console.print_json(result.record())
         return
     for index, name in enumerate(result.policies):
         if index:
-            stdout().print()
-        stdout().print(_table(result, name))
+            console.stdout().print()
+        console.stdout().print(_table(result, name))
     if not quiet:
-        print_note("a policy can earn less with more servers, because it makes other decisions")
+        console.print_note(
+            "a policy can earn less with more servers, because it makes other decisions"
+        )
 
 
 def _parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
@@ -188,10 +176,148 @@ def _choices_for_service(
 
 def _table(result: WhatIfResult, policy: str) -> Table:
     columns, rows = result.table(policy)
-    table = plain_table()
-    table.add_column(SafeText(policy))
-    for name in columns:
-        table.add_column(SafeText(name), justify="right")
-    for label, *cells in rows:
-        table.add_row(SafeText(label), *map(SafeText, cells))
-    return table
+    return console.make_table([policy, *columns], rows)
+
+
+COLUMNS: Final = (
+    "SERVERS", "POLICY", "STATE", "JOBS", "AS IT IS", "CHANGED", "GAIN", "FINISHED", "MEAN WAIT",
+    "WAITING SAVED",
+)  # fmt: skip
+
+REMARK: Final = (
+    "utility of the jobs submitted in that time, simulated from an empty cluster. A policy can "
+    "earn less with more servers, because it makes other decisions. Waits are from submission to "
+    "first start, of the jobs that ran in both simulations"
+)
+
+PAUSE: Final = 0.5  # interval between polls of a simulation, in seconds
+
+
+def run_on_service(
+    server: str | None,
+    changes: Sequence[ClusterChange],
+    more: Sequence[str],
+    choices: Sequence[PolicyChoice | None],
+    days: float,
+    output: Output,
+    *,
+    quiet: bool,
+) -> int:
+    """Simulate every change under every policy on a service, and print the results.
+
+    ``more`` has the texts of ``--more``. Without changes, try one more server of every kind, or
+    the unchanged cluster if a policy is named. ``None`` in ``choices`` stands for the service's own
+    policy. ``days`` is the length of the simulated history. Return 1 if a simulation failed, else
+    0.
+    """
+    for choice in choices:
+        if choice is not None and choice.file is not None:
+            message = f"{choice.file.reference} is a file of this machine"
+            hint = "serve with it, or simulate here, without --server"
+            raise InputError(Fault("--policy", message, hint))
+    with connect(server) as client:
+        client.retry = FAILOVER  # a run may take long enough for a restart
+        changes = [*changes, *_changes_with_more(client, more)]
+        if not changes:
+            changes = _margins(client, named=any(choices))
+        runs: list[WhatIf] = []
+        labels: list[str] = []
+        at = None
+        for choice in choices:
+            for change in changes:
+                # All questions are about the same jobs, although more are submitted meanwhile.
+                run = _query_service(client, change, choice, days, at, quiet=quiet)
+                at = run.question.at
+                runs.append(run)
+                labels.append(change.label)
+    if output is Output.JSON:
+        print_json({"runs": [run.record for run in runs]})
+    else:
+        rows = [_row(label, run) for label, run in zip(labels, runs, strict=True)]
+        show(COLUMNS, rows, right=COLUMNS[3:])
+        if not quiet and all(run.state == "done" for run in runs):
+            print_note(REMARK)
+        left_out = runs[0].jobs - (runs[0].as_is or {}).get("arrived", runs[0].jobs)
+        if left_out and not quiet:
+            jobs = f"{left_out:,} of {runs[0].jobs:,} jobs"
+            print_note(f"left out {jobs}: they can't be simulated on the servers as they are")
+        for run in runs:
+            if run.reason:
+                print_note(f"{run.id}: {run.reason}")
+    return int(any(run.state != "done" for run in runs))
+
+
+def _margins(client: Client, *, named: bool) -> list[ClusterChange]:
+    """Return the unchanged cluster for a named policy, else one more server of every kind."""
+    from shadowprice.simulator.whatif import NO_CHANGE, ClusterChange
+
+    if named:
+        return [NO_CHANGE]
+    return [ClusterChange(((kind, 1),)) for kind in client.service().kinds]
+
+
+def _changes_with_more(client: Client, more: Sequence[str]) -> Sequence[ClusterChange]:
+    """Return the changes that ``--more`` requests of the service's kinds of servers."""
+    if not more:
+        return ()
+    from shadowprice.simulator.whatif import capacity_changes
+
+    capacity = {server.kind: server.capacity for server in client.servers()}
+    return capacity_changes(
+        more, [{"name": kind, "capacity": amounts} for kind, amounts in capacity.items()]
+    )
+
+
+def _query_service(
+    client: Client,
+    change: ClusterChange,
+    choice: PolicyChoice | None,
+    days: float,
+    at: datetime | None,
+    *,
+    quiet: bool,
+) -> WhatIf:
+    """Request a simulation and wait for its result; cancel it if the command is interrupted."""
+    servers, label = dict(change.added), change.label
+    if choice is None:
+        run = client.start_whatif(days, servers, at=at)
+    else:
+        run = client.start_whatif(days, servers, choice.name, dict(choice.settings), at)
+        label = f"{label}, {choice.name}"
+    try:
+        with progress_bar(label, quiet, "simulations") as report:
+            if report is not None:
+                report(0, 2)
+            while run.state in {"waiting", "running"}:
+                time.sleep(PAUSE)
+                run = client.whatif(run.id)
+                if report is not None:
+                    report(run.progress.done, run.progress.of)
+    except BaseException:
+        client.cancel_whatif(run.id)
+        raise
+    return run
+
+
+def _row(label: str, run: WhatIf) -> Sequence[object]:
+
+    before, after = run.as_is or {}, run.changed or {}
+    finished = wait = saved = "-"
+    if run.times is not None:
+        saved = f"{number(run.times.waiting_saved_hours)} h"
+        if (mean := run.times.mean_wait_seconds) is not None:
+            wait = f"{'-' if mean < 0 else '+'}{format_seconds(abs(mean))}" if mean else "0"
+    if "finished" in before and "finished" in after:
+        finished = f"{before['finished']} to {after['finished']}"
+    return (
+        label,
+        run.question.policy,
+        run.state,
+        run.jobs,
+        number(before.get("total_utility")),
+        number(after.get("total_utility")),
+        number(run.gain),
+        finished,
+        wait,
+        saved,
+    )

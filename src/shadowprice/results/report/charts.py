@@ -7,27 +7,22 @@ chart appears.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.results.report.inline_assets import (
-    data_script,
-    round_number,
-    round_numbers,
-    text,
-)
+from shadowprice.results.report.inline_assets import data_script, round_number, round_numbers, text
 from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
-
 POINTS: Final = 600  # maximum number of points of a line
-
 _AXIS_DIGITS: Final = 9  # digits of positions, so that bars and lines of charts meet
-
 DOTS: Final = 300  # maximum number of values that a box plot also draws as dots
+
+MAX_CELLS: Final = 150_000
+"""Maximum number of cells of a heat map; above it, neighbouring slots are merged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +55,15 @@ class GanttBar:
 
 
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
-    """Return a chart's HTML element, with its description and further blocks of data.
-
-    ``assets/kinds.mjs`` draws the description. ``blocks`` are uint8 arrays that are too long for
-    JSON.
-    """
+    """Return the element of a chart; ``blocks`` are uint8 arrays, too long for JSON."""
     inside = "".join(data_script(block) for block in (description, *blocks))
     return f'<div class="chart" data-chart="{text(description["kind"])}">{inside}</div>'
+
+
+def figure(title: str, body: str, remark: str = "") -> str:
+    """Return a chart with its title and a caption."""
+    caption = f"<figcaption>{text(remark)}</figcaption>" if remark else ""
+    return f"<figure><h3>{text(title)}</h3>{body}{caption}</figure>"
 
 
 def downsample(
@@ -98,19 +95,17 @@ def line_chart(
     y_label: str,
     slots: bool = True,
     height: int = 260,
-    fill: bool = False,
     y_high: float | None = None,
-    percent: bool = False,
-    legend: bool = False,
     steps: bool = False,
-    prices: bool = False,
+    **flags: bool,
 ) -> str:
     """Return a chart of lines over a shared x axis with ascending positions.
 
-    If positions are ``slots``, the axis shows time, and all such charts zoom together. ``fill``
-    fills the area below the lines. ``y_high`` is the top of the y axis, by default the maximum.
-    ``percent`` values are fractions. ``legend`` is shown even for a single line. ``steps`` are
-    constant until the next position. Job histories show an excerpt of the run's ``prices``.
+    If positions are ``slots``, the axis shows time, and all such charts zoom together. ``y_high``
+    is the top of the y axis, by default the maximum. ``steps`` are constant until the next
+    position. Further flags: ``fill`` fills the area below the lines; ``percent`` values are
+    fractions; ``legend`` is shown even for a single line; job histories show an excerpt of
+    ``prices``.
     """
     description: dict[str, Any] = {
         "kind": "slotLines" if slots else "lines",
@@ -129,8 +124,7 @@ def line_chart(
         description["end"] = round_number(xs[-1] + step, _AXIS_DIGITS)
     if y_high is not None:
         description["y_high"] = y_high
-    flags = {"fill": fill, "percent": percent, "legend": legend, "steps": steps, "prices": prices}
-    description |= {name: True for name, given in flags.items() if given}
+    description |= {name: True for name, given in {**flags, "steps": steps}.items() if given}
     if len(xs) > 1 and slots and xs[1] - xs[0] > 1:
         description["remark"] = f"A row stands for {format_number(float(xs[1] - xs[0]))} slots."
     return chart(description)
@@ -175,10 +169,7 @@ def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
 def interval_plot(
     rows: Sequence[tuple[str, Floats, tuple[float, float, float], int]], *, x_label: str
 ) -> str:
-    """Return means with their intervals, and the individual values as dots.
-
-    ``rows`` are (name, values, (low, mean, high), colour), from the top.
-    """
+    """Return intervals and dots of rows (name, values, (low, mean, high), colour)."""
     lows = [min(ends[0], float(values.min())) for _, values, ends, _ in rows]
     highs = [max(ends[2], float(values.max())) for _, values, ends, _ in rows]
     return chart(
@@ -204,10 +195,7 @@ def interval_plot(
 
 
 def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
-    """Return a chart of horizontal bars that start at 0.
-
-    ``rows`` are (name, value, text, colour), from the top; the text is drawn after the bar.
-    """
+    """Return horizontal bars of rows (name, value, text drawn after the bar, colour)."""
     columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
     return chart(
         {
@@ -224,10 +212,7 @@ def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
 def share_bars(
     rows: Sequence[str], parts: Sequence[tuple[str, int, Sequence[float], Sequence[str]]]
 ) -> str:
-    """Return a chart of stacked bars of equal length, one segment per share.
-
-    ``parts`` are (name, colour, value by row, text by row); parts without any value are omitted.
-    """
+    """Return stacked bars of shares; ``parts`` are (name, colour, values, texts) by row."""
     shown = [part for part in parts if any(part[2])]
     if not shown:
         return ""
@@ -257,10 +242,7 @@ def gantt(
     first: int,
     last: int,
 ) -> str:
-    """Return a Gantt chart over slots, with one row per name.
-
-    ``legend`` entries are (style, name, colour). ``last`` is the slot after the end of the axis.
-    """
+    """Return a Gantt chart; ``legend`` has (style, name, colour), and ``last`` ends the axis."""
     return chart(
         {
             "kind": "gantt",
@@ -284,3 +266,81 @@ def gantt(
             ],
         }
     )
+
+
+# ---------------------------------------------------------------- heat maps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeatGrid:
+    """Values over groups of servers and bins of slots."""
+
+    values: Floats  # shape (rows, bins), rows from the top; NaN for missing values
+    first: int  # first slot
+    per_bin: int  # slots in a bin
+    slots: int  # total number
+    names: Sequence[str]  # first server of each row
+    per_row: int  # servers that a row averages over
+
+    def fitted(self, maximum: int = MAX_CELLS) -> HeatGrid:
+        """Return the grid with at most ``maximum`` cells, by averaging neighbouring bins."""
+        grid = self
+        while grid.values.size > maximum and grid.values.shape[1] > 1:
+            grid = grid._halve_columns()
+        return grid
+
+    def _halve_columns(self) -> HeatGrid:
+        odd = self.values.shape[1] % 2
+        padded = np.pad(self.values, ((0, 0), (0, odd)), constant_values=np.nan)
+        pairs = padded.reshape(len(padded), -1, 2)
+        finite = np.isfinite(pairs)
+        counts = finite.sum(axis=2)
+        sums = np.where(finite, pairs, 0.0).sum(axis=2)
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+        return replace(self, values=np.asarray(means, dtype=np.float64), per_bin=self.per_bin * 2)
+
+
+def heat_map(
+    grid: HeatGrid, *, ramp: str, low: float, high: float, log: bool, what: str, title: str
+) -> str:
+    """Return a heat map of a quantity (``what``); ``title`` is that of the line chart of one row.
+
+    ``low`` and ``high`` are the values at both ends of the ``ramp`` of colours (``load`` or
+    ``price``). NaN, and values at or below ``low`` (or 0 if ``log``), are left blank.
+    """
+    rows, bins = grid.values.shape
+    description: dict[str, Any] = {
+        "kind": "heat",
+        "rows": rows,
+        "bins": bins,
+        "first": grid.first,
+        "bin": grid.per_bin,
+        "slots": grid.slots,
+        "names": list(grid.names),
+        "group": grid.per_row,
+        "ramp": ramp,
+        "low": low,
+        "high": high,
+        "log": log,
+        "percent": ramp == "load",
+        "what": what,
+        "title": title,
+    }
+    return chart(description, levels(grid.values, low, high, log=log).ravel())
+
+
+def levels(values: Floats, low: float, high: float, *, log: bool) -> NDArray[np.uint8]:
+    """Scale values to levels from 1 to 255 between ``low`` and ``high``; 0 for missing values.
+
+    The page's script inverts it: ``low + level / 255 (high - low)``, or ``low (high / low)**(level
+    / 255)``.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if log:
+            share = (np.log(values) - np.log(low)) / (np.log(high) - np.log(low))
+            share = np.where(values > 0, np.maximum(share, 1 / 255), 0.0)
+        else:
+            share = (values - low) / (high - low)
+    share = np.where(np.isfinite(share), np.clip(share, 0.0, 1.0), 0.0)
+    result = np.where(share > 0, np.maximum(np.rint(share * 255), 1), 0)  # show small values
+    return np.asarray(result, dtype=np.uint8)

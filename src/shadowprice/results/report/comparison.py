@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
 import polars as pl
 
-from shadowprice.results.capacity_gains import GAINS_REMARK, HEADS, CapacityGain
-from shadowprice.results.job_history_text import pluralize
+from shadowprice.results.difference import GAINS_REMARK, HEADS, CapacityGain
+from shadowprice.results.job_history import pluralize
+from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 from shadowprice.results.metrics import common_completion, resources
-from shadowprice.results.report.charts import (
-    POINTS,
-    Box,
-    Floats,
-    Series,
-    bars,
-    box_plot,
-    line_chart,
-    share_bars,
-)
+from shadowprice.results.report import charts
+from shadowprice.results.report.charts import POINTS, Box, Floats, Series, figure, interval_plot
 from shadowprice.results.report.inline_assets import escape_invisible, text
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
-from shadowprice.results.report.section_jobs import OUTCOMES
-from shadowprice.results.report.section_time import slot_label, used_share
-from shadowprice.results.report.sections import figure
-from shadowprice.results.report.seeds import seeds_section
-from shadowprice.results.report.tables import Cell, TableColumn, data_table
+from shadowprice.results.report.sections import OUTCOMES, slot_label, used_share
+from shadowprice.results.report.tables import Cell, HtmlCell, TableColumn, data_table, fixed_table
 from shadowprice.results.run_directory import RunData, folder_name
 
 MAX_DIFFERENT_JOBS = 20  # maximum number of listed jobs with different results
@@ -68,7 +59,10 @@ def render_comparison(
     ]
     bodies = [("Metrics", "metrics", _table(runs, metrics))]
     if gains:
-        bodies.append(("With more servers", "with-more-servers", _gains(gains)))
+        cells = [[text(cell) for cell in gain.cells()] for gain in gains]
+        table = fixed_table([text(head) for head in HEADS], cells, labels=2, classes="table")
+        table += f"<p class=remark>{text(GAINS_REMARK)}</p>"
+        bodies.append(("With more servers", "with-more-servers", table))
     if trials is not None and len(trials["seeds"]) > 1:
         title = f"Over {len(trials['seeds'])} seeds"
         bodies.append((title, "seeds", seeds_section(trials)))
@@ -110,55 +104,25 @@ def _tiles(runs: Sequence[RunData]) -> list[Tile]:
 
 
 def _table(runs: Sequence[RunData], metrics: Table) -> str:
-    heads = "".join(
-        f'<th class=num><a href="{_report_link(run)}">{text(run.policy)}</a></th>'
+    names = [
+        f'<a href="{_report_link(run)}">{text(run.policy)}</a>'
         if run.info["timing"]
-        else f"<th class=num>{text(run.policy)}</th>"  # the log itself has no page
+        else text(run.policy)  # the log itself has no page
         for run in runs
-    )
-    rows = "".join(
-        f"<tr><td>{text(name)}</td>"
-        + "".join(
-            f'<td class="num{" best" if index in best else ""}">{text(value)}</td>'
-            for index, value in enumerate(texts)
-        )
-        + "</tr>"
-        for name, texts, best in metrics
-    )
+    ]
+    rows: list[list[HtmlCell]] = []
+    for name, texts, best in metrics:
+        styles = ("best" if index in best else "" for index in range(len(texts)))
+        rows.append([text(name), *zip(map(text, texts), styles, strict=True)])
     return (
-        f"{_html_table('table metrics', f'<th>measure</th>{heads}', rows)}"
-        "<p class=remark>The best value of a row is highlighted if a direction is better. A "
-        "policy's name links to its own page.</p>"
+        f"{fixed_table(['measure', *names], rows)}<p class=remark>The best value of a row is "
+        "highlighted if a direction is better. A policy's name links to its own page.</p>"
     )
 
 
 def _report_link(run: RunData) -> str:
     """Return the relative URL of a run's page: folder names may hold characters such as ``%``."""
     return f"{quote(folder_name(run.policy), errors='surrogateescape')}/report.html"
-
-
-def _html_table(classes: str, heads: str, rows: str) -> str:
-    return (
-        f'<div class="{classes}"><div class="scroll" tabindex="0"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></div>"
-    )
-
-
-def _gains(gains: Sequence[CapacityGain]) -> str:
-    heads = "".join(
-        f"<th{'' if index < 2 else ' class=num'}>{text(head)}</th>"
-        for index, head in enumerate(HEADS)
-    )
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{'' if index < 2 else ' class=num'}>{text(cell)}</td>"
-            for index, cell in enumerate(gain.cells())
-        )
-        + "</tr>"
-        for gain in gains
-    )
-    return f"{_html_table('table', heads, rows)}<p class=remark>{text(GAINS_REMARK)}</p>"
 
 
 def _slots(runs: Sequence[RunData], maximum: int = POINTS) -> Floats:
@@ -191,21 +155,32 @@ def _sample_column(run: RunData, values: Floats, at: Floats, *, mean: bool) -> F
     return np.asarray(means, dtype=np.float64)
 
 
+def _slot_chart(
+    runs: Sequence[RunData],
+    slots: Floats,
+    column: Callable[[RunData], Floats],
+    *,
+    mean: bool = True,
+    **options: Any,
+) -> str:
+    """Return a chart of a column of every run; ``options`` are those of `charts.line_chart`."""
+    series = [
+        Series(run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
+        for order, run in enumerate(runs)
+    ]
+    label = slot_label(runs[0])
+    return charts.line_chart(slots, series, x_label=label, steps=True, legend=True, **options)
+
+
 def _utility(runs: Sequence[RunData]) -> str | None:
     slots = _slots(runs)
     if not len(slots):
         return None
-    series = [
-        Series(
-            run.policy,
-            _sample_column(run, np.cumsum(run.slots["utility"].to_numpy()), slots, mean=False),
-            order % 8,
-        )
-        for order, run in enumerate(runs)
-    ]
-    chart = line_chart(
-        slots, series, x_label=slot_label(runs[0]), y_label="utility", steps=True, legend=True
-    )
+
+    def earned(run: RunData) -> Floats:
+        return np.cumsum(run.slots["utility"].to_numpy())
+
+    chart = _slot_chart(runs, slots, earned, mean=False, y_label="utility")
     return figure("Utility earned up to each slot", chart)
 
 
@@ -218,7 +193,7 @@ def _by_class(runs: Sequence[RunData]) -> str | None:
             earned = float(run.jobs.filter(pl.col("class") == name)["utility"].sum())
             rows.append((run.policy, earned, format_number(earned), order % 8))
         count = int((runs[0].jobs["class"] == name).sum())
-        figures.append(figure(f"{name}: {pluralize(count, 'job')}", bars(rows, "utility")))
+        figures.append(figure(f"{name}: {pluralize(count, 'job')}", charts.bars(rows, "utility")))
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
 
 
@@ -228,7 +203,7 @@ def _outcomes(runs: Sequence[RunData]) -> str | None:
     for key, label, colour in OUTCOMES:
         values = [int(by_outcome.get(key, 0)) for by_outcome in counts]
         parts.append((label, colour, values, [f"{value:,}" for value in values]))
-    drawn = share_bars([run.policy for run in runs], parts)
+    drawn = charts.share_bars([run.policy for run in runs], parts)
     return figure("Jobs by outcome", drawn) if drawn else None
 
 
@@ -246,7 +221,7 @@ def _completion(runs: Sequence[RunData]) -> str | None:
     for order, (run, spans) in enumerate(zip(runs, durations, strict=True)):
         share = np.searchsorted(spans, xs, side="right") / max(run.summary["arrived"], 1)
         series.append(Series(run.policy, share, order % 8))
-    chart = line_chart(
+    chart = charts.line_chart(
         xs,
         series,
         x_label="slots from submission to completion",
@@ -296,7 +271,7 @@ def _lateness(runs: Sequence[RunData]) -> str | None:
             Box(run.policy, frame.filter(pl.col("class") == name)["late"].to_numpy(), order % 8)
             for order, (run, frame) in enumerate(zip(runs, late, strict=True))
         ]
-        chart = box_plot(boxes, x_label="completion less target, in slots", zero="on target")
+        chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
         figures.append(figure(name, chart))
     return "".join(figures) or None
 
@@ -307,24 +282,9 @@ def _utilisation(runs: Sequence[RunData]) -> str | None:
     for resource in resources(runs[0].slots) if len(slots) else []:
         if runs[0].summary["utilisation"].get(resource) is None:
             continue
-        series = [
-            Series(
-                run.policy,
-                _sample_column(run, used_share(run, resource), slots, mean=True),
-                order % 8,
-            )
-            for order, run in enumerate(runs)
-        ]
-        chart = line_chart(
-            slots,
-            series,
-            x_label=slot_label(runs[0]),
-            y_label="in use",
-            height=220,
-            percent=True,
-            y_high=1.0,
-            steps=True,
-            legend=True,
+        share = partial(used_share, resource=resource)
+        chart = _slot_chart(
+            runs, slots, share, y_label="in use", height=220, percent=True, y_high=1.0
         )
         figures.append(figure(resource, chart))
     return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
@@ -334,24 +294,13 @@ def _queue(runs: Sequence[RunData]) -> str | None:
     slots = _slots(runs)
     if not len(slots):
         return None
-    series = [
-        Series(
-            run.policy,
-            _sample_column(run, run.slots["queue"].to_numpy().astype(np.float64), slots, mean=True),
-            order % 8,
-        )
-        for order, run in enumerate(runs)
-    ]
-    chart = line_chart(
-        slots,
-        series,
-        x_label=slot_label(runs[0]),
-        y_label="waiting jobs",
-        height=220,
-        steps=True,
-        legend=True,
+
+    def waiting(run: RunData) -> Floats:
+        return run.slots["queue"].to_numpy().astype(np.float64)
+
+    return figure(
+        "Jobs that wait", _slot_chart(runs, slots, waiting, y_label="waiting jobs", height=220)
     )
-    return figure("Jobs that wait", chart)
 
 
 def _different(runs: Sequence[RunData]) -> str | None:
@@ -368,23 +317,21 @@ def _different(runs: Sequence[RunData]) -> str | None:
     chosen = [int(row) for row in order if spread[row] > 0]
     if not chosen:
         return None
-    lines = []
+    rows = []
     for row in chosen:
         name = runs[0].jobs["job"][row]
         fragment = quote(escape_invisible(name), safe="")
-        cells = "".join(
-            f'<td class="num"><a href="{_report_link(run)}#job={fragment}">'
-            f"{text(_outcome_text(run.jobs, row))}</a></td>"
+        links = [
+            f'<a href="{_report_link(run)}#job={fragment}">{text(_outcome_text(run.jobs, row))}</a>'
             for run in runs
-        )
-        lines.append(f'<tr><td title="{text(name)}">{text(name)}</td>{cells}</tr>')
-    heads = "".join(f"<th class=num>{text(run.policy)}</th>" for run in runs)
+        ]
+        rows.append([f'<span title="{text(name)}">{text(name)}</span>', *links])
     remark = (
         f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
         "than under another, those with the largest difference. Select a number for the job's "
         "history."
     )
-    table = _html_table("table metrics", f"<th>job</th>{heads}", "".join(lines))
+    table = fixed_table(["job", *(text(run.policy) for run in runs)], rows)
     return f'{table}<p class="remark">{remark}</p>'
 
 
@@ -392,3 +339,103 @@ def _outcome_text(jobs: pl.DataFrame, row: int) -> str:
     """Return a finished job's utility, else its outcome."""
     outcome, utility = jobs["outcome"][row], float(jobs["utility"][row])
     return format_number(utility) if outcome == "finished" else str(outcome)
+
+
+DRAWN: Final = ("total_utility", "in_time", "restricted_mean_jct", "utility_per_cost")
+"""Measures that have a chart as well."""
+
+SIGNIFICANT: Final = 0.05
+
+TESTED: Final = (
+    "p: paired permutation test over the seeds, with Holm's correction for the policies of a row; "
+    "highlighted if it is below 0.05."
+)
+
+Entry = Mapping[str, Any]
+
+
+def seeds_section(trials: Mapping[str, Any]) -> str:
+    """Return the section on the metrics of policies over several seeds.
+
+    ``trials`` is part of ``compare.json``: the ``seeds``, and by name of the ``policies`` the
+    ``values``, ``mean``, ``low`` and ``high`` of every metric, and for all but the first policy
+    their difference ``against_first``. ``remark`` is present if further seeds add nothing.
+    """
+    policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
+    count = len(trials["seeds"])
+    metrics = [
+        metric for metric in OVER_SEEDS if any(metric.key in entry for entry in policies.values())
+    ]
+    means = fixed_table(
+        [f"mean of {count} seeds, ± half of its 95 % interval", *map(text, policies)],
+        [
+            [
+                text(metric.name),
+                *(_mean(metric, policies[name].get(metric.key)) for name in policies),
+            ]
+            for metric in metrics
+        ],
+    )
+    charts = [_chart(metric, policies) for metric in metrics if metric.key in DRAWN]
+    parts = [f'<div class="grid2">{"".join(chart for chart in charts if chart)}</div>', means]
+    if "remark" in trials:
+        parts.append(f'<p class="remark">{text(trials["remark"].capitalize())}.</p>')
+    first, *others = policies
+    rows = [
+        [
+            text(metric.name),
+            *(_significance_cell(metric, policies[name].get(metric.key)) for name in others),
+        ]
+        for metric in metrics
+        if metric.better
+        and any("against_first" in policies[name].get(metric.key, {}) for name in others)
+    ]
+    if rows:
+        parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
+        parts.append(fixed_table(["metric", *map(text, others)], rows))
+        parts.append(f'<p class="remark">{TESTED}</p>')
+    return "".join(parts)
+
+
+def _chart(metric: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]) -> str:
+    """Return a metric's intervals and values as a chart; empty if all values are equal."""
+    rows = []
+    for index, (name, entries) in enumerate(policies.items()):
+        entry = entries.get(metric.key, {})
+        measured = np.array(
+            [number for number in entry.get("values", ()) if number is not None], dtype=np.float64
+        )
+        if len(measured):
+            scale = 100.0 if metric.share else 1.0
+            mean = entry["mean"]
+            # The bounds are None for a single value.
+            low, high = (mean if entry[end] is None else entry[end] for end in ("low", "high"))
+            ends = [scale * end for end in (low, mean, high)]
+            rows.append((name, scale * measured, (ends[0], ends[1], ends[2]), index % 8))
+    if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
+        return ""
+    label = f"{metric.name}, %" if metric.share else metric.name
+    remark = "Box: the 95 % interval of the mean, with the mean; a dot is the run of one seed."
+    return figure(metric.name, interval_plot(rows, x_label=label), remark)
+
+
+def _mean(metric: MetricDefinition, entry: Entry | None) -> str:
+    return "-" if entry is None or "mean" not in entry else _with_reach(metric, entry)
+
+
+def _with_reach(metric: MetricDefinition, entry: Entry) -> str:
+    formatted = metric.written(entry["mean"])
+    if entry["low"] is None:
+        return formatted
+    return f"{formatted} ± {metric.written((entry['high'] - entry['low']) / 2)}"
+
+
+def _significance_cell(metric: MetricDefinition, entry: Entry | None) -> HtmlCell:
+    test = (entry or {}).get("against_first")
+    if test is None:
+        return "-"
+    sign = "+" if test["mean"] >= 0 else ""
+    formatted = f"{sign}{_with_reach(metric, test)}, p {test['p_holm']:.2g}"
+    if test["p_holm"] >= SIGNIFICANT:
+        return formatted
+    return formatted, "best" if test["mean"] * metric.better > 0 else "worse"

@@ -18,20 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 MODULES: Final = (
-    "dom.mjs",
-    "format.mjs",
-    "axes.mjs",
-    "tables.mjs",
-    "heat.mjs",
-    "kinds.mjs",
-    "charts.mjs",
-    "histories.mjs",
-    "page.mjs",
-)
+    "dom.mjs", "format.mjs", "axes.mjs", "tables.mjs", "heat.mjs", "kinds.mjs", "charts.mjs",
+    "histories.mjs", "page.mjs",
+)  # fmt: skip
 """The page's script, in order of dependency."""
 
 LIBRARY: Final = "echarts.min.js"
-
 MIN_DEFLATE_CHARS: Final = 8192  # minimum characters of JSON that are deflated
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -79,11 +71,7 @@ def to_json(value: object) -> str:
 
 
 def data_script(value: object, name: str = "") -> str:
-    """Return a data block with a value, deflated if that is shorter.
-
-    ``value`` is a JSON value or an array of bytes. ``name`` is the block's ``id``; empty for blocks
-    that the script finds by position.
-    """
+    """Return a data block of JSON or bytes, deflated if shorter; ``name`` is its ``id``."""
     mark = f' id="{name}"' if name else ""
     if isinstance(value, np.ndarray):
         packed = pack(value.astype(np.uint8).tobytes())
@@ -98,22 +86,6 @@ def data_script(value: object, name: str = "") -> str:
 def pack(data: bytes) -> str:
     """Deflate bytes (zlib format) and encode them in base64."""
     return base64.b64encode(zlib.compress(data, 9)).decode("ascii")
-
-
-def unpack(script: str) -> object:
-    """Return the value of a `data_script`, as the page's script reads it."""
-    match = re.fullmatch(
-        r'<script type="[a-z/]+"(?: id="[^"]*")?(?: data-deflated="(\w+)")?>(.*)</script>',
-        script,
-        re.DOTALL,
-    )
-    if match is None:
-        raise ValueError("not a block of data")
-    encoding, body = match.groups()
-    if encoding is None:
-        return json.loads(body)
-    data = zlib.decompress(base64.b64decode(body))
-    return np.frombuffer(data, np.uint8) if encoding == "bytes" else json.loads(data)
 
 
 def scripts() -> str:

@@ -23,16 +23,8 @@ def format_duration(seconds: float) -> str:
     """Format a duration with three digits in the largest unit that fits."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
-    units = (
-        ("d", 86_400.0),
-        ("h", 3600.0),
-        ("min", 60.0),
-        ("s", 1.0),
-        ("ms", 1e-3),
-        ("µs", 1e-6),
-        ("ns", 1e-9),
-    )
-    for unit, length in units:
+    units = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    for unit, length in units.items():
         # The rounded number decides: 59.99 s are 1 min, not 60 s.
         if float(f"{seconds / length:.3g}") >= 1:
             return f"{seconds / length:.3g} {unit}"

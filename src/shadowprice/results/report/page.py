@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
-from shadowprice.results.job_history_text import plural_noun, pluralize
-from shadowprice.results.output_paths import add_generator_tag, atomic_write
-from shadowprice.results.report.inline_assets import (
-    asset,
-    content_security_policy,
-    data_script,
-    scripts,
-    text,
-)
+from shadowprice.results.job_history import plural_noun, pluralize
+from shadowprice.results.output_paths import add_generator_tag, write_atomically
+from shadowprice.results.report import inline_assets, sections
+from shadowprice.results.report.inline_assets import content_security_policy, text
 from shadowprice.results.report.number_format import format_duration, format_number
-from shadowprice.results.report.sections import sections
-from shadowprice.results.run_directory import RunData
+from shadowprice.results.report.section_colocation import colocation
+from shadowprice.results.report.section_job_histories import jobs
+from shadowprice.results.run_directory import REPORT, RunData, write_run
 
 Tile = tuple[str, str, str]
+
+SECTIONS: Final[Sequence[tuple[str, Callable[[RunData], str | None]]]] = (
+    ("Outcomes", sections.outcomes),
+    ("Jobs", jobs),
+    ("Utility over time", sections.utility),
+    ("Utilisation", sections.utilisation),
+    ("Queue", sections.queue),
+    ("Servers", sections.servers),
+    ("One server", sections.one_server),
+    ("Co-location", colocation),
+    ("Prices", sections.prices),
+    ("Lateness", sections.lateness),
+    ("Tenants", sections.tenants),
+    ("Completion times", sections.completion_times),
+    ("Refusals", sections.refusals),
+    ("What was run", sections.what_was_run),
+)
+"""Sections of a run's page: title, and function that returns HTML, or None to be left out."""
 
 
 def write_report(run: RunData, path: Path) -> None:
     """Write the page of a run to a file atomically."""
-    content = add_generator_tag(render_report(run))
-    with atomic_write(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+    write_atomically(path, add_generator_tag(render_report(run)))
+
+
+def write_run_with_report(run: RunData, folder: Path) -> None:
+    """Write a run into an existing directory, with its page."""
+    write_run(run, folder)
+    write_report(run, folder / REPORT)
 
 
 def render_report(run: RunData) -> str:
     """Return the HTML page of a run."""
     bodies = []
-    for item in sections():
-        body = item.render(run)
+    for title, render in SECTIONS:
+        body = render(run)
         if body is not None:
-            bodies.append((item.title, item.anchor, body))
+            bodies.append((title, re.sub(r"[^a-z0-9]+", "-", title.lower()), body))
     summary = run.summary
     lead = (
         f"{pluralize(summary['jobs'], 'job')} on {pluralize(len(run.server_names), 'server')}, "
@@ -87,23 +107,21 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{content_security_policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{text(title)} · Shadowprice</title><style>{asset('page.css')}</style></head>"
+        f"<title>{text(title)} · Shadowprice</title>"
+        f"<style>{inline_assets.asset('page.css')}</style></head>"
         f'<body><header><p class="brand">Shadowprice</p><h1>{text(title)}</h1>'
         f'<p class="lead">{text(lead)}</p></header>{banner}'
         '<noscript><p class="warning">The charts need JavaScript, which is part of this page. '
         "Without it, the tables below show their first rows.</p></noscript>"
         f'<nav aria-label="Sections"><span class="links">{links}</span></nav>'
         f'<main><div class="tiles">{cards}</div>{parts}</main>'
-        f"{data_script({'slot': slot_seconds, 'origin': begins}, 'page-data')}{scripts()}"
-        "</body></html>\n"
+        f"{inline_assets.data_script({'slot': slot_seconds, 'origin': begins}, 'page-data')}"
+        f"{inline_assets.scripts()}</body></html>\n"
     )
 
 
 def start_time(run: RunData) -> float | None:
-    """Return the Unix time of the start of slot 0, if the run's trace defines it.
-
-    The trace's local times are interpreted as UTC.
-    """
+    """Return the Unix time of slot 0 if the trace defines it; local times count as UTC."""
     for item in run.info["inputs"]:
         if item.get("begins"):
             return datetime.fromisoformat(item["begins"]).replace(tzinfo=UTC).timestamp()

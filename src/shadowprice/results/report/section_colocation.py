@@ -7,22 +7,13 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shadowprice.results.report.charts import (
-    GanttBar,
-    Series,
-    downsample,
-    gantt,
-    line_chart,
-    share_bars,
-)
+from shadowprice.results.report.charts import GanttBar, figure, gantt, share_bars
 from shadowprice.results.report.number_format import format_number
-from shadowprice.results.report.section_time import slot_label
-from shadowprice.results.report.sections import figure, section
+from shadowprice.results.report.sections import slot_chart
 from shadowprice.results.report.tables import MAX_ROWS, Cell, TableColumn, data_table
 from shadowprice.results.run_directory import RunData
 
 MAX_DRAWN_JOBS: Final = 40  # maximum number of drawn jobs; the table has more
-
 COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0  # colours of co-located and spread slots
 
 
@@ -51,13 +42,8 @@ def shares(slots: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@section("Co-location", 45)
 def colocation(run: RunData) -> str | None:
-    """Return co-located slots over time, by job, and as a share.
-
-    The section is omitted if no job ever had a choice: none was ever co-located, or none ever
-    spread.
-    """
+    """Return co-located slots over time, by job and in all; None if no job ever had a choice."""
     if not _was_distributed(run.allocations):
         return None
     slots = slots_of_jobs(run)
@@ -103,22 +89,12 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
         (~pl.col("colocated")).sum().cast(pl.Float64).alias("spread"),
     )
     table = run.slots.select("slot").join(counted, on="slot", how="left", maintain_order="left")
-    every = table["slot"].to_numpy().astype(np.float64)
-    series, positions = [], np.zeros(0, np.intp)
-    for column, name, colour in (
-        ("colocated", "one server", COLOUR_COLOCATED),
-        ("spread", "several servers", COLOUR_SPREAD),
-    ):
-        positions, values = downsample(table[column].fill_null(0.0).to_numpy())
-        series.append(Series(f"jobs on {name}", values, colour))
-    return line_chart(
-        every[positions],
-        series,
-        x_label=slot_label(run),
-        y_label="jobs",
-        height=190,
-        steps=True,
-    )
+    counts = {name: table[name].fill_null(0.0).to_numpy() for name in ("colocated", "spread")}
+    lines = [
+        ("jobs on one server", counts["colocated"], COLOUR_COLOCATED),
+        ("jobs on several servers", counts["spread"], COLOUR_SPREAD),
+    ]
+    return slot_chart(run, lines, y_label="jobs", height=190)
 
 
 def _strips(run: RunData, slots: pl.DataFrame) -> str:

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from shadowprice.results.accounts import PAYMENT_KEYS
 from shadowprice.results.advice import advice_lines, outcomes_with_advice
-from shadowprice.results.job_history import JobHistory, PlacementSpan
-from shadowprice.results.job_history_text import history_lines
+from shadowprice.results.job_history import JobHistory, PlacementSpan, history_lines
 from shadowprice.results.report.inline_assets import data_script, round_numbers
-from shadowprice.results.report.section_jobs import OUTCOMES
-from shadowprice.results.report.sections import section
+from shadowprice.results.report.sections import OUTCOMES
 from shadowprice.results.run_directory import Fields, RunData
 
 MAX_CHARS: Final = 700_000
@@ -31,7 +29,6 @@ _KEYS: Final = ("at", "server", "workers", "ps")
 """Columns that identify a placement, apart from slots."""
 
 _PIECE: Final = 200_000  # rows of allocations that are merged in one step
-
 PlacementColumns = dict[str, NDArray[np.int64]]
 
 COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
@@ -52,7 +49,6 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
 """Columns of the job table: column, heading, and flags of `Column`."""
 
 
-@section("Jobs", 20)
 def jobs(run: RunData) -> str | None:
     """Return the element of the job list, and the data of all job histories."""
     if not len(run.jobs):
@@ -194,10 +190,7 @@ def _plans_by_job(
 def _promises(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, list[Any]] | None:
-    """Return each job's promises with their slots, one row for each new promise.
-
-    Decisions with a plan are omitted: the plan's last slot is drawn with the plan.
-    """
+    """Return each job's new promises with their slots; a promise with a plan is drawn with it."""
     rows: list[tuple[int, int, int]] = []
     for index, name in enumerate(names):
         previous = None

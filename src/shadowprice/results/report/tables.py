@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,10 +10,9 @@ from shadowprice.results.report.inline_assets import data_script, round_number, 
 from shadowprice.results.report.number_format import format_number
 
 MAX_ROWS: Final = 1000  # maximum number of rows of a table in a page
-
 PAGE: Final = 10  # rows shown at a time
-
 Cell = str | float | int | None
+HtmlCell = str | tuple[str, str]  # HTML, possibly with a class
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +87,29 @@ def _row(columns: Sequence[TableColumn], row: Sequence[Cell]) -> str:
             content = text("" if cell is None else str(cell))
         cells.append(f"<td{column.classes}>{content}</td>")
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def fixed_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[HtmlCell]],
+    *,
+    labels: int = 1,
+    classes: str = "table metrics",
+) -> str:
+    """Return a table that can't be sorted; its first columns are ``labels``, the others numbers."""
+
+    def cells(tag: str, row: Sequence[HtmlCell]) -> str:
+        parts = []
+        for index, cell in enumerate(row):
+            html, style = cell if isinstance(cell, tuple) else (cell, "")
+            names = f"{'' if index < labels else 'num'} {style}".strip()
+            parts.append(
+                f'<{tag} class="{names}">{html}</{tag}>' if names else f"<{tag}>{html}</{tag}>"
+            )
+        return f"<tr>{''.join(parts)}</tr>"
+
+    body = "".join(cells("td", row) for row in rows)
+    return (
+        f'<div class="{classes}"><div class="scroll" tabindex="0"><table>'
+        f"<thead>{cells('th', heads)}</thead><tbody>{body}</tbody></table></div></div>"
+    )

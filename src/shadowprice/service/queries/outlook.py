@@ -19,9 +19,13 @@ from functools import partial
 from typing import Any, Final
 
 from shadowprice import rest
-from shadowprice.advice.candidate_changes import JobChange, Key, candidate_changes
-from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
-from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.candidate_changes import JobChange, Key, SlotDeadlines, candidate_changes
+from shadowprice.advice.changes import (
+    AdmissionOutcome,
+    JobVariants,
+    describe_result,
+    search_changes,
+)
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import JobCancelled, JobsArrived, SlotBegan, SlotEnded
@@ -88,7 +92,7 @@ class OutlookQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class _ClockDeadlines:
+class _ClockDeadlines(SlotDeadlines):
     """Writes later deadlines as times: ``by`` as a moment, a utility's as a duration."""
 
     calendar: SlotCalendar

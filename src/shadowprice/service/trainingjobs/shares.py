@@ -27,7 +27,7 @@ from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.executors.kubernetes.views import parse_quantity, units_per_quantity
-from shadowprice.inputs.shape import check_yaml_size
+from shadowprice.inputs.text import check_yaml_size
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer

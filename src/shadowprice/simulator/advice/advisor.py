@@ -17,22 +17,20 @@ from shadowprice.advice.candidate_changes import (
     format_value,
 )
 from shadowprice.advice.changes import (
+    PROBES_WHEN_MAX_REFUSED,
     AdmissionOutcome,
+    JobVariants,
+    NoStepFound,
     SearchResult,
     StepFn,
+    StepFound,
     describe_result,
+    find_smallest_step,
     is_size,
     is_smallest_refused,
     search_changes,
     step_of_work,
 )
-from shadowprice.advice.search import (
-    PROBES_WHEN_MAX_REFUSED,
-    NoStepFound,
-    StepFound,
-    find_smallest_step,
-)
-from shadowprice.advice.variants import JobVariants
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy
 from shadowprice.policies.choice import PolicyChoice

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from shadowprice.advice.candidate_changes import JobChange
-from shadowprice.advice.changes import AdmissionOutcome
-from shadowprice.advice.search import NoStepFound, StepFound
-from shadowprice.advice.variants import JobVariants
+from shadowprice.advice.changes import AdmissionOutcome, JobVariants, NoStepFound, StepFound
 from shadowprice.core.job import Job
 from shadowprice.simulator.advice.moments import DecisionPoint
 
