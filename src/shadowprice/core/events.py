@@ -21,14 +21,25 @@ from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement, Schedule
 
+
+class EngineMessage:
+    """Base of events, decisions and commands."""
+
+    __slots__ = ()
+    tag: ClassVar[str]
+    """Name in journals and messages: that of the class."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.tag = cls.__name__
+
+
 # --------------------------------------------------------------- from drivers to the engine
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLost:
+class ServerLost(EngineMessage):
     """A server was lost: its processes have ended, and it can't be used."""
-
-    tag: ClassVar[str] = "ServerLost"
 
     slot: int
     server: str
@@ -36,10 +47,8 @@ class ServerLost:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerBack:
+class ServerBack(EngineMessage):
     """An unavailable server is available again: lost, drained or cordoned."""
-
-    tag: ClassVar[str] = "ServerBack"
 
     slot: int
     server: str
@@ -65,14 +74,12 @@ class ServerState:
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityChanged:
+class CapacityChanged(EngineMessage):
     """Servers, shares of tenants, or the restart times of future jobs changed; None if unchanged.
 
     ``servers`` are new configurations by name: None removes a server, and a new name adds one.
     ``tenants`` are all tenants. The restart fields are those of `Cluster`.
     """
-
-    tag: ClassVar[str] = "CapacityChanged"
 
     slot: int
     servers: Mapping[str, ServerState | None] = field(default_factory=dict)
@@ -82,21 +89,19 @@ class CapacityChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class TimespanChanged:
+class TimespanChanged(EngineMessage):
     """The end of the timespan was set, moved or removed.
 
     ``until`` is the first slot in which nothing may run, None without an end. It may be in the
     past.
     """
 
-    tag: ClassVar[str] = "TimespanChanged"
-
     slot: int
     until: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class JobRevised:
+class JobRevised(EngineMessage):
     """The description of a job changed: its rate, work, utility or deadline.
 
     ``job`` has the old name and arrival, and its progress keeps its number of mini-batches.
@@ -105,15 +110,13 @@ class JobRevised:
     `RevisionRefusedError` to refuse.
     """
 
-    tag: ClassVar[str] = "JobRevised"
-
     slot: int
     job: Job
     admission: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationEvent:
+class GenerationEvent(EngineMessage):
     """Common fields of events of a job's generation, which are ignored if it isn't the newest."""
 
     slot: int
@@ -128,8 +131,6 @@ class JobFailed(GenerationEvent):
     ``retries`` is the total of failures that the job is allowed: the next failure closes it.
     """
 
-    tag: ClassVar[str] = "JobFailed"
-
     reason: str
     retries: int = 0
 
@@ -138,16 +139,12 @@ class JobFailed(GenerationEvent):
 class StartFailed(GenerationEvent):
     """A generation of a job couldn't be started; the job is replanned."""
 
-    tag: ClassVar[str] = "StartFailed"
-
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobStarted(GenerationEvent):
     """The processes of a generation run since a slot."""
-
-    tag: ClassVar[str] = "JobStarted"
 
     since: int
 
@@ -156,11 +153,9 @@ class JobStarted(GenerationEvent):
 class JobEnded(GenerationEvent):
     """A generation ended because the job is done, regardless of the progress counted so far."""
 
-    tag: ClassVar[str] = "JobEnded"
-
 
 @dataclass(frozen=True, slots=True)
-class ProgressMeasured:
+class ProgressMeasured(EngineMessage):
     """Progress that running jobs reported.
 
     ``progress`` has, by job, the reporting generation and the job's total progress in millionths of
@@ -168,53 +163,43 @@ class ProgressMeasured:
     up to the first positive one replaces the progress that was estimated by time.
     """
 
-    tag: ClassVar[str] = "ProgressMeasured"
-
     slot: int
     progress: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(EngineMessage):
     """Commands were executed; for `Stop` and `Resize`, the old generation has ended."""
-
-    tag: ClassVar[str] = "Acknowledged"
 
     slot: int
     commands: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class JobCancelled:
+class JobCancelled(EngineMessage):
     """The owner cancelled a job. Policies also get this event for a job that failed permanently."""
-
-    tag: ClassVar[str] = "JobCancelled"
 
     slot: int
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobsArrived:
+class JobsArrived(EngineMessage):
     """Jobs arrived; the policy considers them in this order."""
-
-    tag: ClassVar[str] = "JobsArrived"
 
     slot: int
     jobs: tuple[Job, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SlotBegan:
+class SlotBegan(EngineMessage):
     """A slot starts, and its placements become commands."""
-
-    tag: ClassVar[str] = "SlotBegan"
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
-class SlotEnded:
+class SlotEnded(EngineMessage):
     """A slot ended, with the progress units of each running job in it.
 
     ``finished`` has, for every running bag, the tasks that finished in the slot by entry of the
@@ -222,8 +207,6 @@ class SlotEnded:
     ran and whose length turned out to differ. Only their work, utility and time limit differ, so
     progress keeps its units.
     """
-
-    tag: ClassVar[str] = "SlotEnded"
 
     slot: int
     progress: Mapping[str, int]
@@ -254,17 +237,15 @@ DriverEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class JobsFinished:
+class JobsFinished(EngineMessage):
     """Jobs completed in the slot before ``slot``; their reservations are released."""
-
-    tag: ClassVar[str] = "JobsFinished"
 
     slot: int
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class JobsDisplaced:
+class JobsDisplaced(EngineMessage):
     """Admitted jobs, in order of arrival, lost their placement and must be replanned or dropped.
 
     ``slot`` is the first slot in which they could run again. ``server`` is the row of the server
@@ -272,35 +253,29 @@ class JobsDisplaced:
     changed servers, or the end of the timespan.
     """
 
-    tag: ClassVar[str] = "JobsDisplaced"
-
     slot: int
     jobs: tuple[str, ...]
     server: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class PlansFellShort:
+class PlansFellShort(EngineMessage):
     """Plans of admitted jobs ended, or can't complete the remaining work; in order of arrival.
 
     The jobs still hold the remaining slots of their plans. The policy extends each plan, moves the
     job, or drops it.
     """
 
-    tag: ClassVar[str] = "PlansFellShort"
-
     slot: int
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LengthsRevised:
+class LengthsRevised(EngineMessage):
     """Open jobs have more work than was stated so far; placements and plans stay in force.
 
     The view has the new descriptions. Plans that don't suffice any more follow in `PlansFellShort`.
     """
-
-    tag: ClassVar[str] = "LengthsRevised"
 
     slot: int
     jobs: tuple[str, ...]
@@ -326,7 +301,7 @@ PolicyEvent = (
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(EngineMessage):
     """Admit a job, or replan an admitted one, with a schedule.
 
     Parameters
@@ -349,8 +324,6 @@ class Commit:
         Why an admitted job is replanned.
     """
 
-    tag: ClassVar[str] = "Commit"
-
     job: str
     schedule: Schedule
     payoff: float
@@ -364,27 +337,23 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(EngineMessage):
     """Refuse a job permanently."""
-
-    tag: ClassVar[str] = "Reject"
 
     job: str
     refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(EngineMessage):
     """Accept a job without promising when it runs."""
-
-    tag: ClassVar[str] = "Queue"
 
     job: str
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(EngineMessage):
     """Admit a new or waiting job with the slot by whose end it completes.
 
     The plan stays open: placements follow slot by slot. A later promise for the same job replaces
@@ -404,8 +373,6 @@ class Promise:
         Of a bag: the copies of its tasks in the present plan.
     """
 
-    tag: ClassVar[str] = "Promise"
-
     job: str
     completion: int | None
     expected: int | None = None
@@ -417,14 +384,12 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(EngineMessage):
     """Run a job in this placement from the coming slot on, until another decision.
 
     ``copies`` of a bag are those that start, one worker each. If empty, running copies continue,
     with at most the present number of workers on each server.
     """
-
-    tag: ClassVar[str] = "Place"
 
     job: str
     placement: Placement
@@ -432,45 +397,37 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(EngineMessage):
     """Stop a placed job from the coming slot on; it keeps its progress."""
-
-    tag: ClassVar[str] = "Pause"
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class Displace:
+class Displace(EngineMessage):
     """Release the plan of an admitted job, to make its capacity available to another job.
 
     The policy replans or drops the job by a later decision on the same event.
     """
-
-    tag: ClassVar[str] = "Displace"
 
     job: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(EngineMessage):
     """Abandon an admitted job that can't be completed."""
-
-    tag: ClassVar[str] = "Drop"
 
     job: str
     refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(EngineMessage):
     """A payment from one tenant to another for a job's resources in a slot.
 
     Amounts are millionths of a unit of utility, by resource (``worker``, ``ps``, ``worker/v100``).
     """
-
-    tag: ClassVar[str] = "Charge"
 
     job: str
     slot: int
@@ -486,7 +443,7 @@ Decision = Commit | Reject | Queue | Promise | Place | Pause | Displace | Drop |
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedCommand:
+class NumberedCommand(EngineMessage):
     """Common fields of commands, which comparisons ignore.
 
     Parameters
@@ -530,21 +487,15 @@ class Run(NumberedCommand):
 class Start(Run):
     """Start or resume a job in this placement at the start of the slot."""
 
-    tag: ClassVar[str] = "Start"
-
 
 @dataclass(frozen=True, slots=True)
 class Resize(Run):
     """Move a running job to this placement at the start of the slot."""
 
-    tag: ClassVar[str] = "Resize"
-
 
 @dataclass(frozen=True, slots=True)
 class Stop(NumberedCommand):
     """Stop a job at the start of the slot; ``finished`` says whether it is complete."""
-
-    tag: ClassVar[str] = "Stop"
 
     slot: int
     job: str
@@ -552,10 +503,8 @@ class Stop(NumberedCommand):
 
 
 @dataclass(frozen=True, slots=True)
-class Displaced:
+class Displaced(EngineMessage):
     """A job lost its plan or placement, and waits for a new one."""
-
-    tag: ClassVar[str] = "Displaced"
 
     slot: int
     job: str
@@ -563,20 +512,16 @@ class Displaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(EngineMessage):
     """A decision was validated and took effect; drivers report it to users."""
-
-    tag: ClassVar[str] = "Decided"
 
     slot: int
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(EngineMessage):
     """A job completed in a slot and earned its utility."""
-
-    tag: ClassVar[str] = "Completed"
 
     slot: int
     job: str
