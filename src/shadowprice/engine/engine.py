@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, ShadowpriceError
@@ -41,7 +41,6 @@ from shadowprice.engine.event_validation import check_event
 from shadowprice.engine.policy_session import Consultation, PolicySession
 from shadowprice.engine.quiet_slots import count_quiet_slots, pass_quiet_slots
 from shadowprice.engine.state import EngineState
-from shadowprice.engine.state_validation import validate_state
 from shadowprice.engine.undo import Undo
 
 Handler = Callable[[EngineState, PolicySession, Any], list[Command]]
@@ -123,9 +122,6 @@ class Engine:
     complete record, and `state_digest` compares two states. An event fails if it is invalid, or if
     the policy raises or breaks a rule. A failed event leaves the engine unchanged.
     """
-
-    validates_state: ClassVar[bool] = False
-    """Check the state's invariants after each event; tests switch this on."""
 
     def __init__(
         self,
@@ -226,8 +222,6 @@ class Engine:
         if slots:
             pass_quiet_slots(self.state, progress, slots)
             self.last = Entry(self.sequence, SlotEnded(self.slot - 1, dict(progress), {}), ())
-            if self.validates_state:
-                validate_state(self.state)
         return slots
 
     @contextmanager
@@ -295,8 +289,6 @@ class Engine:
         # The policy comes first: a rollback is in reverse order, and the policy needs the state.
         self.session.commit_event()
         self.state.commit_event()
-        if self.validates_state:
-            validate_state(self.state)
 
     def _rollback(self) -> None:
         self.state.rollback_event()
