@@ -444,7 +444,7 @@ Decision = Commit | Reject | Queue | Promise | Place | Pause | Displace | Drop |
 
 @dataclass(frozen=True, slots=True)
 class NumberedCommand(EngineMessage):
-    """Common fields of commands, which comparisons ignore.
+    """Common fields of commands; comparisons ignore all but the slot and the job.
 
     Parameters
     ----------
@@ -460,6 +460,8 @@ class NumberedCommand(EngineMessage):
         Servers that the job's previous generation occupies until its end is observed.
     """
 
+    slot: int
+    job: str
     id: int = field(default=0, compare=False, kw_only=True)
     generation: int = field(default=0, compare=False, kw_only=True)
     after: tuple[int, ...] = field(default=(), compare=False, kw_only=True)
@@ -475,8 +477,6 @@ class Run(NumberedCommand):
     0 if the job is placed without a plan.
     """
 
-    slot: int
-    job: str
     placement: Placement
     servers: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
     copies: tuple[TaskCopies, ...] = field(default=(), compare=False, kw_only=True)
@@ -497,8 +497,6 @@ class Resize(Run):
 class Stop(NumberedCommand):
     """Stop a job at the start of the slot; ``finished`` says whether it is complete."""
 
-    slot: int
-    job: str
     finished: bool
 
 

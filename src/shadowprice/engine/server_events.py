@@ -22,7 +22,7 @@ from shadowprice.engine.commands import stop
 from shadowprice.engine.pinning import runs_on, would_move
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.replanning import extend, replan
-from shadowprice.engine.state import EngineState
+from shadowprice.engine.state import SERVER_SETS, EngineState
 from shadowprice.engine.validation import EmptyClusterCheck
 
 
@@ -42,7 +42,7 @@ def restore_server(state: EngineState, session: PolicySession, event: ServerBack
     row = state.cluster.index[event.server]
     if row not in state.lost:
         return []
-    for kind in ("lost", "drained", "cordoned"):
+    for kind in SERVER_SETS:
         state.undo.assign(state, kind, getattr(state, kind) - {row})
     _save_capacity(state, row)
     state.ledger.restore(row)
@@ -215,9 +215,8 @@ def _renumber_servers(state: EngineState, change: Change) -> None:
     """Replace all row numbers of servers by the new ones."""
     undo, rows, ledger = state.undo, change.rows, state.ledger
     undo.push(ledger.replace_contents, copy(ledger))
-    undo.assign(state, "lost", {int(rows[row]) for row in state.lost if rows[row] >= 0})
-    undo.assign(state, "drained", {int(rows[row]) for row in state.drained if rows[row] >= 0})
-    undo.assign(state, "cordoned", {int(rows[row]) for row in state.cordoned if rows[row] >= 0})
+    for kind in SERVER_SETS:
+        undo.assign(state, kind, {int(rows[row]) for row in getattr(state, kind) if rows[row] >= 0})
     ledger.replace_contents(
         ledger.for_changed_cluster(change.cluster, rows, state.lost, state.cordoned)
     )
