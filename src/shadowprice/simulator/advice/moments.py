@@ -7,24 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shadowprice.advice.changes import AdmissionOutcome
+from shadowprice.core import events
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import (
-    Command,
-    Commit,
-    Completed,
-    Decided,
-    Decision,
-    DriverEvent,
-    Drop,
-    JobCancelled,
-    JobsArrived,
-    Place,
-    PolicyEvent,
-    Promise,
-    Queue,
-    Reject,
-    SlotBegan,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View, as_quoting_policy
 from shadowprice.engine import Engine
@@ -111,7 +95,7 @@ def run_probes(
         incidents = [
             event
             for event in incidents
-            if not (isinstance(event, JobCancelled) and event.job == name)
+            if not (isinstance(event, events.JobCancelled) and event.job == name)
         ]
     visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, probes)
     if not incidents and isinstance(policy, PricedAdmission) and can_replay_arrivals(scenario):
@@ -125,7 +109,7 @@ def run_probes(
                     return
         return
     # These events have no jobs, but with them the driver doesn't skip the slots.
-    incidents += [JobsArrived(slot, ()) for probe in probes for slot in probe.slots]
+    incidents += [events.JobsArrived(slot, ()) for probe in probes for slot in probe.slots]
     others = [other for index, other in enumerate(scenario.jobs) if index != excluded]
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
@@ -166,9 +150,9 @@ class _Visits:
     def resume(self, view: View) -> None:
         self.policy.resume(view)
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         due = self._due.get(event.slot, ())
-        if not isinstance(event, JobsArrived) or not due:
+        if not isinstance(event, events.JobsArrived) or not due:
             yield from self.policy.decide(view, event)
             return
         # The jobs stay one event, because a policy may decide on all of them at once.
@@ -208,8 +192,8 @@ class _Slots(Observer):
     def __init__(self, visits: _Visits) -> None:
         self._visits = visits
 
-    def before_event(self, engine: Engine, event: DriverEvent) -> None:
-        if isinstance(event, SlotBegan):
+    def before_event(self, engine: Engine, event: events.DriverEvent) -> None:
+        if isinstance(event, events.SlotBegan):
             self._visits.visit_slot(engine.view)
         if self._visits.over:
             raise _ResultKnown
@@ -243,7 +227,7 @@ class Rerun:
         self._cancellations = [
             event
             for event in scenario.incidents
-            if isinstance(event, JobCancelled) and event.job == job
+            if isinstance(event, events.JobCancelled) and event.job == job
         ]
         self.arrivals = 0
         self.head = position
@@ -323,10 +307,10 @@ class Rerun:
             self.arrivals += 1
             if position != self._position:
                 continue
-            if isinstance(decision, Commit):
+            if isinstance(decision, events.Commit):
                 completion = decision.schedule.completion
                 return AdmissionOutcome(completion, decision.utility, decision.cost)
-            if isinstance(decision, Reject):
+            if isinstance(decision, events.Reject):
                 refusal = decision.refusal
                 if refusal.value is not None and refusal.cost is not None:
                     self.short = refusal.value, refusal.cost
@@ -355,33 +339,33 @@ class _DecisionObserver(Observer):
         self.short: tuple[float, float] | None = None
         self.arrivals = 0
 
-    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        if isinstance(event, JobsArrived):
+    def on_event(self, event: events.DriverEvent, commands: Sequence[events.Command]) -> None:
+        if isinstance(event, events.JobsArrived):
             self.arrivals += len(event.jobs)
         for command in commands:
-            if isinstance(command, Completed) and command.job == self._name:
+            if isinstance(command, events.Completed) and command.job == self._name:
                 self.admission = self.admission or AdmissionOutcome()
                 raise _ResultKnown
-            if isinstance(command, Decided) and command.decision.job == self._name:
+            if isinstance(command, events.Decided) and command.decision.job == self._name:
                 self._apply(command.decision)
 
-    def _apply(self, decision: Decision) -> None:
+    def _apply(self, decision: events.Decision) -> None:
         match decision:
-            case Commit(_, schedule, _, utility, cost):
+            case events.Commit(_, schedule, _, utility, cost):
                 self.admission = AdmissionOutcome(schedule.completion, utility, cost)
                 raise _ResultKnown
-            case Promise(_, int() as completion):
+            case events.Promise(_, int() as completion):
                 self.admission = AdmissionOutcome(completion, decision.utility, decision.cost)
                 if not self._has_incidents:  # nothing else withdraws a promise
                     raise _ResultKnown
-            case Promise():
+            case events.Promise():
                 self.admission = None
-            case Place() | Queue() if self._final:
+            case events.Place() | events.Queue() if self._final:
                 self.admission = AdmissionOutcome()
                 raise _ResultKnown
-            case Place() if self.admission is None:
+            case events.Place() if self.admission is None:
                 self.admission = AdmissionOutcome()  # unless it is abandoned
-            case Reject(_, refusal) | Drop(_, refusal):
+            case events.Reject(_, refusal) | events.Drop(_, refusal):
                 self.admission = None
                 if refusal.value is not None and refusal.cost is not None:
                     self.short = refusal.value, refusal.cost
