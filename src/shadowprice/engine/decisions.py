@@ -12,12 +12,11 @@ from shadowprice.core import events
 from shadowprice.core.errors import OverbookingError, PolicyError
 from shadowprice.core.policy import Status
 from shadowprice.core.schedule import Schedule
-from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.commands import stop
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.pinning import is_pinned, runs_on
 from shadowprice.engine.state import EngineState
-from shadowprice.engine.validation import check_commitment, check_placement
+from shadowprice.engine.validation import check_bag, check_commitment, check_copies, check_placement
 
 
 def apply_decision(state: EngineState, decision: events.Decision) -> list[events.Command]:
@@ -131,8 +130,7 @@ def _pause(state: EngineState, record: JobRecord, decision: events.Pause) -> Non
         state.set_status(record, Status.QUEUED)
 
 
-def _queue(state: EngineState, record: JobRecord, decision: events.Queue) -> None:
-    del decision
+def _queue(state: EngineState, record: JobRecord, _decision: events.Queue) -> None:
     if record.status is Status.ARRIVED:
         state.set_status(record, Status.QUEUED)
 
@@ -167,18 +165,12 @@ def _promise(state: EngineState, record: JobRecord, decision: events.Promise) ->
         state.set_status(record, Status.QUEUED)
 
 
-def _reject(state: EngineState, record: JobRecord, decision: events.Reject) -> None:
-    del record
-    state.close(decision.job, Status.REFUSED).refusal = decision.refusal
+def _close(state: EngineState, _record: JobRecord, decision: events.Reject | events.Drop) -> None:
+    status = Status.REFUSED if isinstance(decision, events.Reject) else Status.DROPPED
+    state.close(decision.job, status).refusal = decision.refusal
 
 
-def _drop(state: EngineState, record: JobRecord, decision: events.Drop) -> None:
-    del record
-    state.close(decision.job, Status.DROPPED).refusal = decision.refusal
-
-
-def _displace(state: EngineState, record: JobRecord, decision: events.Displace) -> None:
-    del record
+def _displace(state: EngineState, _record: JobRecord, decision: events.Displace) -> None:
     state.displace([decision.job])
 
 
@@ -196,8 +188,8 @@ _APPLY: Final[Mapping[type[events.Decision], Callable[[EngineState, JobRecord, A
     events.Pause: _pause,
     events.Queue: _queue,
     events.Promise: _promise,
-    events.Reject: _reject,
-    events.Drop: _drop,
+    events.Reject: _close,
+    events.Drop: _close,
     events.Displace: _displace,
 }
 """Function that validates and applies each type of decision about an open job."""

@@ -20,7 +20,7 @@ from shadowprice.core.quote import Quote
 from shadowprice.engine import job_events, server_events, slot_events
 from shadowprice.engine.event_validation import check_event
 from shadowprice.engine.policy_session import Consultation, PolicySession
-from shadowprice.engine.quiet_slots import count_quiet_slots, pass_quiet_slots
+from shadowprice.engine.slot_events import count_quiet_slots, pass_quiet_slots
 from shadowprice.engine.state import EngineState, Undo
 
 Handler = Callable[[EngineState, PolicySession, Any], list[events.Command]]

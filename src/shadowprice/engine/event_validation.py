@@ -226,8 +226,7 @@ def _check_acknowledgements(state: EngineState, event: events.Acknowledged) -> N
             raise EventError(f"command {number} was never given; {state.commands} was the last")
 
 
-def _check_timespan(state: EngineState, event: events.TimespanChanged) -> None:
-    del state
+def _check_timespan(_state: EngineState, event: events.TimespanChanged) -> None:
     if event.until is not None:
         _check_integer("the end of the timespan", event.until, int(bounds.SLOT.maximum))
 

@@ -217,19 +217,17 @@ def _running_record(state: EngineState, name: str, generation: int) -> JobRecord
 
 
 def record_acknowledgements(
-    state: EngineState, session: PolicySession, event: Acknowledged
+    state: EngineState, _session: PolicySession, event: Acknowledged
 ) -> list[Command]:
     """Discard commands that the driver carried out."""
-    del session
     for number in event.commands:
         if number in state.unacknowledged:
             state.undo.drop(state.unacknowledged, number, int)
     return []
 
 
-def record_start(state: EngineState, session: PolicySession, event: JobStarted) -> list[Command]:
+def record_start(state: EngineState, _session: PolicySession, event: JobStarted) -> list[Command]:
     """Count a generation's run time from here on; its start-up before doesn't count."""
-    del session
     record = _running_record(state, event.job, event.generation)
     if record is not None and record.running_since < 0:
         state.touch(record).running_since = max(record.generation_slot, event.since)
@@ -237,10 +235,9 @@ def record_start(state: EngineState, session: PolicySession, event: JobStarted) 
 
 
 def record_measurements(
-    state: EngineState, session: PolicySession, event: ProgressMeasured
+    state: EngineState, _session: PolicySession, event: ProgressMeasured
 ) -> list[Command]:
     """Record the progress that running jobs report."""
-    del session
     for name, (generation, measured) in event.progress.items():
         record = _running_record(state, name, generation)
         if record is None:

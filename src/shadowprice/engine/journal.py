@@ -25,7 +25,6 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import CapacityChanged, Decision, PolicyEvent
 from shadowprice.core.policy import Capabilities, Policy, View
-from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine, Entry
 from shadowprice.engine.records import (
     Fields,
@@ -36,6 +35,7 @@ from shadowprice.engine.records import (
     event_from_record,
     event_record,
 )
+from shadowprice.engine.server_events import changed_cluster
 
 FORMAT: Final = 1
 """Version of the format."""

@@ -31,11 +31,11 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
 from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
-from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import parse_entry
 from shadowprice.engine.memory import sources
 from shadowprice.engine.records import cluster_from_record, cluster_record, placement_from_record
+from shadowprice.engine.server_events import changed_cluster
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
