@@ -12,7 +12,7 @@ from shadowprice.advice.candidate_changes import JobChange
 from shadowprice.advice.changes import AdmissionOutcome
 from shadowprice.advice.search import NoStepFound, StepFound, find_smallest_step
 from shadowprice.advice.variants import JobVariants
-from shadowprice.simulator.advice.delays import ArrivalDelaySearch
+from shadowprice.simulator.advice.advisor import ArrivalDelaySearch
 from shadowprice.simulator.advice.moments import DecisionPoint
 from tests.support.workloads import make_cluster, make_job
 

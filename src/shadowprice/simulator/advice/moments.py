@@ -17,9 +17,8 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
-from shadowprice.simulator.driver import Simulation, SimulationRun
+from shadowprice.simulator.driver import Simulation, SimulationCheckpoints, SimulationRun
 from shadowprice.simulator.scenario import Scenario
 
 
@@ -373,12 +372,4 @@ class _DecisionObserver(Observer):
 
 
 def _simulation(scenario: Scenario, policy: Policy, jobs: Sequence[Job]) -> Simulation:
-    return Simulation(
-        cluster=scenario.cluster,
-        jobs=jobs,
-        policy=policy,
-        until=scenario.until,
-        execution=scenario.execution,
-        incidents=scenario.incidents,
-        seed=scenario.seed,
-    )
+    return replace(scenario.simulation(policy), jobs=jobs, relative_values=False)

@@ -28,7 +28,7 @@ from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.contributions import Contributions
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
-from shadowprice.simulator.advice.pauses import SimulationCheckpoints
+from shadowprice.simulator.driver import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
