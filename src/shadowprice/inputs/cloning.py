@@ -20,7 +20,6 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
-from shadowprice.core.specs.bags import TaskSpec
 from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
 from shadowprice.core.specs.fields import (
     DurationField,
@@ -29,6 +28,7 @@ from shadowprice.core.specs.fields import (
     max_length,
     max_value,
 )
+from shadowprice.core.specs.jobs import TaskSpec
 from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml

@@ -25,7 +25,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View
-from shadowprice.core.relative_values import RelativeValues, follow_open_jobs
+from shadowprice.core.relative_values import OpenValues, RelativeValues
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.engine.snapshot import clone
@@ -184,7 +184,7 @@ class SimulationRun:
         """Compare the values of jobs that arrive from now on."""
         state = self.engine.state
         self._values = values
-        self._open_values = follow_open_jobs(state.open_jobs, state.watch_jobs())
+        self._open_values = OpenValues(state.open_jobs, state.watch_jobs())
 
     def run(self, to: int | None = None) -> None:
         """Continue up to a slot, or to the end if ``to`` is None.

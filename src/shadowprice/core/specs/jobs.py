@@ -25,14 +25,23 @@ from shadowprice.core.amounts import (
     format_amount,
     parse_duration,
 )
-from shadowprice.core.clock import arrival_slot, deadline_in_slots
+from shadowprice.core.bag import Bag, BagTaskGroup
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job, StepModel, build_bag_job, build_job
 from shadowprice.core.length_history import DEFAULT_SECONDS, with_length
-from shadowprice.core.moments import SECOND, check_moment, parse_moment_ahead
-from shadowprice.core.specs.bags import TaskSpec, resolve_bag
-from shadowprice.core.specs.distributions import DistributionContext, EmpiricalLoader
+from shadowprice.core.moments import (
+    SECOND,
+    arrival_slot,
+    check_moment,
+    deadline_in_slots,
+    parse_moment_ahead,
+)
+from shadowprice.core.specs.distributions import (
+    DistributionContext,
+    DurationDistributionSpec,
+    EmpiricalLoader,
+)
 from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.fields import (
     DISTINCT_COUNTS,
@@ -58,6 +67,60 @@ from shadowprice.core.specs.utilities import (
 )
 from shadowprice.core.utility import Constant
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
+
+
+class TaskSpec(Spec):
+    """Tasks of a bag that follow one distribution."""
+
+    count: Annotated[PositiveInt, max_value(bounds.TASKS)] = 1
+    duration: DurationDistributionSpec
+
+
+def resolve_bag(
+    tasks: list[TaskSpec],
+    deadline: Duration,
+    miss_probability: float,
+    reading: DistributionContext,
+    before: Fraction = Fraction(0),
+) -> Bag:
+    """Return the bag that a file describes.
+
+    A deadline in units of time counts from the submission, which is ``before`` slots before the
+    start of the arrival slot. A deadline in slots counts from that start. Raises InputError if a
+    duration is invalid, or the deadline precedes the shortest possible duration of a task.
+    """
+    bounds.TASKS.check(sum(task.count for task in tasks), "tasks")
+    groups, faults = [], []
+    for position, task in enumerate(tasks):
+        try:
+            groups.append(BagTaskGroup(task.count, task.duration.distribution(reading)))
+        except InputError as error:
+            location = f"tasks[{position}].duration"
+            faults += [
+                Fault(
+                    location, ": ".join(filter(None, (fault.location, fault.message))), fault.hint
+                )
+                for fault in error.faults
+            ]
+    if faults:
+        raise InputError(faults)
+    slot = reading.slot
+    assert slot is not None
+    slots = deadline.in_slots(slot) - (before if deadline.on_clock else 0)
+    seconds = float(slots * slot)
+    for position, group in enumerate(groups):
+        if group.distribution.shortest >= seconds:
+            raise InputError(
+                Fault(
+                    "deadline",
+                    f"the {seconds:g}s that it leaves from the beginning of the arrival slot are "
+                    f"not longer than the shortest possible duration of tasks[{position}], "
+                    f"{group.distribution.shortest:g}s: no number of copies helps",
+                    "allow a later deadline",
+                )
+            )
+    return Bag(tuple(groups), float(slots), miss_probability, float(slot))
+
 
 _FACTORS: Final = ("epochs", "chunks", "minibatches")
 """The papers' keys for the work of a job, which is their product."""

@@ -16,9 +16,9 @@ from shadowprice.core.amounts import (
     Duration,
     Rate,
 )
-from shadowprice.core.clock import deadline_in_slots
 from shadowprice.core.devices import gpus_per_worker
 from shadowprice.core.job import Job
+from shadowprice.core.moments import deadline_in_slots
 from shadowprice.core.specs.fields import (
     DurationField,
     NonNegative,

@@ -30,7 +30,7 @@ from shadowprice.core.events import (
     Start,
 )
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
-from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
+from shadowprice.core.relative_values import STATED, OpenValues, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import parse_entry
 from shadowprice.engine.memory import sources
@@ -90,7 +90,7 @@ def recover(
     if values != STATED:
         state.values = RelativeValues.from_record(store.get(VALUES_KEY))
         engine_state = state.engine.state
-        state.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())
+        state.open_values = OpenValues(engine_state.open_jobs, engine_state.watch_jobs())
     return state
 
 
