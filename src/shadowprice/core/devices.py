@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.core.cluster import Cluster
     from shadowprice.core.job import Job
 
-GPU: Final = "gpu"
-"""The resource that counts GPUs of all kinds."""
+GPU: Final = "gpu"  # the resource that counts GPUs of all kinds
 
 _GPU_NAME: Final = re.compile(r"gpu(?![a-z0-9])", re.IGNORECASE)
 

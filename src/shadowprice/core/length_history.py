@@ -24,8 +24,7 @@ from shadowprice.core.devices import gpus_of_worker
 from shadowprice.core.job import Job
 from shadowprice.core.utility import Constant, Deadline, Utility
 
-DEFAULT_SECONDS: Final = 3600
-"""Length of a job without history and time limit, in seconds."""
+DEFAULT_SECONDS: Final = 3600  # length of a job without history and time limit, in seconds
 
 QUANTILE: Final = Fraction(3, 4)  # quantile of earlier lengths that is predicted
 

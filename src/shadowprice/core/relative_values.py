@@ -35,8 +35,7 @@ from shadowprice.core.wording import quote_for_display
 
 STATED: Final = "stated"
 RELATIVE: Final = "relative"
-VALUES: Final = (STATED, RELATIVE)
-"""Ways in which values count in a simulation."""
+VALUES: Final = (STATED, RELATIVE)  # ways in which values count in a simulation
 
 AUTO: Final = "auto"
 SERVICE_VALUES: Final = (AUTO, *VALUES)

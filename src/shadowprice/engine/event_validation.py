@@ -16,10 +16,7 @@ _MAX_PROGRESS: Final = int(bounds.PROGRESS.maximum)
 
 
 def check_event(state: EngineState, event: events.DriverEvent) -> None:
-    """Check an event's types, ranges, order and names; raise EventError if one is wrong.
-
-    Nothing is changed.
-    """
+    """Check an event's types, ranges, order and names; raise EventError if one is wrong."""
     _check_time(state, event)
     check = _CHECKS.get(type(event))
     if check is not None:
@@ -76,10 +73,7 @@ def _check_arrivals(state: EngineState, event: events.JobsArrived) -> None:
 
 
 def check_job(cluster: Cluster, job: Job, slot: int) -> None:
-    """Check that a job fits the cluster's resources and tenants, and arrives by ``slot``.
-
-    Raises EventError otherwise.
-    """
+    """Raise EventError unless a job fits the cluster, and arrives by ``slot``."""
     if not isinstance(job, Job):
         raise EventError(f"{job!r} is not a job")
     _text("a job's name", job.name)

@@ -178,10 +178,7 @@ def _close_server(
     row: int,
     how: Literal["was lost", "is drained", "is cordoned"],
 ) -> list[Command]:
-    """Close a server to new work, and displace the jobs that don't stay.
-
-    Jobs that run on a cordoned server stay. On a drained one they run to the end of the slot.
-    """
+    """Close a server to new work, and displace its jobs; on a cordoned one, those that run stay."""
     name, ledger = state.cluster.names[row], state.ledger
     was_open = row not in state.lost
     state.undo.assign(state, "lost", state.lost | {row})
@@ -276,10 +273,7 @@ def _replace_cluster(
 def _query_displaced(
     state: EngineState, session: PolicySession, displaced: Sequence[str], row: int | None
 ) -> list[Command]:
-    """Query the policy about displaced jobs that are still open.
-
-    It may have planned or placed some again, but may move them again together with the others.
-    """
+    """Query the policy about displaced jobs that are still open, also those it placed again."""
     names = tuple(name for name in displaced if name in state.open_jobs)
     state.displace(names)
     return session.query(JobsDisplaced(state.slot, names, row)) if names else []

@@ -237,10 +237,9 @@ def _plan_fell_short(state: EngineState, name: str, slot: int, behind: set[str])
 def _count_finished(
     record: JobRecord, slot: int, gained: int, done: tuple[int, ...] | None
 ) -> None:
-    """Record the tasks of a bag that finished in a slot.
+    """Record the tasks of a bag that finished in a slot, by entry of ``record.copies``.
 
-    ``gained`` is the bag's progress in the slot, ``done`` the finished tasks for each entry of
-    ``record.copies``. Raises ShadowpriceError if these numbers contradict each other.
+    Raises ShadowpriceError if they contradict the bag's progress.
     """
     assert record.job.bag is not None
     if (
@@ -264,10 +263,9 @@ def _count_finished(
 
 
 def _narrow_plan(record: JobRecord, now: int) -> Schedule | None:
-    """Return a bag's plan without capacity that its copies can't use from slot ``now`` on.
+    """Return a bag's plan without capacity that its copies can't use from slot ``now`` on, or None.
 
-    Returns None if nothing changes. Past slots stay as they were. Within a slot, the first servers
-    keep their workers.
+    Within a slot, the first servers keep their workers.
     """
     live_copies = sum(
         remaining * entry.copies
@@ -290,13 +288,9 @@ def _narrow_plan(record: JobRecord, now: int) -> Schedule | None:
 
 
 def _abandon_endless(state: EngineState, session: PolicySession) -> list[Command]:
-    """Abandon running jobs that reached a limit, or that far overran and lost all their utility.
-
-    Simulated jobs end as stated. So only jobs of a driver that acknowledges commands can be
-    endless.
-    """
+    """Abandon running jobs that reached a limit, or that far overran and lost all their utility."""
     commands: list[Command] = []
-    if not state.acknowledges:
+    if not state.acknowledges:  # simulated jobs end as stated
         return commands
     for name in list(state.running):
         refusal = _endless_refusal(state, name) if name in state.open_jobs else None
@@ -359,8 +353,7 @@ def _endless_refusal(state: EngineState, name: str) -> Refusal | None:
 def count_quiet_slots(state: EngineState, progress: Mapping[str, int], limit: int) -> int:
     """Return how many next slots, up to ``limit``, are quiet if the policy decides nothing.
 
-    ``progress`` is that of each running job in each of these slots. The result is 0 if the engine
-    can't know, or has to check the progress or the limits of live runs.
+    It is 0 if the engine can't know, or has to check the progress or the limits of live runs.
     """
     if state.slot_running is not None or state.enclosing_undo is not None or state.acknowledges:
         return 0
@@ -378,10 +371,7 @@ def count_quiet_slots(state: EngineState, progress: Mapping[str, int], limit: in
 
 
 def pass_quiet_slots(state: EngineState, progress: Mapping[str, int], slots: int) -> None:
-    """Record the progress of the next slots, as the start and the end of each one would.
-
-    No step can fail, so nothing is logged for a rollback.
-    """
+    """Record the progress of the next slots; no step can fail, so nothing is logged."""
     for name, gained in progress.items():
         state.jobs[name].progress += slots * gained
     state.digest.changed.update(progress)

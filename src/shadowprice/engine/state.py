@@ -41,8 +41,8 @@ _COMPACT: Final = json.JSONEncoder(separators=(",", ":")).encode
 class Undo:
     """Inverse operations of one event's changes, run in reverse order by a rollback.
 
-    Removing and restoring a dictionary's entry moves the entry to the end. If the order matters, it
-    is restored after all other changes: by a sort key, or from a copy of a small dictionary.
+    A dictionary's entry that was removed and restored is the last. If the order matters, it is
+    restored after all other changes: by a sort key, or from a copy of a small dictionary.
     """
 
     __slots__ = ("_kept", "_orders", "_steps")
@@ -130,10 +130,7 @@ class StateDigest:
         names: Sequence[str],
         only: Iterable[str] | None = None,
     ) -> int:
-        """Update the sum for all changed jobs, or for those in ``only``; return it.
-
-        ``names`` are the servers' names by row.
-        """
+        """Update the sum for all changed jobs, or for those in ``only``; return it."""
         outdated = self.changed if only is None else self.changed.intersection(only)
         for name in outdated:
             self._sum -= self._hashes.pop(name, 0)
@@ -291,9 +288,9 @@ class EngineState:
         return self.jobs[name].committed
 
     def watch_jobs(self) -> set[str]:
-        """Return a set that receives the name of each job that may have changed.
+        """Return a set that receives the names of jobs that may have changed, except in progress.
 
-        Progress isn't a change. First it has all open jobs. The caller removes what it has read.
+        First it has all open jobs. The caller removes what it has read.
         """
         names = set(self.open_jobs)
         self._changed_names.append(names)
@@ -308,10 +305,9 @@ class EngineState:
     # ------------------------------------------------------------ digest and collection
 
     def state_digest(self) -> str:
-        """Return a digest that is the same for equal states.
+        """Return a digest that is the same for equal states, also if servers are in another order.
 
-        The digest covers open and closed jobs, servers and running placements. It doesn't depend on
-        the order of the servers. The cost grows with the changes since the previous call.
+        The cost grows with the changes since the previous call.
         """
         names = self.cluster.names
         parts = {
@@ -331,10 +327,7 @@ class EngineState:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def update_digest(self, limit: int) -> int:
-        """Update the digest for at most ``limit`` changed jobs; return how many remain.
-
-        Call it between two events. It spreads the cost of the next `state_digest`.
-        """
+        """Update the digest for at most ``limit`` changed jobs; return how many remain."""
         changed = self.digest.changed
         self.digest.refresh(self.jobs, self.cluster.names, list(islice(changed, limit)))
         return len(changed)
@@ -347,10 +340,8 @@ class EngineState:
     def collect(self, awaited: Collection[str] = ()) -> list[JobRecord]:
         """Remove and return the jobs that were closed since the previous call.
 
-        Their names can then be used again. The digest still covers these jobs. The last
-        `RETAINED_CLOSED_NAMES` names are remembered, so that late reports about them aren't errors.
-
-        Jobs in ``awaited`` are kept, because reports about them are still expected.
+        Their names can then be used again. The digest still covers these jobs, and late reports
+        about the last `RETAINED_CLOSED_NAMES` aren't errors. Jobs in ``awaited`` are kept.
         """
         if not self.closed:
             return []
@@ -460,13 +451,9 @@ class EngineState:
         self.undo.push(self.ledger.undo_advance, self.ledger.advance(slot))
 
     def advance_for_query(self, slot: int) -> None:
-        """Move the ledger's window to a later slot between two events.
-
-        An enclosing unit of work can also have reserved slots that leave the window. So its
-        rollback must first return the window.
-        """
+        """Move the ledger's window to a later slot between two events."""
         before = self.ledger.advance(slot)
-        if self.enclosing_undo is not None:
+        if self.enclosing_undo is not None:  # it may have reserved slots that leave the window
             self.enclosing_undo.push(self.ledger.undo_advance, before)
 
     def insert_job(self, record: JobRecord) -> None:
@@ -478,10 +465,7 @@ class EngineState:
         self.undo.put(self.open_jobs, name, record)
 
     def release_job(self, name: str) -> None:
-        """Release a job's plan or placement.
-
-        A running job stops at the next slot unless it is placed again.
-        """
+        """Release a job's plan or placement; it stops at the next slot unless placed again."""
         record = self.jobs[name]
         self._release_reservations(name)
         if len(record.plan):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from shadowprice.core.events import Command, DriverEvent
 from shadowprice.engine import Engine
@@ -42,11 +41,6 @@ class JournalObserver(Observer):
     def __enter__(self) -> JournalObserver:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         if self._writer is not None:
             self._writer.close()

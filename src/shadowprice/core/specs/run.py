@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeInt,
@@ -230,6 +231,17 @@ def _check_no_null(value: str, what: str = "it") -> None:
         raise ValueError(f"{what} contains a null character")
 
 
+def _matching(pattern: re.Pattern[str], problem: str) -> AfterValidator:
+    """Return an annotation that refuses a text unless it matches a pattern."""
+
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"{quote_for_display(value)} {problem}")
+        return value
+
+    return AfterValidator(check)
+
+
 CommandArgument = Annotated[
     str,
     BeforeValidator(_as_argument),
@@ -249,10 +261,23 @@ class RunSpec(Spec):
     grace: DurationField | None = None
     checkpoints: bool | None = None
     tolerates: Literal["nothing", "workers"] = "nothing"
-    user: str | None = None
-    image: Annotated[str, max_length(bounds.PATH)] | None = None
+    user: Annotated[str, _matching(_USER, "is not a valid user name")] | None = None
+    image: (
+        Annotated[
+            str,
+            max_length(bounds.PATH),
+            _matching(_IMAGE, "is not a valid image; write for example registry/name:tag"),
+        ]
+        | None
+    ) = None
     pod: PodSpec | None = None
-    upload: str | None = None
+    upload: (
+        Annotated[
+            str,
+            _matching(_DIGEST, "is not a SHA-256 digest; use `submit --upload` to upload files"),
+        ]
+        | None
+    ) = None
     from_options: bool = False  # `submit` set the job's keys by options, so advice names these
 
     @field_validator("command", mode="before")
@@ -298,33 +323,6 @@ class RunSpec(Spec):
                     f"{quote_for_display(value)} is not an absolute path; start it with /, or omit "
                     "it to use the job's own directory"
                 )
-        return value
-
-    @field_validator("user")
-    @classmethod
-    def _check_user(cls, value: str | None) -> str | None:
-        if value is not None and not _USER.fullmatch(value):
-            raise ValueError(f"{quote_for_display(value)} is not a valid user name")
-        return value
-
-    @field_validator("image")
-    @classmethod
-    def _check_image(cls, value: str | None) -> str | None:
-        if value is not None and not _IMAGE.fullmatch(value):
-            raise ValueError(
-                f"{quote_for_display(value)} is not a valid image; "
-                "write for example registry/name:tag"
-            )
-        return value
-
-    @field_validator("upload")
-    @classmethod
-    def _check_upload(cls, value: str | None) -> str | None:
-        if value is not None and not _DIGEST.fullmatch(value):
-            raise ValueError(
-                f"{quote_for_display(value)} is not a SHA-256 digest; use `submit --upload` to "
-                "upload files"
-            )
         return value
 
     @model_validator(mode="after")
