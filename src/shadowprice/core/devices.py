@@ -50,10 +50,7 @@ def without_total(amounts: Mapping[str, int]) -> dict[str, int]:
 
 
 def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
-    """Return the GPUs for which a worker counts in GPU-hours: 1 if it uses none.
-
-    ``amounts`` are (resource, thousandths).
-    """
+    """Return the GPUs for which a worker counts in GPU-hours; amounts are in thousandths."""
     counted = without_total(dict(amounts))
     return sum(amount for name, amount in counted.items() if is_device(name)) / MILLI or 1.0
 
@@ -69,10 +66,7 @@ def gpus_of_worker(job: Job, cluster: Cluster) -> int:
 
 
 def whole_parts(amount: int) -> int:
-    """Round a demand of devices up, so that its share of a device is one of `PARTS`.
-
-    ``amount`` is in thousandths.
-    """
+    """Round a demand, in thousandths, up so that its share of a device is one of `PARTS`."""
     devices, share = divmod(amount, MILLI)
     if not share:
         return amount

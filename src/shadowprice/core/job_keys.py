@@ -34,18 +34,15 @@ def qualified_name(tenant: str | None, name: str) -> str:
 
 
 def repeated_key(qualified: str, job_id: int) -> str:
-    """Return the key of a job if its qualified name may be used already; the id makes it unique.
-
-    The first job's key is its qualified name.
-    """
+    """Return the key of a job if its qualified name may be used already, as by the first job."""
     return f"{qualified}~{job_id}"
 
 
 def owned_key(name: str) -> str:
-    """Return the key of the job that a Kubernetes resource owns.
+    """Return the key of the job that a Kubernetes resource owns, by its unique name.
 
-    Its name is unique. The tenant isn't part of the key, because the tenant of a namespace can
-    change. No tenant has an empty name, so no other job has this key.
+    The tenant isn't part of it, because the tenant of a namespace can change. No tenant has an
+    empty name, so no other job has this key.
     """
     return f"/{name.translate(_ESCAPED)}"
 
@@ -103,8 +100,5 @@ class Owner:
 
     @property
     def key(self) -> str:
-        """Key of the job in the service.
-
-        It doesn't contain the tenant, because the tenant of a namespace can change.
-        """
+        """Key of the job in the service."""
         return owned_key(self.job)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from shadowprice.core import bounds
@@ -36,17 +36,7 @@ class Program:
 
     def record(self) -> dict[str, object]:
         """Return the program as plain values."""
-        return {
-            "command": list(self.command),
-            "environment": dict(self.environment),
-            "directory": self.directory,
-            "retries": self.retries,
-            "grace": self.grace,
-            "tolerates_workers": self.tolerates_workers,
-            "user": self.user,
-            "image": self.image,
-            "pod": dict(self.pod),
-        }
+        return {**asdict(self), "command": list(self.command)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Program:

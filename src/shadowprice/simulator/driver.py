@@ -97,8 +97,7 @@ class Simulation:
 class SimulationRun:
     """A simulation in progress: it can stop before a slot, and be forked there.
 
-    ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals. ``slot`` is the
-    next slot.
+    ``slot`` is the next slot.
     """
 
     def __init__(
@@ -187,11 +186,7 @@ class SimulationRun:
         self._open_values = OpenValues(state.open_jobs, state.watch_jobs())
 
     def run(self, to: int | None = None) -> None:
-        """Continue up to a slot, or to the end if ``to`` is None.
-
-        Slots without events are skipped, but not beyond ``to``, where the caller will add events to
-        a fork.
-        """
+        """Continue up to a slot, where the caller will add events to a fork, or to the end."""
         engine, machines, observers = self.engine, self._machines, self._observers
         collectors = [observer for observer in observers if observer.collects]
         while self._skip_idle_slots(to):

@@ -25,9 +25,8 @@ class JournalObserver(Observer):
         self._engine = engine
         self._writer = JournalWriter(self._path, Header.of(engine, self._policy))
 
-    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, _event: DriverEvent, _commands: Sequence[Command]) -> None:
         """Append an event."""
-        del event, commands
         assert self._engine is not None
         assert self._engine.last is not None
         assert self._writer is not None

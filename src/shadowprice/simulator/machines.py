@@ -25,8 +25,7 @@ class _Running:
 class SimulatedCluster:
     """Running generations and their progress, driven by commands alone.
 
-    ``restart_first`` says whether a job's first start costs its restart time too; the seed is that
-    of task durations.
+    ``restart_first`` is as in `Cluster`, and the seed that of task durations.
     """
 
     def __init__(

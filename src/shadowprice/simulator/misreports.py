@@ -13,18 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.core import bounds
+from shadowprice.core import bounds, utility
 from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.core.utility import (
-    Deadline,
-    Linear,
-    Power,
-    Sigmoid,
-    Utility,
-    utility_value,
-)
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.execution import ExecutionModel
 
@@ -38,10 +30,10 @@ MisreportFn = Callable[[Job], "ReportedJob | None"]
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
 _URGENCY_PARAMETERS: Final[Mapping[type, tuple[str, ...]]] = {
-    Sigmoid: ("decay", "target"),
-    Linear: ("slope",),
-    Power: ("exponent",),
-    Deadline: ("by",),
+    utility.Sigmoid: ("decay", "target"),
+    utility.Linear: ("slope",),
+    utility.Power: ("exponent",),
+    utility.Deadline: ("by",),
 }
 """Parameters that determine the cost of waiting."""
 
@@ -88,13 +80,11 @@ class Misreport:
 class TrueSpeedExecution:
     """Execution of jobs that progress faster or slower than reported.
 
-    ``paces`` are true over declared progress of a slot; ``true`` is the execution if the reports
-    were true.
+    ``paces`` are true over declared progress of a slot, ``true`` the execution of true reports.
     """
 
     def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
-        self._paces = paces
-        self._true = true
+        self._paces, self._true = paces, true
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
         """Return the progress at the job's pace, rounded up."""
@@ -138,11 +128,7 @@ class TrueRevenue(Observer):
                     gained[self._owner[part]] += progress
             for name, progress in gained.items():
                 report = self._reports[name]
-                self._progress[name] += (
-                    progress
-                    if report.max_slot_progress is None
-                    else min(progress, report.max_slot_progress)
-                )
+                self._progress[name] += min(progress, report.max_slot_progress or progress)
                 if self._progress[name] >= report.need and name not in self.done:
                     self.done[name] = event.slot
         for command in commands:
@@ -158,7 +144,7 @@ class TrueRevenue(Observer):
     def utility(self) -> float:
         """True utility of the jobs that are truly done."""
         return sum(
-            utility_value(self._truth[name].utility, slot - self._truth[name].arrival)
+            utility.utility_value(self._truth[name].utility, slot - self._truth[name].arrival)
             for name, slot in self.done.items()
         )
 
@@ -287,8 +273,8 @@ def scale_value(job: Job, factor: float) -> ReportedJob | None:
 
 def _scale_utility(job: Job, factor: float) -> Job | None:
     """Return a job with its utility times a factor; None if that is the same utility."""
-    utility = job.utility.scaled(factor)
-    return None if utility == job.utility else replace(job, utility=utility)
+    scaled = job.utility.scaled(factor)
+    return None if scaled == job.utility else replace(job, utility=scaled)
 
 
 def scale_urgency(job: Job, factor: float) -> ReportedJob | None:
@@ -299,8 +285,8 @@ def scale_urgency(job: Job, factor: float) -> ReportedJob | None:
     }
     if not any(getattr(job.utility, name) != value for name, value in changes.items()):
         return None
-    utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
-    return ReportedJob.of(replace(job, utility=utility), job)
+    changed: utility.Utility = replace(job.utility, **changes)  # type: ignore[type-var]
+    return ReportedJob.of(replace(job, utility=changed), job)
 
 
 def _restrict_worker_counts(job: Job, keeps: Callable[[Any], Any]) -> ReportedJob | None:

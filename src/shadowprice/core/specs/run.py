@@ -26,14 +26,7 @@ from shadowprice.core.program import (
     RESERVED_VARIABLES,
     Program,
 )
-from shadowprice.core.specs.fields import (
-    AmountField,
-    DurationField,
-    Spec,
-    as_validator,
-    max_length,
-    max_value,
-)
+from shadowprice.core.specs import fields
 from shadowprice.core.wording import describe_type, quote_for_display
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -42,10 +35,10 @@ _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _RESERVED_PREFIX: Final = "shadowprice.io/"
 _SOURCES: Final = ("claim", "config_map", "secret", "host_path", "scratch", "memory")
 
-ShortTuple = max_length(bounds.POD_PARTS)
-UnixId = Annotated[NonNegativeInt, max_value(bounds.USER_ID)]
-Text = Annotated[str, max_length(bounds.NAME)]
-ObjectName = Annotated[str, max_length(bounds.PATH)]
+ShortTuple = fields.max_length(bounds.POD_PARTS)
+UnixId = Annotated[NonNegativeInt, fields.max_value(bounds.USER_ID)]
+Text = Annotated[str, fields.max_length(bounds.NAME)]
+ObjectName = Annotated[str, fields.max_length(bounds.PATH)]
 
 
 def _check_object_name(value: str | None) -> str | None:
@@ -69,7 +62,7 @@ def _absolute(value: str | None) -> str | None:
     return value
 
 
-class TolerationSpec(Spec):
+class TolerationSpec(fields.Spec):
     """A toleration of a taint, for all pods of a job."""
 
     key: Text = ""
@@ -88,17 +81,17 @@ class TolerationSpec(Spec):
         return self
 
 
-class VolumeSpec(Spec):
+class VolumeSpec(fields.Spec):
     """A volume that is mounted into all pods of a job, from one source."""
 
-    path: Annotated[str, max_length(bounds.PATH)]
+    path: Annotated[str, fields.max_length(bounds.PATH)]
     claim: ObjectName | None = None
     config_map: ObjectName | None = None
     secret: ObjectName | None = None
-    host_path: Annotated[str, max_length(bounds.PATH)] | None = None
-    scratch: AmountField | None = None
-    memory: AmountField | None = None
-    part: Annotated[str, max_length(bounds.PATH)] | None = None
+    host_path: Annotated[str, fields.max_length(bounds.PATH)] | None = None
+    scratch: fields.AmountField | None = None
+    memory: fields.AmountField | None = None
+    part: Annotated[str, fields.max_length(bounds.PATH)] | None = None
     read_only: bool = False
 
     _paths = field_validator("path", "host_path")(_absolute)
@@ -122,7 +115,7 @@ class VolumeSpec(Spec):
         return self
 
 
-class PodSpec(Spec):
+class PodSpec(fields.Spec):
     """Options for a job's pods on Kubernetes: ``run: {image, pod: {...}}``.
 
     Node assignment, resource requests, environment and termination aren't among them, because the
@@ -141,7 +134,7 @@ class PodSpec(Spec):
     run_as_user: UnixId | None = None
     run_as_group: UnixId | None = None
     fs_group: UnixId | None = None
-    shared_memory: AmountField | None = None
+    shared_memory: fields.AmountField | None = None
     host_network: bool = False
     share_processes: bool = True
 
@@ -192,7 +185,7 @@ class PodSpec(Spec):
         """Return the options that were given as plain values, with amounts in bytes."""
 
         def to_plain(value: Any) -> Any:
-            if isinstance(value, Spec):
+            if isinstance(value, fields.Spec):
                 given = sorted(value.model_fields_set)
                 return {name: to_plain(getattr(value, name)) for name in given}
             if isinstance(value, list):
@@ -249,23 +242,23 @@ CommandArgument = Annotated[
 ]
 
 
-class RunSpec(Spec):
+class RunSpec(fields.Spec):
     """Command of a job: every worker and every parameter server is one process that runs it."""
 
     command: str | list[CommandArgument]
-    env: Annotated[dict[str, CommandArgument], max_length(bounds.VARIABLES)] = Field(
+    env: Annotated[dict[str, CommandArgument], fields.max_length(bounds.VARIABLES)] = Field(
         default_factory=dict, repr=False
     )
-    workdir: Annotated[str, max_length(bounds.PATH)] | None = None
-    retries: Annotated[NonNegativeInt, max_value(bounds.RETRIES)] = 0
-    grace: DurationField | None = None
+    workdir: Annotated[str, fields.max_length(bounds.PATH)] | None = None
+    retries: Annotated[NonNegativeInt, fields.max_value(bounds.RETRIES)] = 0
+    grace: fields.DurationField | None = None
     checkpoints: bool | None = None
     tolerates: Literal["nothing", "workers"] = "nothing"
     user: Annotated[str, _matching(_USER, "is not a valid user name")] | None = None
     image: (
         Annotated[
             str,
-            max_length(bounds.PATH),
+            fields.max_length(bounds.PATH),
             _matching(_IMAGE, "is not a valid image; write for example registry/name:tag"),
         ]
         | None
@@ -285,7 +278,7 @@ class RunSpec(Spec):
     def _check_command(cls, value: Any) -> Any:
         # One message here, because pydantic would report an error for each member of the union.
         arguments = value if isinstance(value, list) else [value]
-        as_validator(bounds.ARGUMENTS.checked)(len(arguments))
+        fields.as_validator(bounds.ARGUMENTS.checked)(len(arguments))
         for index, argument in enumerate(arguments):
             if not isinstance(_as_argument(argument), str):
                 raise ValueError(

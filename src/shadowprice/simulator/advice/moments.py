@@ -83,9 +83,7 @@ def run_probes(
     """Run a scenario, and visit the decision points of probes.
 
     ``policy`` is freshly built and knows all jobs. With one probe, the run has all jobs but the
-    probe's. With several, it has all of them, which requires a policy on which refused jobs have no
-    effect (`Capabilities.forgets_refused`). ``cache`` has decisions of other runs of the
-    scenario.
+    probe's. With several, it has all of them, which requires `Capabilities.forgets_refused`.
     """
     excluded = probes[0].position if len(probes) == 1 else None
     incidents: list[Any] = list(scenario.incidents)
@@ -118,10 +116,7 @@ def run_probes(
 
 
 class _Visits:
-    """Wrapper of a policy that stops at the decision points of probes.
-
-    ``positions`` are the indices of jobs in the file.
-    """
+    """Wrapper of a policy that stops at the decision points of probes."""
 
     def __init__(
         self, policy: Policy, positions: Mapping[str, int], probes: Sequence[Probe]
@@ -201,11 +196,9 @@ class _Slots(Observer):
 class Rerun:
     """Repeated runs of a scenario with a changed job, up to its final decision.
 
-    ``cache`` has decisions of other runs of the scenario. ``arrivals`` counts the jobs that
-    arrived in all runs so far: their cost. ``head`` counts the jobs that arrive before the changed
-    one in every run, 0 if they are simulated only once. ``short`` is the utility and the price of
-    the job when it was last refused for its price; None if it was admitted, or refused for another
-    reason.
+    ``arrivals`` counts the jobs that arrived in all runs so far: their cost. ``head`` counts those
+    that arrive before the changed one in every run, 0 if they are simulated only once. ``short`` is
+    the utility and the price of the job if it was last refused for its price, else None.
     """
 
     def __init__(
@@ -241,10 +234,7 @@ class Rerun:
             return None
 
     def quote(self, job: Job, policy: Policy | None = None) -> AdmissionOutcome | None:
-        """Return the admission of the changed job in a full run; None if it is refused.
-
-        ``policy`` is the result of `policy` for the job, if it hasn't decided anything yet.
-        """
+        """Return the admission of the changed job in a full run; None if it is refused."""
         self.short = None
         if policy is None:
             policy = self.policy(job)
@@ -276,10 +266,7 @@ class Rerun:
         return outcome.admission
 
     def _before(self, slot: int, policy: Policy) -> SimulationRun:
-        """Return the run stopped before a slot in which the job arrives, without the job.
-
-        The slot is that of its arrival or a later one; ``policy`` hasn't decided anything yet.
-        """
+        """Return the run without the job, stopped before a slot in which it may arrive."""
         scenario, cache = self._scenario, self._cache
         job = scenario.jobs[self._position]
         if cache.pauses is None:
@@ -325,9 +312,8 @@ class Rerun:
 class _DecisionObserver(Observer):
     """Ends a run as soon as the decision on a job is final.
 
-    A policy whose first decision need not be final may run a job on spare capacity without a
-    promise, and abandon it later. For such a policy a placement isn't an admission; a promise and a
-    completion are.
+    If a policy's first decision need not be final, it may place a job on spare capacity and abandon
+    it later. So a placement isn't an admission then; a promise and a completion are.
     """
 
     def __init__(self, name: str, capabilities: Capabilities, *, has_incidents: bool) -> None:

@@ -108,8 +108,7 @@ _REFUSED: Final = Reject("", Refusal(RefusalReason.PRICE, "as it was at other pr
 class ArrivalReplay:
     """Replay of arrivals under a freshly built policy.
 
-    ``cache`` has decisions of all replays. ``changed`` is the index of the job that is changed
-    or left out, about which nothing is cached.
+    Nothing is cached about ``changed``, the index of the job that is changed or left out.
     """
 
     def __init__(
