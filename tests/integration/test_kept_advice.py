@@ -22,7 +22,7 @@ from shadowprice.results.advice import JobAdvice, advice_lines
 from shadowprice.results.report.section_job_histories import jobs as jobs_section
 from shadowprice.results.report.section_job_histories import histories_data
 from shadowprice.results.run_directory import read_advice, read_run
-from shadowprice.simulator.advice import add_advice, advise, many
+from shadowprice.simulator.advice import add_advice, advise, advisor
 from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import ScenarioSource
@@ -163,7 +163,7 @@ def test_advice_ends_at_its_time_limit_or_on_request(
 def test_a_second_request_ends_advice_immediately_and_the_run_is_kept(
     call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, requested = many.advise_together, []
+    real, requested = advisor.advise_together, []
 
     def interrupted(*arguments: Any, **more: Any) -> list[JobAdvice | InputError]:
         requested.append(arguments)
@@ -172,7 +172,7 @@ def test_a_second_request_ends_advice_immediately_and_the_run_is_kept(
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **more)
 
-    monkeypatch.setattr(many, "advise_together", interrupted)
+    monkeypatch.setattr(advisor, "advise_together", interrupted)
     status, out, err = call(*CALL, "--advice", "--out", "run")
     assert status == 143, err
     assert "interrupted: the run is complete, with advice on 1 of " in err

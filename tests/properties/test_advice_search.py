@@ -16,7 +16,7 @@ from shadowprice.advice.changes import (
     StepFound,
     find_smallest_step,
 )
-from shadowprice.simulator.advice.delays import ArrivalDelaySearch
+from shadowprice.simulator.advice.advisor import ArrivalDelaySearch
 from shadowprice.simulator.advice.moments import DecisionPoint
 from tests.support.workloads import make_cluster, make_job
 

@@ -37,6 +37,7 @@ from shadowprice.core.policy import Policy, View
 from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
+from shadowprice.engine.state import JOB_SETS
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from tests.support.engine_events import describe_commands, external_events
@@ -91,7 +92,7 @@ def describe_engine(engine: Engine) -> tuple[Any, ...]:
         list(engine.open_jobs),
         list(engine.running.items()),
         {slot: list(planned) for slot, planned in engine.state.agenda.items()},
-        {name: list(names) for name, names in engine.state.marks().items()},
+        {name: list(getattr(engine.state, name)) for name in JOB_SETS},
         engine.cluster.names,
     )
 

@@ -19,9 +19,9 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-from shadowprice.engine.state_validation import validate_state
 from tests.support.examples import sample
 from tests.support.policy_cases import build_policy, build_world, policy_names
+from tests.support.validation import validate_state
 
 SLOTS = 30
 

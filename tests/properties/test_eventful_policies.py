@@ -23,12 +23,12 @@ from shadowprice.core.events import (
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.engine import Engine
-from shadowprice.engine.state_validation import validate_state
 from shadowprice.policies.registry import make_policy, policies
 from tests.properties.test_interruptions import InterruptedWorld
 from tests.support.astraea_cases import random_jobs, shared_cluster
 from tests.support.examples import sample
 from tests.support.policy_cases import PLACE_COUNTING_POLICIES, build_world
+from tests.support.validation import validate_state
 from tests.support.workloads import make_cluster, random_job
 
 SLOTS = 25

@@ -15,8 +15,7 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.advice.moments import Rerun
-from shadowprice.simulator.advice.pauses import SimulationCheckpoints
-from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
+from shadowprice.simulator.driver import Incident, Simulation, SimulationCheckpoints, SimulationRun
 from shadowprice.simulator.scenario import Scenario
 from tests.support.engine_events import describe_commands
 from tests.support.examples import sample
@@ -113,7 +112,7 @@ def test_a_run_from_a_pause_equals_a_whole_run(policy: str, seed: int) -> None:
 
 
 def test_pauses_that_are_forgotten_are_come_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowprice.simulator.advice.pauses._MAX_CHECKPOINTS", 3)
+    monkeypatch.setattr("shadowprice.simulator.driver._MAX_CHECKPOINTS", 3)
     drawn = Drawn("rolling", 1)
     kept = SimulationCheckpoints(drawn.simulation(drawn.jobs))
     digests: dict[int, str] = {}

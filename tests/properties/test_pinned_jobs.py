@@ -23,9 +23,9 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
-from shadowprice.engine.state_validation import validate_state
 from shadowprice.policies.registry import make_policy
 from tests.support.examples import sample
+from tests.support.validation import validate_state
 
 SLOTS: Final = 60
 

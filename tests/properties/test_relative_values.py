@@ -16,15 +16,17 @@ from pydantic import TypeAdapter, ValidationError
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Completed
 from shadowprice.core.job import Job
-from shadowprice.core.open_values import DensestFirst, OpenValues, SizedJob, to_exact
 from shadowprice.core.policy import JobState, PolicyContext, Status
 from shadowprice.core.relative_values import (
+    DensestFirst,
+    OpenValues,
     RelativeValues,
+    SizedJob,
     ValueSum,
     count_with,
     counted_share,
-    follow_open_jobs,
     is_relative,
+    to_exact,
 )
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
 from shadowprice.core.utility import FAMILIES, Constant, Power, Utility, utility_value
@@ -139,7 +141,7 @@ LIKE, SLOT = _JOBS[0], ON.slot_seconds
 
 def following(states: Iterable[JobRecord] = ()) -> OpenValues:
     open_jobs = {state.job.name: state for state in states}
-    return follow_open_jobs(open_jobs, set(open_jobs))
+    return OpenValues(open_jobs, set(open_jobs))
 
 
 def weigh(values: RelativeValues, job: Job, *open_jobs: tuple[Job, Status]) -> float:
@@ -366,7 +368,7 @@ def test_jobs_that_change_at_random_weigh_like_all_open_jobs(data: st.DataObject
     open_jobs: dict[str, JobRecord] = {}
     changed: set[str] = set()
     values = RelativeValues({LIAR: ValueSum(4.0, 3.0, 2)})
-    sums = follow_open_jobs(open_jobs, changed)
+    sums = OpenValues(open_jobs, changed)
     names = [f"job-{number}" for number in range(12)]
     for slot in range(data.draw(st.integers(1, 8))):
         for name in data.draw(st.lists(st.sampled_from(names), max_size=12, unique=True)):
@@ -393,7 +395,7 @@ def test_blocks_of_jobs_sum_like_a_list(
     sizes: Sequence[tuple[float, float]], data: st.DataObject
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shadowprice.core.open_values.MAX_BLOCK_JOBS", 3)
+        patch.setattr("shadowprice.core.relative_values.MAX_BLOCK_JOBS", 3)
         ordered, jobs = DensestFirst(), list[SizedJob]()
         for number, (density, hours) in enumerate(sizes):
             job = SizedJob.of(f"job-{number}", density * hours, hours)

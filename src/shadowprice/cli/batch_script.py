@@ -23,7 +23,7 @@ from shadowprice.cli import plain_job
 from shadowprice.cli.plain_job import COMMAND, JOB_OPTIONS, CommandAfterDashes
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.script_command import build_script_command
+from shadowprice.core.program import build_script_command
 from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
 
 SCRIPT: Final = "shadowprice.script"  # key of the `BatchScript` in a context's ``meta``

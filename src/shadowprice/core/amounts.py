@@ -56,7 +56,7 @@ class Duration:
     """A time span: the sum of seconds and of slots of unknown length.
 
     ``on_clock`` says whether it was written in units of time. If such a span follows a submission,
-    it ends with the completion slot's end (see `core.clock`).
+    it ends with the completion slot's end (see `core.moments`).
     """
 
     seconds: Fraction = Fraction(0)

@@ -82,17 +82,18 @@ class Bag:
 
     def record(self) -> dict[str, object]:
         """Return the bag as plain values, for the journal."""
+        groups = [
+            {
+                "count": group.count,
+                "distribution": group.distribution.name,
+                "parameters": dict(group.distribution.parameters),
+                "shortest": group.distribution.shortest,
+                "mean": group.distribution.mean,
+            }
+            for group in self.groups
+        ]
         return {
-            "groups": [
-                {
-                    "count": group.count,
-                    "distribution": group.distribution.name,
-                    "parameters": dict(group.distribution.parameters),
-                    "shortest": group.distribution.shortest,
-                    "mean": group.distribution.mean,
-                }
-                for group in self.groups
-            ],
+            "groups": groups,
             "deadline": self.deadline,
             "miss_probability": self.miss_probability,
             "slot_seconds": self.slot_seconds,
@@ -101,23 +102,14 @@ class Bag:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Bag:
         """Build the bag from the result of `record`."""
-        groups = tuple(
-            BagTaskGroup(
-                group["count"],
-                DurationDistribution(
-                    group["distribution"],
-                    _plain(group["parameters"]),
-                    group["shortest"],
-                    group["mean"],
-                ),
+        groups = []
+        for group in record["groups"]:
+            parameters = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in group["parameters"].items()
+            }
+            distribution = DurationDistribution(
+                group["distribution"], parameters, group["shortest"], group["mean"]
             )
-            for group in record["groups"]
-        )
-        return cls(**(dict(record) | {"groups": groups}))
-
-
-def _plain(parameters: Mapping[str, Any]) -> Parameters:
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in parameters.items()
-    }
+            groups.append(BagTaskGroup(group["count"], distribution))
+        return cls(**{**record, "groups": tuple(groups)})

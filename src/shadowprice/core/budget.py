@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time
 from typing import Final
 
@@ -48,12 +48,7 @@ class Budget:
 
     def record(self) -> dict[str, int | None]:
         """Return the budget as plain values."""
-        return {
-            "points": self.points,
-            "period": self.period,
-            "since": self.since,
-            "carry": self.carry,
-        }
+        return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, int | None]) -> Budget:

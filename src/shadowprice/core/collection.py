@@ -26,6 +26,3 @@ def few_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-__all__ = ["THRESHOLDS", "few_collections"]

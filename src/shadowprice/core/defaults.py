@@ -2,5 +2,4 @@
 
 from typing import Final
 
-DEFAULT_POLICY: Final = "rolling"
-"""Policy of simulations and of the service if none is named."""
+DEFAULT_POLICY: Final = "rolling"  # policy of simulations and of the service if none is named

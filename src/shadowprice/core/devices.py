@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from shadowprice.core.cluster import Cluster
     from shadowprice.core.job import Job
 
-GPU: Final = "gpu"
-"""The resource that counts GPUs of all kinds."""
+GPU: Final = "gpu"  # the resource that counts GPUs of all kinds
 
 _GPU_NAME: Final = re.compile(r"gpu(?![a-z0-9])", re.IGNORECASE)
 
@@ -51,10 +50,7 @@ def without_total(amounts: Mapping[str, int]) -> dict[str, int]:
 
 
 def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
-    """Return the GPUs for which a worker counts in GPU-hours: 1 if it uses none.
-
-    ``amounts`` are (resource, thousandths).
-    """
+    """Return the GPUs for which a worker counts in GPU-hours; amounts are in thousandths."""
     counted = without_total(dict(amounts))
     return sum(amount for name, amount in counted.items() if is_device(name)) / MILLI or 1.0
 
@@ -70,10 +66,7 @@ def gpus_of_worker(job: Job, cluster: Cluster) -> int:
 
 
 def whole_parts(amount: int) -> int:
-    """Round a demand of devices up, so that its share of a device is one of `PARTS`.
-
-    ``amount`` is in thousandths.
-    """
+    """Round a demand, in thousandths, up so that its share of a device is one of `PARTS`."""
     devices, share = divmod(amount, MILLI)
     if not share:
         return amount

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,48 +241,20 @@ class Job:
 
     def record(self) -> dict[str, object]:
         """Return the job as plain values, for the journal."""
-        return {
-            "name": self.name,
-            "arrival": self.arrival,
-            "required": self.required,
-            "worker_counts": self.worker_counts.tolist(),
-            "gains": self.gains.tolist(),
-            "internal_gains": self.internal_gains.tolist(),
-            "worker": self.worker.tolist(),
-            "ps": None if self.ps is None else self.ps.tolist(),
-            "ps_counts": self.ps_counts.tolist(),
-            "utility": utility_record(self.utility),
-            "tenant": self.tenant,
-            "epochs": self.epochs,
-            "chunks": self.chunks,
-            "minibatches": self.minibatches,
-            "step_seconds": self.step_seconds,
-            "worker_bandwidth": self.worker_bandwidth,
-            "ps_bandwidth": self.ps_bandwidth,
-            "internal_bandwidth": self.internal_bandwidth,
-            "labels": dict(self.labels),
-            "before_arrival": self.before_arrival,
-            "bag": None if self.bag is None else self.bag.record(),
-            "restart": str(self.restart),
-            "priority": self.priority,
-            "walltime": self.walltime,
-            **({} if self.resumable is True else {"resumable": self.resumable}),
-            **({} if self.points is None else {"points": self.points}),
-            **({"has_default_utility": True} if self.has_default_utility else {}),
-            **({"predicted": True} if self.predicted else {}),
-            **({} if self.max_overrun is None else {"max_overrun": self.max_overrun}),
-            **(
-                {}
-                if self.stated_utility is None
-                else {"stated_utility": utility_record(self.stated_utility)}
-            ),
-        }
+        record: dict[str, object] = {}
+        for part in fields(self):
+            name, value = part.name, getattr(self, part.name)
+            if name == "value_per_unit" or (name in _OPTIONAL and value == part.default):
+                continue
+            write = _WRITERS.get(name)
+            record[name] = value if write is None or value is None else write(value)
+        return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Job:
         """Build the job from the result of `record`."""
         values = dict(record)
-        for name in ("worker_counts", "gains", "internal_gains", "worker", "ps_counts", "ps"):
+        for name in _ARRAYS:
             if values[name] is not None:
                 values[name] = _frozen(values[name])  # type: ignore[arg-type]  # a list of ints
         for name in ("utility", "stated_utility"):
@@ -293,6 +265,22 @@ class Job:
             values["bag"] = Bag.from_record(values["bag"])  # type: ignore[arg-type]  # a mapping
         values["restart"] = Fraction(str(values.get("restart", 0)))
         return cls(**values)  # type: ignore[arg-type]  # the fields are those of `record`
+
+
+_OPTIONAL: Final = {
+    "resumable", "points", "has_default_utility", "predicted", "max_overrun", "stated_utility"
+}  # fmt: skip
+"""Fields that a record lacks if they have their default."""
+
+_ARRAYS: Final = ("worker_counts", "gains", "internal_gains", "worker", "ps", "ps_counts")
+_WRITERS: Final[Mapping[str, Callable[[Any], object]]] = {
+    **dict.fromkeys(_ARRAYS, np.ndarray.tolist),
+    **dict.fromkeys(("utility", "stated_utility"), utility_record),
+    "labels": dict,
+    "bag": Bag.record,
+    "restart": str,
+}
+"""Conversion of fields to plain values; the other fields have plain values."""
 
 
 def name_key(name: str) -> int:

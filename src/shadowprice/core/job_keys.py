@@ -9,6 +9,8 @@ tenant.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from shadowprice.core import bounds
@@ -32,18 +34,15 @@ def qualified_name(tenant: str | None, name: str) -> str:
 
 
 def repeated_key(qualified: str, job_id: int) -> str:
-    """Return the key of a job if its qualified name may be used already; the id makes it unique.
-
-    The first job's key is its qualified name.
-    """
+    """Return the key of a job if its qualified name may be used already, as by the first job."""
     return f"{qualified}~{job_id}"
 
 
 def owned_key(name: str) -> str:
-    """Return the key of the job that a Kubernetes resource owns.
+    """Return the key of the job that a Kubernetes resource owns, by its unique name.
 
-    Its name is unique. The tenant isn't part of the key, because the tenant of a namespace can
-    change. No tenant has an empty name, so no other job has this key.
+    The tenant isn't part of it, because the tenant of a namespace can change. No tenant has an
+    empty name, so no other job has this key.
     """
     return f"/{name.translate(_ESCAPED)}"
 
@@ -62,3 +61,44 @@ def shown_key(key: str) -> str:
 def key_digest(key: str) -> str:
     """Return a digest of a key, for paths and names of objects, which a key must not reach."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+RESERVED_LABELS: Final = "shadowprice.io/"  # prefix of labels that users may not submit
+
+_NAMESPACE, _NAME, _UID = (f"{RESERVED_LABELS}{part}" for part in ("namespace", "name", "uid"))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The Kubernetes resource that a job was created from, and that owns its pods.
+
+    It is stored in the job's labels, so that the engine and the store don't depend on Kubernetes.
+    Only the service's own controller may set these labels: they choose the namespace in which pods
+    run. Its UID differs from those of earlier and later resources
+    with the same name.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def from_labels(cls, labels: Mapping[str, str]) -> Owner | None:
+        """Return the owner in a job's labels, None if there is none."""
+        if not all(label in labels for label in (_NAMESPACE, _NAME, _UID)):
+            return None
+        return cls(labels[_NAMESPACE], labels[_NAME], labels[_UID])
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels that describe this owner."""
+        return {_NAMESPACE: self.namespace, _NAME: self.name, _UID: self.uid}
+
+    @property
+    def job(self) -> str:
+        """Name of the job in the service, unique per resource."""
+        return f"{self.namespace}.{self.name}.{self.uid.replace('-', '')[:12]}"
+
+    @property
+    def key(self) -> str:
+        """Key of the job in the service."""
+        return owned_key(self.job)

@@ -24,8 +24,7 @@ from shadowprice.core.devices import gpus_of_worker
 from shadowprice.core.job import Job
 from shadowprice.core.utility import Constant, Deadline, Utility
 
-DEFAULT_SECONDS: Final = 3600
-"""Length of a job without history and time limit, in seconds."""
+DEFAULT_SECONDS: Final = 3600  # length of a job without history and time limit, in seconds
 
 QUANTILE: Final = Fraction(3, 4)  # quantile of earlier lengths that is predicted
 
@@ -53,15 +52,11 @@ class JobKind(NamedTuple):
 
 
 class LengthPrediction(NamedTuple):
-    """A predicted length, in the unit of its history.
-
-    ``jobs`` is the number of earlier jobs that it was made from, and ``probability`` that with
-    which the job ends by then, if it is a job like them. Without such jobs it is None.
-    """
+    """A predicted length, in the unit of its history."""
 
     length: float
-    jobs: int = 0
-    probability: float | None = None
+    jobs: int = 0  # earlier jobs that it was made from
+    probability: float | None = None  # with which the job ends by then, if it is like those jobs
 
 
 class LengthHistory:
@@ -138,20 +133,14 @@ def _group_keys(kind: JobKind) -> tuple[tuple[object, ...], ...]:
 
 
 def name_stem(name: str) -> str:
-    """Return a job's name without numbered or generated parts at its end.
-
-    ``train-x7k2mf`` and ``train-3`` become ``train``; ``resnet50`` is unchanged.
-    """
+    """Return a job's name without numbered or generated parts: ``train-3`` becomes ``train``."""
     while (shorter := _GENERATED_PART.sub("", name)) not in ("", name):
         name = shorter
     return name
 
 
 def with_length(job: Job, length: float) -> Job:
-    """Return a job whose work is predicted to take a length, in slots, at its fastest.
-
-    Its mini-batches are unchanged: each takes longer or shorter.
-    """
+    """Return a job whose unchanged mini-batches are predicted to take a length, in slots."""
     gain = int(max(job.gains.max(), job.internal_gains.max()))
     slots = min(length, bounds.JOB_SLOTS.maximum)
     required = max(1, min(math.ceil(slots * gain), int(bounds.PROGRESS.maximum)))
@@ -165,10 +154,7 @@ def length_of_progress(job: Job, progress: int) -> float:
 
 
 def utility_of_length(job: Job, required: int) -> Utility:
-    """Return a job's utility if it has ``required`` progress units.
-
-    The default utility is a value for each unit; a stated one is unchanged.
-    """
+    """Return a job's utility with ``required`` progress units; only the default one changes."""
     utility = job.utility
     if job.value_per_unit is not None and isinstance(utility, Constant | Deadline):
         return replace(utility, value=job.value_per_unit * required)

@@ -1,12 +1,19 @@
-"""Parsing of moments in user input: date and time, clock time, or span from now."""
+"""Clock time: moments in user input, arrival slots, and deadlines in slots.
+
+A job is submitted at a moment and arrives in the first slot that starts no earlier. A span in units
+of time (``by: 2h``) lasts from that moment to the *end* of the completion slot. A span in slots
+(``by: 6 slots``) is the papers' ``d = completion slot - arrival slot``. All code except the file
+readers uses ``d``: completing in slot ``a + d`` ends ``before + d + 1`` slots after the submission.
+"""
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, time, timedelta
 from fractions import Fraction
 from typing import Final
 
-from shadowprice.core.amounts import parse_duration
+from shadowprice.core.amounts import Duration, parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 
@@ -68,3 +75,28 @@ def _clock_time(text: str) -> time | None:
 def _nanoseconds(moment: datetime) -> int:
     whole = int(moment.replace(microsecond=0).timestamp())
     return whole * SECOND + moment.microsecond * 1_000
+
+
+def arrival_slot(submitted: Fraction) -> tuple[int, Fraction]:
+    """Return the arrival slot, and the wait from submission to its start in slots, in [0, 1).
+
+    ``submitted`` is the moment of submission, in slots after the start of slot 0.
+    """
+    arrival = math.ceil(submitted)
+    return arrival, arrival - submitted
+
+
+def deadline_in_slots(span: Duration, slot_seconds: Fraction, before: Fraction) -> float:
+    """Convert a span after the submission to the papers' ``d``.
+
+    Returns the maximum of ``completion slot - arrival slot`` within the span, which may be
+    fractional. It is negative if the span ends before the arrival slot does. ``before`` is the wait
+    from submission to the start of the arrival slot, in slots.
+    """
+    if not span.on_clock:
+        return float(span.slots)
+    allowed = span.seconds / slot_seconds - before - 1
+    # Add the integer and fractional parts separately: `traces.workload` does so for columns, and
+    # both must agree to the bit.
+    whole = math.floor(allowed)
+    return float(whole) + float(allowed - whole)

@@ -41,57 +41,46 @@ class JobState(Protocol):
     @property
     def job(self) -> Job:
         """The job."""
-        ...
 
     @property
     def status(self) -> Status:
         """Lifecycle status."""
-        ...
 
     @property
     def progress(self) -> int:
         """Completed progress units, out of ``job.required``."""
-        ...
 
     @property
     def remaining(self) -> int:
         """Progress units that remain."""
-        ...
 
     @property
     def started(self) -> int | None:
         """First slot in which it ran."""
-        ...
 
     @property
     def generation_slot(self) -> int:
         """Slot in which its newest generation began."""
-        ...
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
         """Unfinished tasks of a bag, by group; empty for other jobs."""
-        ...
 
     @property
     def copies_running(self) -> int:
         """Maximum number of running copies of a bag's unfinished tasks; 0 if it doesn't run."""
-        ...
 
     @property
     def plan(self) -> Schedule:
         """Committed schedule, including past slots."""
-        ...
 
     @property
     def promise(self) -> int | None:
         """Slot by whose end its completion is promised, by a policy that promises."""
-        ...
 
     @property
     def placement(self) -> Placement | None:
         """Current placement, for policies that place slot by slot."""
-        ...
 
 
 class View(Protocol):
@@ -100,56 +89,45 @@ class View(Protocol):
     @property
     def slot(self) -> int:
         """The slot of the event: the first slot that can still be decided."""
-        ...
 
     @property
     def cluster(self) -> Cluster:
         """The servers."""
-        ...
 
     @property
     def ledger(self) -> LedgerView:
         """Reservations over the rolling window."""
-        ...
 
     @property
     def end(self) -> int:
         """First slot that no plan may use: end of the window or of the timespan."""
-        ...
 
     @property
     def until(self) -> int | None:
         """End of the timespan T, None if it is open."""
-        ...
 
     @property
     def open_jobs(self) -> Mapping[str, JobState]:
         """Jobs that arrived and may still run, in order of arrival."""
-        ...
 
     def is_lost(self, server: int) -> bool:
         """Return whether a server is unavailable for new work: lost, drained or cordoned."""
-        ...
 
     @property
     def may_pin(self) -> bool:
         """Whether running jobs can be pinned; in simulations only on cordoned servers."""
-        ...
 
     def is_pinned(self, job: str) -> bool:
         """Return whether a running job must keep its placement.
 
         It has no saved progress, or it runs on a cordoned server.
         """
-        ...
 
     def running_placement(self, job: str) -> Placement | None:
         """Return a job's running placement, which it keeps unless another one is decided."""
-        ...
 
     def runs(self, job: str) -> bool:
         """Return whether a job runs in an unfinished slot, so that its progress is incomplete."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +206,6 @@ class Policy(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """The policy's capabilities."""
-        ...
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event.
@@ -236,7 +213,6 @@ class Policy(Protocol):
         The engine applies each decision before it requests the next one. So a generator sees the
         ledger with its earlier decisions.
         """
-        ...
 
     def resume(self, view: View) -> None:
         """Resync with the view, keeping learnt state that is still valid.
@@ -245,11 +221,9 @@ class Policy(Protocol):
         events. Placements and plans stay in force. The policy makes its decisions on the next
         event.
         """
-        ...
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return all effective parameters, for ``run.json``."""
-        ...
 
 
 class PricedPolicy(Policy, Protocol):
@@ -262,7 +236,6 @@ class PricedPolicy(Policy, Protocol):
         none. The call must not change the policy: drivers call it between any two events, for the
         slots of a query in any order.
         """
-        ...
 
 
 class HoldingPolicy(Policy, Protocol):
@@ -275,14 +248,12 @@ class HoldingPolicy(Policy, Protocol):
         event comes. The policy is then in the state in which `SlotBegan` of each of the returned
         slots would leave it.
         """
-        ...
 
     def held_prices(self, slots: range) -> NDArray[np.float64]:
         """Return `PricedPolicy.slot_prices` of slots that were just held, in one array.
 
         The shape is (slots, servers, resources). Only called if the policy posts prices.
         """
-        ...
 
 
 class QuotingPolicy(Policy, Protocol):
@@ -294,7 +265,6 @@ class QuotingPolicy(Policy, Protocol):
         The job isn't among ``view.open_jobs``, and arrives in ``view.slot`` or earlier. If
         ``explained``, a refusal includes its reason, which may double the cost.
         """
-        ...
 
 
 class GuaranteedPolicy(Policy, Protocol):
@@ -302,7 +272,6 @@ class GuaranteedPolicy(Policy, Protocol):
 
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
         """Return the theorem's ratio for all jobs that arrived, and whether its premise held."""
-        ...
 
 
 # Optional protocols. A policy declares them by its capabilities only.

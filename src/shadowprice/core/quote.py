@@ -12,12 +12,9 @@ from shadowprice.core.refusal import Refusal
 class QuoteAnswer(Enum):
     """The outcome that a quote predicts."""
 
-    ADMITTED = "admitted"
-    """The job would get a plan, a promise or a placement at once."""
-    QUEUED = "queued"
-    """The job would wait, without a promise."""
-    REFUSED = "refused"
-    """The job would be refused."""
+    ADMITTED = "admitted"  # the job would get a plan, a promise or a placement at once
+    QUEUED = "queued"  # the job would wait, without a promise
+    REFUSED = "refused"  # the job would be refused
 
 
 @dataclass(frozen=True, slots=True)

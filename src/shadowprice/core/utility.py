@@ -26,19 +26,15 @@ class Utility(Protocol):
     @property
     def kind(self) -> str:
         """Name of the family in files."""
-        ...
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
-        ...
 
     def values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the utility at each duration in slots."""
-        ...
 
     def scaled(self, factor: float) -> Utility:
         """Return the utility times a positive factor."""
-        ...
 
 
 class _Family:

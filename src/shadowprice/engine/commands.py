@@ -75,8 +75,8 @@ def _add_run(record: JobRecord, slot: int, placement: Placement) -> None:
 def add_dependencies(state: EngineState, commands: list[Command]) -> None:
     """Make the starts of a slot wait for unacknowledged commands that free their servers.
 
-    Runs after all commands of the slot were created: a start may use what a later command frees.
-    Two commands may wait for each other: each stops its previous generation before it waits.
+    A start may use what a later command frees. Two commands may wait for each other: each stops
+    its previous generation before it waits.
     """
     if not state.acknowledges:
         return

@@ -8,37 +8,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core import events
 from shadowprice.core.errors import OverbookingError, PolicyError
-from shadowprice.core.events import (
-    Charge,
-    Command,
-    Commit,
-    Decided,
-    Decision,
-    Displace,
-    Displaced,
-    Drop,
-    Pause,
-    Place,
-    Promise,
-    Queue,
-    Reject,
-)
 from shadowprice.core.policy import Status
 from shadowprice.core.schedule import Schedule
-from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.commands import stop
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.pinning import is_pinned, runs_on
 from shadowprice.engine.state import EngineState
-from shadowprice.engine.validation import check_commitment, check_placement
+from shadowprice.engine.validation import check_bag, check_commitment, check_copies, check_placement
 
 
-def apply_decision(state: EngineState, decision: Decision) -> list[Command]:
+def apply_decision(state: EngineState, decision: events.Decision) -> list[events.Command]:
     """Validate and apply a decision; raise PolicyError if it breaks a rule."""
-    if isinstance(decision, Charge):
+    if isinstance(decision, events.Charge):
         _check_charge(state, decision)
-        return [Decided(state.slot, decision)]
+        return [events.Decided(state.slot, decision)]
     apply = _APPLY.get(type(decision))
     if apply is None:
         raise PolicyError(f"{decision!r} is not a decision")
@@ -53,15 +38,15 @@ def apply_decision(state: EngineState, decision: Decision) -> list[Command]:
         apply(state, record, decision)
     except OverbookingError as error:
         raise PolicyError(f"{record.story()}: {error}") from error
-    if isinstance(decision, Displace):
-        return [Displaced(state.slot, name, decision.reason)]
-    decided = Decided(state.slot, decision)
+    if isinstance(decision, events.Displace):
+        return [events.Displaced(state.slot, name, decision.reason)]
+    decided = events.Decided(state.slot, decision)
     if placement is not None and name not in state.running:  # abandoned while it runs
         return [stop(state, state.slot, name, placement, finished=False), decided]
     return [decided]
 
 
-def _commit(state: EngineState, record: JobRecord, decision: Commit) -> None:
+def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> None:
     plan = decision.schedule
     if len(plan) and plan.start < state.slot:
         raise PolicyError(f"{record.story()}: planned for slot {plan.start}, which is over")
@@ -104,7 +89,7 @@ def _restarts(state: EngineState, record: JobRecord, plan: Schedule) -> NDArray[
     return plan.moved(present, ran=state.cluster.restart_first or record.started is not None)
 
 
-def _place(state: EngineState, record: JobRecord, decision: Place) -> None:
+def _place(state: EngineState, record: JobRecord, decision: events.Place) -> None:
     if len(record.plan):
         raise PolicyError(f"{record.story()}: placed, although it follows a plan")
     job = record.job
@@ -137,7 +122,7 @@ def _check_servers_available(state: EngineState, record: JobRecord, servers: Ite
             raise PolicyError(f"{record.story()}: put on {name!r}, which is unavailable")
 
 
-def _pause(state: EngineState, record: JobRecord, decision: Pause) -> None:
+def _pause(state: EngineState, record: JobRecord, decision: events.Pause) -> None:
     if record.placement is None:
         raise PolicyError(f"{record.story()}: paused, but it has no placement")
     state.release_job(decision.job)
@@ -145,13 +130,12 @@ def _pause(state: EngineState, record: JobRecord, decision: Pause) -> None:
         state.set_status(record, Status.QUEUED)
 
 
-def _queue(state: EngineState, record: JobRecord, decision: Queue) -> None:
-    del decision
+def _queue(state: EngineState, record: JobRecord, _decision: events.Queue) -> None:
     if record.status is Status.ARRIVED:
         state.set_status(record, Status.QUEUED)
 
 
-def _promise(state: EngineState, record: JobRecord, decision: Promise) -> None:
+def _promise(state: EngineState, record: JobRecord, decision: events.Promise) -> None:
     if len(record.plan):
         raise PolicyError(f"{record.story()}: promised, although it follows a plan")
     completion = decision.completion
@@ -181,22 +165,16 @@ def _promise(state: EngineState, record: JobRecord, decision: Promise) -> None:
         state.set_status(record, Status.QUEUED)
 
 
-def _reject(state: EngineState, record: JobRecord, decision: Reject) -> None:
-    del record
-    state.close(decision.job, Status.REFUSED).refusal = decision.refusal
+def _close(state: EngineState, _record: JobRecord, decision: events.Reject | events.Drop) -> None:
+    status = Status.REFUSED if isinstance(decision, events.Reject) else Status.DROPPED
+    state.close(decision.job, status).refusal = decision.refusal
 
 
-def _drop(state: EngineState, record: JobRecord, decision: Drop) -> None:
-    del record
-    state.close(decision.job, Status.DROPPED).refusal = decision.refusal
-
-
-def _displace(state: EngineState, record: JobRecord, decision: Displace) -> None:
-    del record
+def _displace(state: EngineState, _record: JobRecord, decision: events.Displace) -> None:
     state.displace([decision.job])
 
 
-def _check_charge(state: EngineState, charge: Charge) -> None:
+def _check_charge(state: EngineState, charge: events.Charge) -> None:
     for tenant in (charge.payer, charge.payee):
         if tenant not in state.cluster.tenant_index:
             raise PolicyError(f"charge of job {charge.job!r}: unknown tenant {tenant!r}")
@@ -204,14 +182,14 @@ def _check_charge(state: EngineState, charge: Charge) -> None:
         raise PolicyError(f"charge of job {charge.job!r} in slot {charge.slot} is negative")
 
 
-_APPLY: Final[Mapping[type[Decision], Callable[[EngineState, JobRecord, Any], None]]] = {
-    Commit: _commit,
-    Place: _place,
-    Pause: _pause,
-    Queue: _queue,
-    Promise: _promise,
-    Reject: _reject,
-    Drop: _drop,
-    Displace: _displace,
+_APPLY: Final[Mapping[type[events.Decision], Callable[[EngineState, JobRecord, Any], None]]] = {
+    events.Commit: _commit,
+    events.Place: _place,
+    events.Pause: _pause,
+    events.Queue: _queue,
+    events.Promise: _promise,
+    events.Reject: _close,
+    events.Drop: _close,
+    events.Displace: _displace,
 }
 """Function that validates and applies each type of decision about an open job."""

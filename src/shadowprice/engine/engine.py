@@ -9,72 +9,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
+from shadowprice.core import events
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError, ShadowpriceError
-from shadowprice.core.events import (
-    Acknowledged,
-    CapacityChanged,
-    Command,
-    DriverEvent,
-    JobCancelled,
-    JobEnded,
-    JobFailed,
-    JobRevised,
-    JobsArrived,
-    JobStarted,
-    ProgressMeasured,
-    Reject,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-    SlotEnded,
-    StartFailed,
-    TimespanChanged,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, as_quoting_policy
 from shadowprice.core.quote import Quote
 from shadowprice.engine import job_events, server_events, slot_events
 from shadowprice.engine.event_validation import check_event
 from shadowprice.engine.policy_session import Consultation, PolicySession
-from shadowprice.engine.quiet_slots import count_quiet_slots, pass_quiet_slots
-from shadowprice.engine.state import EngineState
-from shadowprice.engine.state_validation import validate_state
-from shadowprice.engine.undo import Undo
+from shadowprice.engine.slot_events import count_quiet_slots, pass_quiet_slots
+from shadowprice.engine.state import EngineState, Undo
 
-Handler = Callable[[EngineState, PolicySession, Any], list[Command]]
+Handler = Callable[[EngineState, PolicySession, Any], list[events.Command]]
 """Applies an event to the state, and returns the commands for the driver."""
 
-HANDLERS: Final[Mapping[type[DriverEvent], Handler]] = {
-    SlotBegan: slot_events.begin_slot,
-    SlotEnded: slot_events.end_slot,
-    JobsArrived: job_events.add_jobs,
-    JobRevised: job_events.revise_job,
-    JobCancelled: job_events.cancel_job,
-    JobFailed: job_events.fail_generation,
-    StartFailed: job_events.fail_to_start,
-    JobStarted: job_events.record_start,
-    JobEnded: job_events.finish_job,
-    ProgressMeasured: job_events.record_measurements,
-    Acknowledged: job_events.record_acknowledgements,
-    ServerLost: server_events.lose_server,
-    ServerBack: server_events.restore_server,
-    CapacityChanged: server_events.change_capacity,
-    TimespanChanged: server_events.change_timespan,
+HANDLERS: Final[Mapping[type[events.DriverEvent], Handler]] = {
+    events.SlotBegan: slot_events.begin_slot,
+    events.SlotEnded: slot_events.end_slot,
+    events.JobsArrived: job_events.add_jobs,
+    events.JobRevised: job_events.revise_job,
+    events.JobCancelled: job_events.cancel_job,
+    events.JobFailed: job_events.fail_generation,
+    events.StartFailed: job_events.fail_to_start,
+    events.JobStarted: job_events.record_start,
+    events.JobEnded: job_events.finish_job,
+    events.ProgressMeasured: job_events.record_measurements,
+    events.Acknowledged: job_events.record_acknowledgements,
+    events.ServerLost: server_events.lose_server,
+    events.ServerBack: server_events.restore_server,
+    events.CapacityChanged: server_events.change_capacity,
+    events.TimespanChanged: server_events.change_timespan,
 }
 
 PRIORITY: Final[Mapping[type, int]] = {
-    ServerLost: 0,
-    ServerBack: 1,
-    CapacityChanged: 1,
-    TimespanChanged: 1,
-    JobCancelled: 2,
-    JobRevised: 2,
-    JobsArrived: 3,
-    SlotBegan: 4,
-    SlotEnded: 5,
+    events.ServerLost: 0,
+    events.ServerBack: 1,
+    events.CapacityChanged: 1,
+    events.TimespanChanged: 1,
+    events.JobCancelled: 2,
+    events.JobRevised: 2,
+    events.JobsArrived: 3,
+    events.SlotBegan: 4,
+    events.SlotEnded: 5,
 }
 """Order in which a simulation sends the events between two slots; the sort is stable."""
 
@@ -87,7 +66,7 @@ class Entry:
     """
 
     sequence: int
-    event: DriverEvent
+    event: events.DriverEvent
     consultations: tuple[Consultation, ...]
 
 
@@ -99,7 +78,7 @@ class StagedEvent:
     """
 
     entry: Entry
-    commands: list[Command]
+    commands: list[events.Command]
 
 
 class Engine:
@@ -123,9 +102,6 @@ class Engine:
     complete record, and `state_digest` compares two states. An event fails if it is invalid, or if
     the policy raises or breaks a rule. A failed event leaves the engine unchanged.
     """
-
-    validates_state: ClassVar[bool] = False
-    """Check the state's invariants after each event; tests switch this on."""
 
     def __init__(
         self,
@@ -192,7 +168,7 @@ class Engine:
 
     # ------------------------------------------------------------ events
 
-    def handle(self, event: DriverEvent) -> list[Command]:
+    def handle(self, event: events.DriverEvent) -> list[events.Command]:
         """Apply an event and return the commands for the driver, in the order of their effect.
 
         Raises PolicyError if the policy's decision breaks a rule, and EventError if the event is
@@ -202,7 +178,7 @@ class Engine:
         self._commit(staged.entry)
         return staged.commands
 
-    def apply(self, entry: Entry) -> list[Command]:
+    def apply(self, entry: Entry) -> list[events.Command]:
         """Apply an event with its recorded decisions, without querying the policy.
 
         Raises ShadowpriceError if the entry doesn't follow the last one, or doesn't fit the state.
@@ -225,13 +201,13 @@ class Engine:
             slots = self.session.hold(progress, slots)
         if slots:
             pass_quiet_slots(self.state, progress, slots)
-            self.last = Entry(self.sequence, SlotEnded(self.slot - 1, dict(progress), {}), ())
-            if self.validates_state:
-                validate_state(self.state)
+            self.last = Entry(
+                self.sequence, events.SlotEnded(self.slot - 1, dict(progress), {}), ()
+            )
         return slots
 
     @contextmanager
-    def staged(self, event: DriverEvent) -> Iterator[StagedEvent]:
+    def staged(self, event: events.DriverEvent) -> Iterator[StagedEvent]:
         """Decide on an event; commit it when the block ends, and roll it back if the block raises.
 
         A driver writes the entry to the journal within the block, so that no effect precedes its
@@ -263,7 +239,9 @@ class Engine:
         if outer is not None and undo:
             outer.push(undo.rollback)
 
-    def _decide(self, event: DriverEvent, script: Sequence[Consultation] | None) -> StagedEvent:
+    def _decide(
+        self, event: events.DriverEvent, script: Sequence[Consultation] | None
+    ) -> StagedEvent:
         """Apply an event, so that it can still be rolled back."""
         state, session = self.state, self.session
         if state.undo:
@@ -295,8 +273,6 @@ class Engine:
         # The policy comes first: a rollback is in reverse order, and the policy needs the state.
         self.session.commit_event()
         self.state.commit_event()
-        if self.validates_state:
-            validate_state(self.state)
 
     def _rollback(self) -> None:
         self.state.rollback_event()
@@ -323,7 +299,7 @@ class Engine:
             )
         refusal = job_events.refusal_without_policy(self.state, job)
         if refusal is not None:
-            return Quote.of(Reject(job.name, refusal), slot)
+            return Quote.of(events.Reject(job.name, refusal), slot)
         self.session.resync_if_stale()
         if slot > self.ledger.start:
             self.state.advance_for_query(slot)  # past the running slot

@@ -5,29 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from shadowprice.core import bounds
+from shadowprice.core import bounds, events
 from shadowprice.core.cluster import Cluster, Role, Tenant
 from shadowprice.core.errors import EventError
-from shadowprice.core.events import (
-    Acknowledged,
-    CapacityChanged,
-    DriverEvent,
-    GenerationEvent,
-    JobCancelled,
-    JobEnded,
-    JobFailed,
-    JobRevised,
-    JobsArrived,
-    JobStarted,
-    ProgressMeasured,
-    ServerBack,
-    ServerLost,
-    ServerState,
-    SlotBegan,
-    SlotEnded,
-    StartFailed,
-    TimespanChanged,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.wording import hint_for_unknown
 from shadowprice.engine.state import EngineState
@@ -35,28 +15,25 @@ from shadowprice.engine.state import EngineState
 _MAX_PROGRESS: Final = int(bounds.PROGRESS.maximum)
 
 
-def check_event(state: EngineState, event: DriverEvent) -> None:
-    """Check an event's types, ranges, order and names; raise EventError if one is wrong.
-
-    Nothing is changed.
-    """
+def check_event(state: EngineState, event: events.DriverEvent) -> None:
+    """Check an event's types, ranges, order and names; raise EventError if one is wrong."""
     _check_time(state, event)
     check = _CHECKS.get(type(event))
     if check is not None:
         check(state, event)
 
 
-def _check_time(state: EngineState, event: DriverEvent) -> None:
+def _check_time(state: EngineState, event: events.DriverEvent) -> None:
     name, slot = event.tag, event.slot
     if type(slot) is not int or slot < 0:
         raise EventError(f"{name} of slot {slot!r}: a slot is a whole number from 0 on")
     running = state.slot_running
-    if isinstance(event, SlotEnded):
+    if isinstance(event, events.SlotEnded):
         if running != slot:
             expected = "SlotBegan first" if running is None else f"SlotEnded of slot {running}"
             raise EventError(f"SlotEnded in slot {slot}: expected {expected}")
         return
-    if isinstance(event, SlotBegan) and running is not None:
+    if isinstance(event, events.SlotBegan) and running is not None:
         raise EventError(f"SlotBegan in slot {slot}: expected SlotEnded of slot {running}")
     if slot < state.slot:
         raise EventError(f"{name} of slot {slot} comes too late: slot {state.slot} is next")
@@ -86,7 +63,7 @@ def _check_known(what: str, name: object, known: Collection[str]) -> None:
 # ---------------------------------------------------------------- jobs
 
 
-def _check_arrivals(state: EngineState, event: JobsArrived) -> None:
+def _check_arrivals(state: EngineState, event: events.JobsArrived) -> None:
     seen: set[str] = set()
     for job in event.jobs:
         check_job(state.cluster, job, event.slot)
@@ -96,10 +73,7 @@ def _check_arrivals(state: EngineState, event: JobsArrived) -> None:
 
 
 def check_job(cluster: Cluster, job: Job, slot: int) -> None:
-    """Check that a job fits the cluster's resources and tenants, and arrives by ``slot``.
-
-    Raises EventError otherwise.
-    """
+    """Raise EventError unless a job fits the cluster, and arrives by ``slot``."""
     if not isinstance(job, Job):
         raise EventError(f"{job!r} is not a job")
     _text("a job's name", job.name)
@@ -114,13 +88,13 @@ def check_job(cluster: Cluster, job: Job, slot: int) -> None:
         _check_known("tenant", job.tenant, cluster.tenant_index)
 
 
-def _check_cancellation(state: EngineState, event: JobCancelled) -> None:
+def _check_cancellation(state: EngineState, event: events.JobCancelled) -> None:
     _text("a job's name", event.job)
     if event.job not in state.jobs and event.job not in state.departed:
         raise EventError(f"job {event.job!r} was cancelled, but never arrived")
 
 
-def _check_revision(state: EngineState, event: JobRevised) -> None:
+def _check_revision(state: EngineState, event: events.JobRevised) -> None:
     job = event.job
     check_job(state.cluster, job, event.slot)
     _check_known("open job", job.name, state.open_jobs)
@@ -131,20 +105,20 @@ def _check_revision(state: EngineState, event: JobRevised) -> None:
         raise EventError(f"job {job.name!r}: a bag of tasks cannot be revised; cancel it")
 
 
-def _check_generation(state: EngineState, event: GenerationEvent) -> None:
+def _check_generation(state: EngineState, event: events.GenerationEvent) -> None:
     if event.job in state.departed and event.job not in state.jobs:
         return
     _check_known("job", event.job, state.jobs)
     _check_integer(f"the generation of job {event.job!r}", event.generation)
     if event.generation > state.jobs[event.job].generation:
         raise EventError(f"job {event.job!r} has no generation {event.generation} yet")
-    if isinstance(event, JobFailed):
+    if isinstance(event, events.JobFailed):
         _check_integer(f"the retries of job {event.job!r}", event.retries)
-    if isinstance(event, JobStarted):
+    if isinstance(event, events.JobStarted):
         _check_integer(f"the first slot of job {event.job!r}", event.since, event.slot)
 
 
-def _check_measurements(state: EngineState, event: ProgressMeasured) -> None:
+def _check_measurements(state: EngineState, event: events.ProgressMeasured) -> None:
     for name, report in event.progress.items():
         if name in state.departed and name not in state.jobs:
             continue
@@ -160,7 +134,7 @@ def _check_measurements(state: EngineState, event: ProgressMeasured) -> None:
 # ---------------------------------------------------------------- slots
 
 
-def _check_slot_end(state: EngineState, event: SlotEnded) -> None:
+def _check_slot_end(state: EngineState, event: events.SlotEnded) -> None:
     running = state.running
     for name, gained in event.progress.items():
         if type(gained) is int and 0 <= gained <= _MAX_PROGRESS and name in running:
@@ -181,7 +155,7 @@ _LENGTH_FIELDS: Final = (
 """Fields of a job's record that depend on its length."""
 
 
-def _check_length(state: EngineState, name: str, job: Job, event: SlotEnded) -> None:
+def _check_length(state: EngineState, name: str, job: Job, event: events.SlotEnded) -> None:
     check_job(state.cluster, job, event.slot)
     if name != job.name or name not in event.progress:
         raise EventError(f"job {name!r} has a new length in slot {event.slot} without running")
@@ -201,18 +175,18 @@ def _check_length(state: EngineState, name: str, job: Job, event: SlotEnded) -> 
 # ---------------------------------------------------------------- servers and commands
 
 
-def _check_server(state: EngineState, event: ServerLost | ServerBack) -> None:
+def _check_server(state: EngineState, event: events.ServerLost | events.ServerBack) -> None:
     _check_known("server", event.server, state.cluster.index)
 
 
-def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
+def _check_capacity(state: EngineState, event: events.CapacityChanged) -> None:
     cluster = state.cluster
     for name, server in event.servers.items():
         _text("a server's name", name)
         if server is None:
             _check_known("server", name, cluster.index)
             continue
-        if not isinstance(server, ServerState) or not isinstance(server.role, Role):
+        if not isinstance(server, events.ServerState) or not isinstance(server.role, Role):
             raise EventError(f"unknown state {server!r} of server {name!r}")
         if server.drained and server.cordoned:
             raise EventError(f"server {name!r} can't be both drained and cordoned")
@@ -239,33 +213,32 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
         raise EventError(f"a restart of {float(restart):g} s is negative, or longer than a slot")
 
 
-def _check_acknowledgements(state: EngineState, event: Acknowledged) -> None:
+def _check_acknowledgements(state: EngineState, event: events.Acknowledged) -> None:
     for number in event.commands:
         _check_integer("a command's number", number)
         if number > state.commands:
             raise EventError(f"command {number} was never given; {state.commands} was the last")
 
 
-def _check_timespan(state: EngineState, event: TimespanChanged) -> None:
-    del state
+def _check_timespan(_state: EngineState, event: events.TimespanChanged) -> None:
     if event.until is not None:
         _check_integer("the end of the timespan", event.until, int(bounds.SLOT.maximum))
 
 
-_CHECKS: Final[Mapping[type[DriverEvent], Callable[[EngineState, Any], None]]] = {
-    SlotEnded: _check_slot_end,
-    JobsArrived: _check_arrivals,
-    JobRevised: _check_revision,
-    JobCancelled: _check_cancellation,
-    JobFailed: _check_generation,
-    StartFailed: _check_generation,
-    JobStarted: _check_generation,
-    JobEnded: _check_generation,
-    ProgressMeasured: _check_measurements,
-    Acknowledged: _check_acknowledgements,
-    ServerLost: _check_server,
-    ServerBack: _check_server,
-    CapacityChanged: _check_capacity,
-    TimespanChanged: _check_timespan,
+_CHECKS: Final[Mapping[type[events.DriverEvent], Callable[[EngineState, Any], None]]] = {
+    events.SlotEnded: _check_slot_end,
+    events.JobsArrived: _check_arrivals,
+    events.JobRevised: _check_revision,
+    events.JobCancelled: _check_cancellation,
+    events.JobFailed: _check_generation,
+    events.StartFailed: _check_generation,
+    events.JobStarted: _check_generation,
+    events.JobEnded: _check_generation,
+    events.ProgressMeasured: _check_measurements,
+    events.Acknowledged: _check_acknowledgements,
+    events.ServerLost: _check_server,
+    events.ServerBack: _check_server,
+    events.CapacityChanged: _check_capacity,
+    events.TimespanChanged: _check_timespan,
 }
 """Checks of an event besides its slot, by type."""

@@ -29,17 +29,11 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
+from shadowprice.engine import replanning
 from shadowprice.engine.commands import stop
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.policy_session import PolicySession
-from shadowprice.engine.replanning import (
-    extend,
-    plan_is_allowed,
-    replan,
-    revised_plan_holds,
-    standing_holds,
-)
 from shadowprice.engine.state import EngineState
 
 
@@ -120,9 +114,9 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     record.progress = min(job.required - 1, int(progress))
     name, commands = job.name, list[Command]()
     if len(record.plan):
-        is_allowed = plan_is_allowed(record, old_job, state.slot)
+        is_allowed = replanning.plan_is_allowed(record, old_job, state.slot)
     else:
-        is_allowed = standing_holds(record, old_job)
+        is_allowed = replanning.standing_holds(record, old_job)
     if not is_allowed:  # before the query, so that the policy sees what is really reserved
         state.displace([name])
         commands.append(Displaced(state.slot, name, "it was revised"))
@@ -142,8 +136,8 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     commands += decisions
     if not is_allowed:
         return commands + session.query(JobsDisplaced(state.slot, (name,), None))
-    if len(record.plan) and not revised_plan_holds(state, record, old_job):
-        commands += extend(state, session, [name])
+    if len(record.plan) and not replanning.revised_plan_holds(state, record, old_job):
+        commands += replanning.extend(state, session, [name])
     return commands
 
 
@@ -166,7 +160,7 @@ def fail_generation(state: EngineState, session: PolicySession, event: JobFailed
         cordoned = [row for row in state.cordoned if state.ledger.uses(event.job, row)]
         if cordoned:  # it can't start there again
             name = state.cluster.names[min(cordoned)]
-            return replan(state, session, [event.job], f"{name} is cordoned")
+            return replanning.replan(state, session, [event.job], f"{name} is cordoned")
         return []  # the job restarts in its plan or placement at the next slot
     refusal = Refusal(RefusalReason.FAILED, event.reason, numbers={"failures": record.failures})
     withdrawn = JobCancelled(event.slot, event.job)
@@ -178,7 +172,9 @@ def fail_to_start(state: EngineState, session: PolicySession, event: StartFailed
     if _running_record(state, event.job, event.generation) is None:
         return []
     state.end_run(event.job)
-    return replan(state, session, [event.job], f"it could not be started: {event.reason}")
+    return replanning.replan(
+        state, session, [event.job], f"it could not be started: {event.reason}"
+    )
 
 
 def finish_job(state: EngineState, session: PolicySession, event: JobEnded) -> list[Command]:
@@ -217,19 +213,17 @@ def _running_record(state: EngineState, name: str, generation: int) -> JobRecord
 
 
 def record_acknowledgements(
-    state: EngineState, session: PolicySession, event: Acknowledged
+    state: EngineState, _session: PolicySession, event: Acknowledged
 ) -> list[Command]:
     """Discard commands that the driver carried out."""
-    del session
     for number in event.commands:
         if number in state.unacknowledged:
             state.undo.drop(state.unacknowledged, number, int)
     return []
 
 
-def record_start(state: EngineState, session: PolicySession, event: JobStarted) -> list[Command]:
+def record_start(state: EngineState, _session: PolicySession, event: JobStarted) -> list[Command]:
     """Count a generation's run time from here on; its start-up before doesn't count."""
-    del session
     record = _running_record(state, event.job, event.generation)
     if record is not None and record.running_since < 0:
         state.touch(record).running_since = max(record.generation_slot, event.since)
@@ -237,10 +231,9 @@ def record_start(state: EngineState, session: PolicySession, event: JobStarted) 
 
 
 def record_measurements(
-    state: EngineState, session: PolicySession, event: ProgressMeasured
+    state: EngineState, _session: PolicySession, event: ProgressMeasured
 ) -> list[Command]:
     """Record the progress that running jobs report."""
-    del session
     for name, (generation, measured) in event.progress.items():
         record = _running_record(state, name, generation)
         if record is None:

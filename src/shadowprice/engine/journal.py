@@ -16,7 +16,6 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final
 
 import shadowprice
@@ -25,17 +24,9 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import CapacityChanged, Decision, PolicyEvent
 from shadowprice.core.policy import Capabilities, Policy, View
-from shadowprice.engine.capacity import changed_cluster
+from shadowprice.engine import records
 from shadowprice.engine.engine import Engine, Entry
-from shadowprice.engine.records import (
-    Fields,
-    cluster_from_record,
-    cluster_record,
-    decision_from_record,
-    decision_record,
-    event_from_record,
-    event_record,
-)
+from shadowprice.engine.server_events import changed_cluster
 
 FORMAT: Final = 1
 """Version of the format."""
@@ -100,7 +91,7 @@ class Header:
                 "capabilities": asdict(self.capabilities),
                 "until": self.until,
                 "acknowledges": self.acknowledges,
-                "cluster": cluster_record(self.cluster),
+                "cluster": records.cluster_record(self.cluster),
             },
             ensure_ascii=False,
             separators=(",", ":"),
@@ -128,7 +119,7 @@ class Header:
             )
         try:
             header = cls(
-                cluster_from_record(record["cluster"]),
+                records.cluster_from_record(record["cluster"]),
                 record["policy"],
                 Capabilities(**record["capabilities"]),
                 record["parameters"],
@@ -196,10 +187,10 @@ class Mark:
 
 def entry_line(entry: Entry, names: Sequence[str]) -> str:
     """Return an entry as one line, without the newline; ``names`` are the servers by row."""
-    record: Fields = {"n": entry.sequence, **event_record(entry.event)}
+    record: records.Fields = {"n": entry.sequence, **records.event_record(entry.event)}
     if any(entry.consultations):
         record["decided"] = [
-            [decision_record(decision, names) for decision in consultation]
+            [records.decision_record(decision, names) for decision in consultation]
             for consultation in entry.consultations
         ]
     elif entry.consultations:
@@ -251,12 +242,7 @@ class JournalWriter:
     def __enter__(self) -> JournalWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close()
 
 
@@ -381,13 +367,15 @@ def _item(line: str, cluster: Cluster, location: str) -> Entry | Mark:
         if not 0 <= consultation_count <= _MAX_CONSULTATIONS:
             raise ValueError("more consultations than recorded")
         decided = record.pop("decided", [[]] * consultation_count)
-        event = event_from_record(record)
+        event = records.event_from_record(record)
         if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.maximum:
             raise ValueError("is in no slot")
         if isinstance(event, CapacityChanged):
             cluster = changed_cluster(cluster, event).cluster
         consultations = tuple(
-            tuple(decision_from_record(decision, cluster.index) for decision in consultation)
+            tuple(
+                records.decision_from_record(decision, cluster.index) for decision in consultation
+            )
             for consultation in decided
         )
     except _WRONG as error:

@@ -69,11 +69,7 @@ def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]
 
 
 def dump_policy_state(policy: Policy, view: EngineView) -> bytes:
-    """Return a policy's pickled state; open jobs of the view are stored by name.
-
-    Raises PolicyError if the policy holds an object that can't be pickled, such as a file, a lock
-    or a running generator.
-    """
+    """Return a policy's pickled state; raise PolicyError if it holds, for example, a file."""
     stream = io.BytesIO()
     try:
         _Writer(stream, view).dump(vars(unwrap_policy(policy)))
@@ -85,10 +81,7 @@ def dump_policy_state(policy: Policy, view: EngineView) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SavedPolicyState:
-    """Policy state with the cluster and the open jobs that it refers to.
-
-    It can be restored after the engine's state has changed.
-    """
+    """Policy state that can be restored after the engine's cluster and open jobs have changed."""
 
     memory: bytes
     cluster: Cluster
@@ -97,15 +90,10 @@ class SavedPolicyState:
     @classmethod
     def of(cls, memory: bytes, view: EngineView) -> SavedPolicyState:
         """Return policy state with the cluster and the open jobs of the view."""
-        return cls(
-            memory, view.cluster, {name: state.job for name, state in view.open_jobs.items()}
-        )
+        return cls(memory, view.cluster, _open_jobs(view))
 
     def load(self, policy: Policy, view: EngineView) -> None:
-        """Restore the policy state; the policy must then resync with ``view``.
-
-        Raises ShadowpriceError if the policy state is damaged.
-        """
+        """Restore the policy state; the policy must then resync with ``view``."""
         _read(policy, self.memory, view, self.cluster, self.jobs)
 
 
@@ -116,8 +104,11 @@ def load_policy_state(policy: Policy, memory: bytes, view: EngineView) -> None:
     have all jobs that the policy state refers to. Raises ShadowpriceError if the policy state is
     damaged, of another version, or names jobs that aren't open.
     """
-    jobs = {name: state.job for name, state in view.open_jobs.items()}
-    _read(policy, memory, view, view.cluster, jobs)
+    _read(policy, memory, view, view.cluster, _open_jobs(view))
+
+
+def _open_jobs(view: EngineView) -> Mapping[str, Job]:
+    return {name: state.job for name, state in view.open_jobs.items()}
 
 
 def _read(
@@ -137,8 +128,7 @@ def _read(
 
 def copy_policy(policy: Policy, memory: bytes, view: EngineView) -> Policy:
     """Return a new policy of the same class with this policy state."""
-    target = unwrap_policy(policy)
-    copy: Policy = object.__new__(type(target))
+    copy: Policy = object.__new__(type(unwrap_policy(policy)))
     load_policy_state(copy, memory, view)
     return copy
 
@@ -193,18 +183,13 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Resolve only the classes that policy state may contain."""
         if module == __name__:
-            return {"_job": self._open_job, "_shared": self._reference}[name]
+            shared = {
+                "cluster": self._cluster,
+                "view": self._view,
+                "ledger": self._view.ledger,
+            }
+            return {"_job": self._jobs.__getitem__, "_shared": shared.__getitem__}[name]
         package = module.partition(".")[0]
         if package in {"shadowprice", "numpy", self._package} or (module, name) in _PLAIN:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed in policy state")
-
-    def _open_job(self, name: str) -> Job:
-        return self._jobs[name]
-
-    def _reference(self, what: str) -> object:
-        return {
-            "cluster": self._cluster,
-            "view": self._view,
-            "ledger": self._view.ledger,
-        }[what]

@@ -18,10 +18,7 @@ from shadowprice.engine.state import EngineState
 
 
 def is_pinned(state: EngineState, name: str) -> bool:
-    """Return whether the running generation of a job must keep its placement.
-
-    Simulated jobs save whenever they move. So they are pinned on cordoned servers only.
-    """
+    """Return whether the running generation of a job must keep its placement."""
     placement = state.running.get(name)
     if placement is None or not may_pin(state):
         return False
@@ -30,7 +27,7 @@ def is_pinned(state: EngineState, name: str) -> bool:
         return False
     if not state.cordoned.isdisjoint(placement.servers):
         return True
-    if not state.acknowledges:
+    if not state.acknowledges:  # simulated jobs save whenever they move
         return False
     # A stop loses work if checkpoints are rare. The next generation is pinned until it has repeated
     # that work and done as much again, which makes a checkpoint likely. The pinned work at least
@@ -54,11 +51,9 @@ def may_pin(state: EngineState) -> bool:
 
 
 def runs_on(state: EngineState, name: str, row: int) -> bool:
-    """Return whether a job runs on a server and stays there if the server is cordoned.
-
-    Bags don't stay: they start copies in every slot.
-    """
+    """Return whether a job runs on a server and stays there if the server is cordoned."""
     placement = state.running.get(name)
+    # Bags don't stay: they start copies in every slot.
     return placement is not None and row in placement.servers and state.jobs[name].job.bag is None
 
 
@@ -74,9 +69,8 @@ def without_stops(
 ) -> Iterator[Decision]:
     """Yield a reactive policy's decisions, except those that stop pinned jobs.
 
-    If a placement no longer fits beside a pinned job, it is left out too. Its job keeps the present
-    placement, or waits. The policy then resyncs with the state, as after a change of servers, and
-    decides about these jobs again.
+    If a placement no longer fits beside a pinned job, it is left out too. The policy then resyncs,
+    and decides about these jobs again.
     """
     vetoed = False
     for decision in decisions:

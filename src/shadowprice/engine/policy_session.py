@@ -33,8 +33,7 @@ class PolicySession:
         self.is_following = False
         """If true, replay also queries the policy, so that it learns again what it learnt.
 
-        When this is set, the policy must be in the state from which the replay starts. If a
-        decision differs from the recorded one, this becomes False, and the policy needs a resync.
+        If a decision differs from the recorded one, this becomes False, and the policy resyncs.
         """
         self._saved: bytes | None = None
         self._last_dump: SavedPolicyState | None = None
@@ -144,10 +143,7 @@ class PolicySession:
     # ------------------------------------------------------------ between two events
 
     def dump_state(self) -> bytes:
-        """Return the pickled policy state, to be stored with the event that led to it.
-
-        Raises PolicyError if the policy holds objects that can't be pickled.
-        """
+        """Return the pickled policy state; raise PolicyError if it can't be pickled."""
         self.resync_if_stale()
         if self._saved is None:
             self._saved = dump_policy_state(self.policy, self.view)
@@ -156,11 +152,7 @@ class PolicySession:
         return self._saved
 
     def load_state(self, memory: bytes) -> None:
-        """Restore the policy state that belongs to this engine state, after events were replayed.
-
-        Raises ShadowpriceError if the policy state is damaged, of another version, or names jobs
-        that aren't open.
-        """
+        """Restore the policy state of this engine state; raises as `load_policy_state`."""
         self._state.ledger.raise_versions(self._state.sequence)
         load_policy_state(self.policy, memory, self.view)
         self._saved, self._is_stale = None, False
@@ -187,17 +179,13 @@ class PolicySession:
     # ------------------------------------------------------------ events
 
     def begin_event(self, script: Sequence[Consultation] | None) -> None:
-        """Prepare for an event; ``script`` has the recorded decisions to apply, if any.
-
-        The policy state is saved before the event and not before the query, because the event's new
-        jobs aren't open yet.
-        """
+        """Prepare for an event; ``script`` has the recorded decisions to apply, if any."""
         self.consultations = []
         if script is not None:
             self._script = iter(script)
             return
         self.resync_if_stale()
-        if self.keeps_memory and self._saved is None:
+        if self.keeps_memory and self._saved is None:  # now, because new jobs aren't open yet
             self._saved = dump_policy_state(self.policy, self.view)
 
     def end_script(self) -> None:
@@ -205,10 +193,7 @@ class PolicySession:
         self._script = None
 
     def commit_event(self) -> None:
-        """Discard the saved policy state after an event took effect.
-
-        An enclosing unit of work keeps it for its rollback.
-        """
+        """Discard the saved policy state, or pass it to the enclosing unit of work."""
         if self._was_queried:
             if self._state.enclosing_undo is not None:
                 self._state.enclosing_undo.push(self._restore, self._saved)

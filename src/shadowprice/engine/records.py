@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, fields
 from fractions import Fraction
 from typing import Any, Final, get_args
 
@@ -13,24 +13,14 @@ from shadowprice.core.amounts import Dimension
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.cluster import Cluster, Role, Tenant
 from shadowprice.core.events import (
-    Acknowledged,
     CapacityChanged,
-    Charge,
     Commit,
     Decision,
-    Displace,
     DriverEvent,
-    Drop,
     JobRevised,
-    JobsArrived,
-    Pause,
     Place,
-    ProgressMeasured,
     Promise,
     Queue,
-    Reject,
-    ServerBack,
-    ServerLost,
     ServerState,
     SlotEnded,
 )
@@ -84,50 +74,26 @@ def cluster_from_record(record: Mapping[str, Any]) -> Cluster:
     )
 
 
-# ---------------------------------------------------------------- events
+# ---------------------------------------------------------------- events and decisions
 
 _EVENTS: Final[Mapping[str, type[DriverEvent]]] = {kind.tag: kind for kind in get_args(DriverEvent)}
+_DECISIONS: Final[Mapping[str, type[Decision]]] = {kind.tag: kind for kind in get_args(Decision)}
+
+_OPTIONAL: Final[Mapping[type, Collection[str]]] = {
+    SlotEnded: {"finished", "lengths"},
+    JobRevised: {"admission"},
+    CapacityChanged: {"tenants", "restart_seconds", "restart_first"},
+    Commit: {"copies", "charged", "payoff_bound", "slot_costs", "message"},
+    Place: {"copies"},
+    Queue: {"message"},
+    Promise: {"copies"},
+}
+"""Fields that a record lacks if they have their default."""
 
 
 def event_record(event: DriverEvent) -> Fields:
     """Return an event as plain values."""
-    record: Fields = {"event": event.tag, "slot": event.slot}
-    match event:
-        case ServerLost() | ServerBack():
-            record["server"] = event.server
-        case SlotEnded():
-            record |= _slot_end_record(event)
-        case JobsArrived():
-            record["jobs"] = [job.record() for job in event.jobs]
-        case JobRevised():
-            record["job"] = event.job.record()
-            if event.admission:
-                record["admission"] = True
-        case CapacityChanged():
-            record["servers"] = {
-                name: None if state is None else _state_record(state)
-                for name, state in event.servers.items()
-            }
-            if event.tenants is not None:
-                record["tenants"] = [[tenant.name, dict(tenant.share)] for tenant in event.tenants]
-            if event.restart_seconds is not None:
-                record["restart_seconds"] = str(event.restart_seconds)
-            if event.restart_first is not None:
-                record["restart_first"] = event.restart_first
-        case ProgressMeasured():
-            record["progress"] = dict(event.progress)
-        case _:  # all other fields are plain values
-            record |= {field.name: getattr(event, field.name) for field in fields(event)}
-    return record
-
-
-def _slot_end_record(event: SlotEnded) -> Fields:
-    record: Fields = {"progress": dict(event.progress)}
-    if event.finished:
-        record["finished"] = dict(event.finished)
-    if event.lengths:
-        record["lengths"] = [job.record() for job in event.lengths.values()]
-    return record
+    return {"event": event.tag, **_record(event, ())}
 
 
 def event_from_record(record: Mapping[str, Any]) -> DriverEvent:
@@ -135,118 +101,13 @@ def event_from_record(record: Mapping[str, Any]) -> DriverEvent:
 
     Raises ValueError, KeyError, TypeError or AttributeError for other values.
     """
-    values = dict(record)
-    kind = _EVENTS[values.pop("event")]
-    read = _READ.get(kind)
-    if read is not None:
-        read(values)
-    return kind(**values)
-
-
-def _read_arrivals(values: Fields) -> None:
-    values["jobs"] = tuple(Job.from_record(job) for job in values["jobs"])
-
-
-def _read_revision(values: Fields) -> None:
-    values["job"] = Job.from_record(values["job"])
-
-
-def _read_end(values: Fields) -> None:
-    if "finished" in values:
-        finished = values["finished"].items()
-        values["finished"] = {job: tuple(done) for job, done in finished}
-    if "lengths" in values:
-        jobs = map(Job.from_record, values["lengths"])
-        values["lengths"] = {job.name: job for job in jobs}
-
-
-def _read_progress(values: Fields) -> None:
-    values["progress"] = {job: tuple(report) for job, report in values["progress"].items()}
-
-
-def _read_commands(values: Fields) -> None:
-    values["commands"] = tuple(values["commands"])
-
-
-def _read_capacity(values: Fields) -> None:
-    values["servers"] = {
-        name: None if state is None else ServerState(**(state | {"role": Role(state["role"])}))
-        for name, state in values["servers"].items()
-    }
-    if "tenants" in values:
-        values["tenants"] = tuple(Tenant(name, share) for name, share in values["tenants"])
-    if "restart_seconds" in values:
-        values["restart_seconds"] = Fraction(values["restart_seconds"])
-
-
-_READ: Final[Mapping[type, Callable[[Fields], None]]] = {
-    JobsArrived: _read_arrivals,
-    JobRevised: _read_revision,
-    SlotEnded: _read_end,
-    ProgressMeasured: _read_progress,
-    Acknowledged: _read_commands,
-    CapacityChanged: _read_capacity,
-}
-
-
-def _state_record(state: ServerState) -> Fields:
-    return {
-        "role": state.role.value,
-        "capacity": dict(state.capacity),
-        "drained": state.drained,
-        "cordoned": state.cordoned,
-        "cost": state.cost,
-    }
-
-
-# ---------------------------------------------------------------- decisions
+    event: DriverEvent = _from_record(_EVENTS[record["event"]], record, {})
+    return event
 
 
 def decision_record(decision: Decision, names: Sequence[str]) -> Fields:
     """Return a decision as plain values; ``names`` are the servers by row."""
-    record: Fields = {"decide": decision.tag, "job": decision.job}
-    match decision:
-        case Commit():
-            record["plan"] = schedule_record(decision.schedule, names)
-            record["payoff"], record["utility"] = decision.payoff, decision.utility
-            record["cost"] = decision.cost
-            record |= _copies_record(decision)
-            if decision.charged is not None:
-                record["charged"] = decision.charged
-            if decision.payoff_bound is not None:
-                record["payoff_bound"] = decision.payoff_bound
-            if decision.slot_costs:
-                record["slot_costs"] = list(decision.slot_costs)
-            if decision.message:
-                record["message"] = decision.message
-        case Place():
-            record["on"] = placement_record(decision.placement, names)
-            record |= _copies_record(decision)
-        case Reject() | Drop():
-            record["refusal"] = decision.refusal.record()
-        case Displace():
-            record["reason"] = decision.reason
-        case Queue():
-            if decision.message:
-                record["message"] = decision.message
-        case Promise():
-            record["completion"], record["expected"] = decision.completion, decision.expected
-            record["payoff"], record["utility"] = decision.payoff, decision.utility
-            record["cost"], record["message"] = decision.cost, decision.message
-            record |= _copies_record(decision)
-        case Charge():
-            record |= {"slot": decision.slot, "payer": decision.payer, "payee": decision.payee}
-            record["amounts"] = dict(decision.amounts)
-        case Pause():
-            pass
-    return record
-
-
-def _copies_record(decision: Commit | Place | Promise) -> Fields:
-    """Return the field of a bag's copies, empty if the decision has none."""
-    if not decision.copies:
-        return {}
-    return {"copies": [list(entry) for entry in decision.copies]}
+    return {"decide": decision.tag, **_record(decision, names)}
 
 
 def decision_from_record(record: Mapping[str, Any], index: Mapping[str, int]) -> Decision:
@@ -254,43 +115,97 @@ def decision_from_record(record: Mapping[str, Any], index: Mapping[str, int]) ->
 
     Raises ValueError, KeyError, TypeError or AttributeError for other values.
     """
-    job = record["job"]
-    copies = tuple(TaskCopies(*entry) for entry in record.get("copies", ()))
-    match record["decide"]:
-        case Commit.tag:
-            plan = schedule_from_record(record["plan"], index)
-            values = record["payoff"], record["utility"], record["cost"]
-            bounds = record.get("charged"), record.get("payoff_bound")
-            costs = tuple(float(cost) for cost in record.get("slot_costs", ()))
-            message = record.get("message", "")
-            return Commit(job, plan, *values, copies, *bounds, slot_costs=costs, message=message)
-        case Place.tag:
-            return Place(job, placement_from_record(record["on"], index), copies)
-        case Reject.tag:
-            return Reject(job, refusal_from_record(record["refusal"]))
-        case Displace.tag:
-            return Displace(job, record["reason"])
-        case Drop.tag:
-            return Drop(job, refusal_from_record(record["refusal"]))
-        case Queue.tag:
-            return Queue(job, record.get("message", ""))
-        case Pause.tag:
-            return Pause(job)
-        case Promise.tag:
-            return Promise(
-                job,
-                completion=record["completion"],
-                expected=record["expected"],
-                payoff=record["payoff"],
-                utility=record["utility"],
-                cost=record["cost"],
-                message=record["message"],
-                copies=copies,
-            )
-        case Charge.tag:
-            amounts = record["amounts"]
-            return Charge(job, record["slot"], record["payer"], record["payee"], amounts)
-    raise ValueError(f"{record['decide']!r} is not a decision")
+    decision: Decision = _from_record(_DECISIONS[record["decide"]], record, index)
+    return decision
+
+
+def _record(message: DriverEvent | Decision, names: Sequence[str]) -> Fields:
+    optional = _OPTIONAL.get(type(message), ())
+    record: Fields = {}
+    for field in fields(message):
+        name, value = field.name, getattr(message, field.name)
+        if name == "row" or (name in optional and value in (field.default, {})):
+            continue
+        if name == "schedule":
+            record["plan"] = schedule_record(value, names)
+        elif name == "placement":
+            record["on"] = placement_record(value, names)
+        else:
+            record[name] = _WRITERS[name](value) if name in _WRITERS else value
+    return record
+
+
+def _from_record(
+    kind: Callable[..., Any], record: Mapping[str, Any], index: Mapping[str, int]
+) -> Any:
+    values: Fields = {}
+    for name, value in record.items():
+        if name == "plan":
+            values["schedule"] = schedule_from_record(value, index)
+        elif name == "on":
+            values["placement"] = placement_from_record(value, index)
+        elif name not in {"event", "decide"}:
+            values[name] = _READERS[name](value) if name in _READERS else value
+    return kind(**values)
+
+
+def _servers_record(servers: Mapping[str, ServerState | None]) -> Fields:
+    return {
+        name: None if state is None else asdict(state) | {"role": state.role.value}
+        for name, state in servers.items()
+    }
+
+
+def _read_servers(record: Mapping[str, Any]) -> dict[str, ServerState | None]:
+    return {
+        name: None if state is None else ServerState(**(state | {"role": Role(state["role"])}))
+        for name, state in record.items()
+    }
+
+
+def _read_progress(record: Mapping[str, Any]) -> Fields:
+    return {job: tuple(item) if isinstance(item, list) else item for job, item in record.items()}
+
+
+def refusal_from_record(record: Mapping[str, Any]) -> Refusal:
+    """Build the refusal from the result of `Refusal.record`."""
+    values = dict(record)
+    return Refusal(RefusalReason(values.pop("code")), **values)
+
+
+_WRITERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "job": lambda job: job.record() if isinstance(job, Job) else job,
+    "jobs": lambda jobs: [job.record() for job in jobs],
+    "lengths": lambda jobs: [job.record() for job in jobs.values()],
+    "servers": _servers_record,
+    "tenants": lambda tenants: [[tenant.name, dict(tenant.share)] for tenant in tenants],
+    "restart_seconds": str,
+    "progress": dict,
+    "finished": dict,
+    "copies": lambda copies: [list(entry) for entry in copies],
+    "slot_costs": list,
+    "refusal": Refusal.record,
+    "amounts": dict,
+}
+"""Conversion of fields to plain values; the other fields have plain values."""
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "job": lambda job: job if isinstance(job, str) else Job.from_record(job),
+    "jobs": lambda jobs: tuple(map(Job.from_record, jobs)),
+    "lengths": lambda jobs: {job.name: job for job in map(Job.from_record, jobs)},
+    "servers": _read_servers,
+    "tenants": lambda tenants: tuple(Tenant(name, share) for name, share in tenants),
+    "restart_seconds": Fraction,
+    "progress": _read_progress,
+    "finished": _read_progress,
+    "commands": tuple,
+    "copies": lambda copies: tuple(TaskCopies(*entry) for entry in copies),
+    "slot_costs": lambda costs: tuple(map(float, costs)),
+    "refusal": refusal_from_record,
+}
+
+
+# ---------------------------------------------------------------- plans and placements
 
 
 def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:
@@ -324,9 +239,3 @@ def placement_record(placement: Placement, names: Sequence[str]) -> list[list[An
 def placement_from_record(record: Sequence[Sequence[Any]], index: Mapping[str, int]) -> Placement:
     """Build the placement from the result of `placement_record`."""
     return Placement.of((index[name], workers, ps) for name, workers, ps in record)
-
-
-def refusal_from_record(record: Mapping[str, Any]) -> Refusal:
-    """Build the refusal from the result of `Refusal.record`."""
-    values = dict(record)
-    return Refusal(RefusalReason(values.pop("code")), **values)

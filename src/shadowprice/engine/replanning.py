@@ -49,10 +49,8 @@ def _expected_progress(state: EngineState, record: JobRecord) -> int:
 
 
 def plan_is_allowed(record: JobRecord, old: Job, now: int) -> bool:
-    """Return whether a revised job may still run as its plan says, from a slot on.
-
-    The last slot counts even if it is under way, because the plan may be extended from it.
-    """
+    """Return whether a revised job may still run as its plan says, from a slot on."""
+    # The last slot counts even if it is under way, because the plan may be extended from it.
     job, future = record.job, record.plan.from_slot(min(now, record.plan.completion))
     if not job.same_demand(old):
         return False

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shadowprice.core.cluster import Cluster, capacity_row
 from shadowprice.core.events import (
     CapacityChanged,
     Command,
@@ -17,13 +20,89 @@ from shadowprice.core.events import (
     ServerLost,
     TimespanChanged,
 )
-from shadowprice.engine.capacity import Change, changed_cluster
 from shadowprice.engine.commands import stop
 from shadowprice.engine.pinning import runs_on, would_move
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.replanning import extend, replan
-from shadowprice.engine.state import EngineState
+from shadowprice.engine.state import SERVER_SETS, EngineState
 from shadowprice.engine.validation import EmptyClusterCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Result of a `CapacityChanged` event."""
+
+    cluster: Cluster  # the same object as before if nothing in it changed
+    rows: NDArray[np.int64]  # new row of each old server, -1 if it was removed
+    narrowed: tuple[str, ...]  # servers with less capacity or another role
+    drained: tuple[str, ...]
+    cordoned: tuple[str, ...]
+    restored: tuple[str, ...]  # servers that the event makes available
+
+
+def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
+    """Return the effect of a validated event; servers keep their order, and new ones come last."""
+    states = event.servers
+    kept = [name for name in cluster.names if states.get(name, cluster) is not None]
+    added = [name for name, s in states.items() if s is not None and name not in cluster.index]
+    names = (*kept, *added)
+    capacity = np.zeros((len(names), len(cluster.resources)), dtype=np.int64)
+    roles, narrowed = [], []
+    costs = np.zeros(len(names))
+    for row, name in enumerate(names):
+        state, old_row = states.get(name), cluster.index.get(name)
+        if cluster.costs is not None and old_row is not None:
+            costs[row] = cluster.costs[old_row]
+        if state is not None and state.cost is not None:
+            costs[row] = state.cost
+        if state is None:
+            assert old_row is not None
+            capacity[row] = cluster.capacity[old_row]
+            roles.append(cluster.roles[old_row])
+            continue
+        capacity[row] = capacity_row(state.capacity, cluster.resources)
+        roles.append(state.role)
+        if old_row is not None and (
+            (capacity[row] < cluster.capacity[old_row]).any()
+            or state.role is not cluster.roles[old_row]
+        ):
+            narrowed.append(name)
+    new_rows = {name: row for row, name in enumerate(names)}
+    rows = np.array([new_rows.get(name, -1) for name in cluster.names], dtype=np.int64)
+    tenants = cluster.tenants if event.tenants is None else event.tenants
+    restart_seconds = (
+        cluster.restart_seconds if event.restart_seconds is None else event.restart_seconds
+    )
+    restart_first = cluster.restart_first if event.restart_first is None else event.restart_first
+    if (
+        names == cluster.names
+        and tuple(roles) == cluster.roles
+        and tenants == cluster.tenants
+        and (restart_seconds, restart_first) == (cluster.restart_seconds, cluster.restart_first)
+        and (capacity == cluster.capacity).all()
+        and (cluster.costs is None or (costs == cluster.costs).all())
+    ):
+        changed = cluster
+    else:
+        changed = replace(
+            cluster,
+            names=names,
+            roles=tuple(roles),
+            capacity=capacity,
+            tenants=tenants,
+            restart_seconds=restart_seconds,
+            restart_first=restart_first,
+            costs=None if cluster.costs is None else costs,
+        )
+    remaining = [(name, state) for name, state in states.items() if state is not None]
+    return Change(
+        changed,
+        rows,
+        tuple(narrowed),
+        tuple(name for name, state in remaining if state.drained),
+        tuple(name for name, state in remaining if state.cordoned),
+        tuple(name for name, state in remaining if not (state.drained or state.cordoned)),
+    )
 
 
 def lose_server(state: EngineState, session: PolicySession, event: ServerLost) -> list[Command]:
@@ -42,7 +121,7 @@ def restore_server(state: EngineState, session: PolicySession, event: ServerBack
     row = state.cluster.index[event.server]
     if row not in state.lost:
         return []
-    for kind in ("lost", "drained", "cordoned"):
+    for kind in SERVER_SETS:
         state.undo.assign(state, kind, getattr(state, kind) - {row})
     _save_capacity(state, row)
     state.ledger.restore(row)
@@ -99,10 +178,7 @@ def _close_server(
     row: int,
     how: Literal["was lost", "is drained", "is cordoned"],
 ) -> list[Command]:
-    """Close a server to new work, and displace the jobs that don't stay.
-
-    Jobs that run on a cordoned server stay. On a drained one they run to the end of the slot.
-    """
+    """Close a server to new work, and displace its jobs; on a cordoned one, those that run stay."""
     name, ledger = state.cluster.names[row], state.ledger
     was_open = row not in state.lost
     state.undo.assign(state, "lost", state.lost | {row})
@@ -197,10 +273,7 @@ def _replace_cluster(
 def _query_displaced(
     state: EngineState, session: PolicySession, displaced: Sequence[str], row: int | None
 ) -> list[Command]:
-    """Query the policy about displaced jobs that are still open.
-
-    It may have planned or placed some again, but may move them again together with the others.
-    """
+    """Query the policy about displaced jobs that are still open, also those it placed again."""
     names = tuple(name for name in displaced if name in state.open_jobs)
     state.displace(names)
     return session.query(JobsDisplaced(state.slot, names, row)) if names else []
@@ -215,9 +288,8 @@ def _renumber_servers(state: EngineState, change: Change) -> None:
     """Replace all row numbers of servers by the new ones."""
     undo, rows, ledger = state.undo, change.rows, state.ledger
     undo.push(ledger.replace_contents, copy(ledger))
-    undo.assign(state, "lost", {int(rows[row]) for row in state.lost if rows[row] >= 0})
-    undo.assign(state, "drained", {int(rows[row]) for row in state.drained if rows[row] >= 0})
-    undo.assign(state, "cordoned", {int(rows[row]) for row in state.cordoned if rows[row] >= 0})
+    for kind in SERVER_SETS:
+        undo.assign(state, kind, {int(rows[row]) for row in getattr(state, kind) if rows[row] >= 0})
     ledger.replace_contents(
         ledger.for_changed_cluster(change.cluster, rows, state.lost, state.cordoned)
     )

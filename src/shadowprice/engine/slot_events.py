@@ -1,12 +1,23 @@
-"""Handlers of the start and the end of a slot."""
+"""Handlers of the start and the end of a slot.
+
+Live runs have limits, because a job that hangs would hold its servers until its owner cancels it: a
+live job may take longer than stated, and a pinned job isn't stopped for other jobs. In quiet slots
+nothing starts, stops or completes, so a simulation passes many at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
+import numpy as np
+
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import (
     Command,
     Displaced,
+    Drop,
+    JobCancelled,
     JobsFinished,
     LengthsRevised,
     Resize,
@@ -15,16 +26,20 @@ from shadowprice.core.events import (
     Start,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.schedule import Placement
-from shadowprice.engine.bags import count_finished, narrow_plan
+from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.core.utility import utility_value
 from shadowprice.engine.commands import add_dependencies, launch, stop
-from shadowprice.engine.endless import abandon_endless
+from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.job_events import complete
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.pinning import would_move
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.replanning import extend, falls_short
 from shadowprice.engine.state import EngineState
+
+ENDLESS_FACTOR: Final = 3
+"""A job that has run this many times its stated duration counts as endless."""
 
 
 def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> list[Command]:
@@ -104,7 +119,7 @@ def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> li
     if longer:
         behind.update(longer)
         commands += session.query(LengthsRevised(slot + 1, tuple(longer)))
-    commands += abandon_endless(state, session)
+    commands += _abandon_endless(state, session)
     # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
     short_of_plan = [
         name
@@ -179,7 +194,7 @@ def _record_bag_progress(
     state.touch(record).progress += gained
     record.left = list(record.left)
     record.finished = list(record.finished)
-    count_finished(record, slot, gained, done)
+    _count_finished(record, slot, gained, done)
     if record.progress >= record.job.required:
         return True
     _release_unused(state, record)
@@ -189,7 +204,7 @@ def _record_bag_progress(
 def _release_unused(state: EngineState, record: JobRecord) -> None:
     """Release the capacity of a bag that its copies can't use any more."""
     name, job, ledger, undo = record.job.name, record.job, state.ledger, state.undo
-    smaller = narrow_plan(record, state.slot)
+    smaller = _narrow_plan(record, state.slot)
     if smaller is None:
         return
     reservation = ledger.reservations[name]
@@ -217,3 +232,149 @@ def _plan_fell_short(state: EngineState, name: str, slot: int, behind: set[str])
     if record.plan.completion <= slot or name not in behind:
         return record.plan.completion <= slot
     return falls_short(state, record)
+
+
+def _count_finished(
+    record: JobRecord, slot: int, gained: int, done: tuple[int, ...] | None
+) -> None:
+    """Record the tasks of a bag that finished in a slot, by entry of ``record.copies``.
+
+    Raises ShadowpriceError if they contradict the bag's progress.
+    """
+    assert record.job.bag is not None
+    if (
+        done is None
+        or len(done) != len(record.left)
+        or sum(done) != gained
+        or any(
+            not 0 <= number <= remaining
+            for number, remaining in zip(done, record.left, strict=True)
+        )
+    ):
+        raise ShadowpriceError(
+            f"bag {record.job.name!r} finished {done} tasks in slot {slot} with a progress of "
+            f"{gained}; {record.left} of {[tuple(entry) for entry in record.copies]} were left"
+        )
+    if not record.finished:
+        record.finished = [0] * len(record.job.bag.groups)
+    for position, (entry, number) in enumerate(zip(record.copies, done, strict=True)):
+        record.left[position] -= number
+        record.finished[entry.group] += number
+
+
+def _narrow_plan(record: JobRecord, now: int) -> Schedule | None:
+    """Return a bag's plan without capacity that its copies can't use from slot ``now`` on, or None.
+
+    Within a slot, the first servers keep their workers.
+    """
+    live_copies = sum(
+        remaining * entry.copies
+        for remaining, entry in zip(record.left, record.copies, strict=True)
+    )
+    plan = record.plan
+    is_future = plan.slots >= now
+    # Subtracting the sum at the start of the slot counts within the slot; plans are sorted by slot.
+    preceding = np.cumsum(plan.workers) - plan.workers
+    slot_starts = np.searchsorted(plan.slots, plan.slots)
+    allowed = np.clip(live_copies - (preceding - preceding[slot_starts]), 0, plan.workers)
+    workers = np.where(is_future, allowed, plan.workers)
+    if (workers == plan.workers).all():
+        return None
+    is_kept = workers > 0
+    return Schedule(plan.slots[is_kept], plan.servers[is_kept], workers[is_kept], plan.ps[is_kept])
+
+
+# ---------------------------------------------------------------- limits of live runs
+
+
+def _abandon_endless(state: EngineState, session: PolicySession) -> list[Command]:
+    """Abandon running jobs that reached a limit, or that far overran and lost all their utility."""
+    commands: list[Command] = []
+    if not state.acknowledges:  # simulated jobs end as stated
+        return commands
+    for name in list(state.running):
+        refusal = _endless_refusal(state, name) if name in state.open_jobs else None
+        if refusal is not None:
+            commands += apply_decision(state, Drop(name, refusal))
+            commands += session.query(JobCancelled(state.slot, name))
+    return commands
+
+
+def _is_long_worthless(job: Job, slot: int) -> bool:
+    """Return whether a job of unknown length was worth something for a third of its life at most.
+
+    Its predicted length grows while it runs, so it never runs far beyond that.
+    """
+    age = (slot - job.arrival) / ENDLESS_FACTOR
+    return job.predicted and utility_value(job.utility, age) <= 0
+
+
+def _endless_refusal(state: EngineState, name: str) -> Refusal | None:
+    """Return why a running job is abandoned, or None."""
+    record, placement = state.jobs[name], state.running[name]
+    job = record.job
+    if job.bag is not None:
+        return None  # its deadline bounds it
+    # Earlier generations count too: a policy that lets jobs take turns starts new ones often.
+    generation_slots = record.slots_run(state.slot)
+    slots = record.earlier_slots + generation_slots
+    share = record.earlier_share + generation_slots / record.stated_slots(placement)
+    if job.walltime is not None and slots >= job.walltime:
+        return Refusal(
+            RefusalReason.TIME_LIMIT,
+            f"has run for {slots} slots without an end, and its walltime is {job.walltime} slots",
+            bottleneck="its walltime",
+            numbers={"slots": float(slots), "walltime_slots": float(job.walltime)},
+        )
+    numbers = {"slots": float(slots), "share": share}
+    overrun = f"has run for {slots} slots without an end, {share:.3g} times as long as stated"
+    is_worthless = utility_value(job.utility, state.slot - job.arrival) <= 0
+    if is_worthless and (share >= ENDLESS_FACTOR or _is_long_worthless(job, state.slot)):
+        return Refusal(
+            RefusalReason.NO_VALUE,
+            f"{overrun}, and its utility is 0 from slot {state.slot} on",
+            value=0.0,
+            bottleneck="its utility",
+            numbers=numbers,
+        )
+    if job.max_overrun is not None and not job.predicted and share >= job.max_overrun:
+        return Refusal(
+            RefusalReason.TIME_LIMIT,
+            f"{overrun}, and the limit is {job.max_overrun:g}",
+            bottleneck="the service's --max-overrun",
+            numbers=numbers,
+        )
+    return None
+
+
+# ---------------------------------------------------------------- quiet slots
+
+
+def count_quiet_slots(state: EngineState, progress: Mapping[str, int], limit: int) -> int:
+    """Return how many next slots, up to ``limit``, are quiet if the policy decides nothing.
+
+    It is 0 if the engine can't know, or has to check the progress or the limits of live runs.
+    """
+    if state.slot_running is not None or state.enclosing_undo is not None or state.acknowledges:
+        return 0
+    if state.moved or state.planned or state.agenda or progress.keys() != state.running.keys():
+        return 0
+    if state.until is not None:
+        limit = min(limit, state.until - state.slot)
+    for name, gained in progress.items():
+        record = state.jobs[name]
+        if type(gained) is not int or gained < 0 or record.job.bag is not None:
+            return 0
+        if gained:
+            limit = min(limit, (record.remaining - 1) // gained)
+    return max(limit, 0)
+
+
+def pass_quiet_slots(state: EngineState, progress: Mapping[str, int], slots: int) -> None:
+    """Record the progress of the next slots; no step can fail, so nothing is logged."""
+    for name, gained in progress.items():
+        state.jobs[name].progress += slots * gained
+    state.digest.changed.update(progress)
+    state.ran.clear()
+    state.ledger.advance(state.slot + slots)
+    state.sequence += 2 * slots

@@ -12,6 +12,7 @@ import json
 import platform
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import islice
 from typing import Any, Final
 
@@ -35,9 +36,12 @@ from shadowprice.engine.records import (
     schedule_from_record,
     schedule_record,
 )
+from shadowprice.engine.state import COUNTERS, JOB_SETS, SERVER_SETS
 
 FORMAT: Final = 1
 """Version of the snapshot format."""
+
+_COMMANDS: Final = {kind.tag: kind for kind in (Start, Resize, Stop)}
 
 _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -70,28 +74,22 @@ class Captured:
         self._counts: Fields = {
             "until": state.until,
             "acknowledges": state.acknowledges,
-            "sequence": state.sequence,
-            "arrivals": state.arrivals,
-            "commands": state.commands,
-            "commitments": state.commitments,
+            **{name: getattr(state, name) for name in COUNTERS},
             "start": state.ledger.start,
             "slot_running": state.slot_running,
-            "lost": [names[row] for row in sorted(state.lost)],
-            "drained": [names[row] for row in sorted(state.drained)],
-            "cordoned": [names[row] for row in sorted(state.cordoned)],
-            **{name: list(marked) for name, marked in state.marks().items()},
+            **{name: [names[row] for row in sorted(getattr(state, name))] for name in SERVER_SETS},
+            **{name: list(getattr(state, name)) for name in JOB_SETS},
             "departed_digest": f"{state.departed_digest():x}",
             "state_digest": state.state_digest(),
         }
 
     def record(self) -> Fields:
         """Return the state as plain values for `restore`."""
-        names = self._names
         return {
             **self._head(),
-            "jobs": [_job_record(JobRecord(*values), names) for values in self._jobs],
+            "jobs": list(self._job_records()),
             "running": {
-                name: placement_record(placement, names)
+                name: placement_record(placement, self._names)
                 for name, placement in self._running.items()
             },
             "unacknowledged": [_command_record(command) for command in self._unacknowledged],
@@ -99,29 +97,24 @@ class Captured:
 
     def pieces(self, size: int) -> Iterator[str]:
         """Yield the JSON text of `record`, with ``size`` jobs, commands or placements per piece."""
-        names = self._names
+        running = (
+            f"{_JSON(job)}:{_JSON(placement_record(placement, self._names))}"
+            for job, placement in self._running.items()
+        )
         yield _JSON(self._head())[:-1]
-        for name, (opening, closing), entries in (
-            ("jobs", "[]", (_JSON(_job_record(JobRecord(*item), names)) for item in self._jobs)),
-            (
-                "unacknowledged",
-                "[]",
-                (_JSON(_command_record(item)) for item in self._unacknowledged),
-            ),
-            (
-                "running",
-                "{}",
-                (
-                    f"{_JSON(job)}:{_JSON(placement_record(placement, names))}"
-                    for job, placement in self._running.items()
-                ),
-            ),
+        for opening, entries, closing in (
+            (',"jobs":[', map(_JSON, self._job_records()), "]"),
+            (',"unacknowledged":[', map(_JSON, map(_command_record, self._unacknowledged)), "]"),
+            (',"running":{', running, "}"),
         ):
-            yield f',"{name}":{opening}' + ",".join(islice(entries, size))
+            yield opening + ",".join(islice(entries, size))
             while piece := ",".join(islice(entries, size)):
                 yield "," + piece
             yield closing
         yield "}"
+
+    def _job_records(self) -> Iterator[Fields]:
+        return (_job_record(JobRecord(*values), self._names) for values in self._jobs)
 
     def _head(self) -> Fields:
         """Return all values except the jobs, running placements and commands."""
@@ -203,11 +196,12 @@ def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: 
         acknowledges=record["acknowledges"],
     )
     state, index = engine.state, cluster.index
-    for name in ("sequence", "arrivals", "commands", "commitments", "slot_running"):
+    for name in (*COUNTERS, "slot_running"):
         setattr(state, name, record[name])
-    state.lost = {index[name] for name in record["lost"]}
-    state.drained = {index[name] for name in record["drained"]}
-    state.cordoned = {index[name] for name in record["cordoned"]}
+    for name in SERVER_SETS:
+        setattr(state, name, {index[server] for server in record[name]})
+    for name in JOB_SETS:
+        setattr(state, name, dict.fromkeys(record[name]))
     state.load_jobs(
         [_job_from_record(item, index) for item in record["jobs"]],
         {
@@ -216,7 +210,6 @@ def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: 
         },
         start=record["start"],
         departed=int(record["departed_digest"], 16),
-        marks={name: record[name] for name in state.marks()},
     )
     for item in record["unacknowledged"]:
         command = _command_from_record(item, index)
@@ -229,31 +222,17 @@ def _values(record: JobRecord) -> tuple[Any, ...]:
     return (record.copy() if record.copies or record.finished else record).values()
 
 
-_COUNTS: Final = (
-    "order",
-    "progress",
-    "started",
-    "completion",
-    "promise",
-    "plans",
-    "measured",
-    "generation",
-    "failures",
-    "began",
-    "committed",
-    "following",
-    "resumed_at",
-    "resumed_before",
-    "lost",
-    "generation_slot",
-    "running_since",
-)
+_CONVERTED: Final = {
+    "job", "status", "plan", "placement", "refusal", "copies", "left", "finished", "earlier_slots",
+    "earlier_share",
+}  # fmt: skip
+_NUMBERS: Final = [field.name for field in fields(JobRecord) if field.name not in _CONVERTED]
 """Fields of `JobRecord` that are stored unchanged, under their own names."""
 
 
 def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
     values: Fields = {"job": record.job.record(), "status": record.status.value}
-    values |= {name: getattr(record, name) for name in _COUNTS}
+    values |= {name: getattr(record, name) for name in _NUMBERS}
     if len(record.plan) and record.status.open:
         values["plan"] = schedule_record(record.plan, names)
     if record.placement is not None:
@@ -272,7 +251,7 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
 
 def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record = JobRecord(Job.from_record(values["job"]), values["order"], Status(values["status"]))
-    for name in _COUNTS:
+    for name in _NUMBERS:
         setattr(record, name, values[name])
     if "plan" in values:
         record.plan = schedule_from_record(values["plan"], index)
@@ -308,25 +287,16 @@ def _command_record(command: Start | Resize | Stop) -> Fields:
 
 
 def _command_from_record(
-    values: Mapping[str, Any], index: Mapping[str, int]
+    record: Mapping[str, Any], index: Mapping[str, int]
 ) -> Start | Resize | Stop:
-    common: dict[str, Any] = {
-        "id": values["id"],
-        "generation": values["generation"],
-        "after": tuple(values["after"]),
-        "frees": tuple(values["frees"]),
-    }
-    if values["order"] == Stop.tag:
-        return Stop(values["slot"], values["job"], values["finished"], **common)
-    kind = Start if values["order"] == Start.tag else Resize
-    servers, workers, ps = zip(*values["on"], strict=True)
-    # The entries keep the order of the names: servers may have been removed, or have other rows.
-    return kind(
-        values["slot"],
-        values["job"],
-        Placement(tuple(index.get(name, -1) for name in servers), workers, ps),
-        servers=servers,
-        copies=tuple(TaskCopies(*entry) for entry in values["copies"]),
-        plan=values["plan"],
-        **common,
-    )
+    values = dict(record)
+    kind: Any = _COMMANDS[values.pop("order")]
+    values["after"], values["frees"] = tuple(values["after"]), tuple(values["frees"])
+    if kind is not Stop:
+        servers, workers, ps = zip(*values.pop("on"), strict=True)
+        # They keep the order of the names: servers may have been removed, or have other rows.
+        rows = tuple(index.get(name, -1) for name in servers)
+        values["placement"], values["servers"] = Placement(rows, workers, ps), servers
+        values["copies"] = tuple(TaskCopies(*entry) for entry in values["copies"])
+    command: Start | Resize | Stop = kind(**values)
+    return command

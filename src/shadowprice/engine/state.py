@@ -6,23 +6,198 @@ completely or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.ledger import Ledger
 from shadowprice.core.policy import Capabilities, Status
-from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement
-from shadowprice.engine.digest import StateDigest, of_state
+from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.undo import Undo
 from shadowprice.engine.validation import EmptyClusterCheck
+
+COUNTERS: Final = ("sequence", "arrivals", "commands", "commitments")
+"""Attributes of `EngineState`: numbers of events, jobs, commands and plans so far."""
+
+SERVER_SETS: Final = ("lost", "drained", "cordoned")
+"""Attributes of `EngineState`: sets of servers by row."""
+
+JOB_SETS: Final = ("planned", "moved", "ran", "closed", "departed")
+"""Attributes of `EngineState`: ordered sets of jobs by name, which are not in the jobs' records."""
 
 RETAINED_CLOSED_NAMES: Final = 10_000
 """Maximum number of names of collected jobs that are remembered."""
+
+_MODULUS: Final = 2**256
+_COMPACT: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Undo:
+    """Inverse operations of one event's changes, run in reverse order by a rollback.
+
+    A dictionary's entry that was removed and restored is the last. If the order matters, it is
+    restored after all other changes: by a sort key, or from a copy of a small dictionary.
+    """
+
+    __slots__ = ("_kept", "_orders", "_steps")
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._orders: dict[int, tuple[dict[str, Any], Callable[[str], Any]]] = {}
+        self._kept: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._steps)
+
+    def clear(self) -> None:
+        """Discard the log, because the event took effect."""
+        self._steps.clear()
+        self._orders.clear()
+        self._kept.clear()
+
+    def push(self, opposite: Callable[..., object], *arguments: Any) -> None:
+        """Record the inverse of a change."""
+        self._steps.append((opposite, arguments))
+
+    def assign(self, owner: object, name: str, value: object) -> None:
+        """Set an attribute and record its previous value."""
+        self._steps.append((setattr, (owner, name, getattr(owner, name))))
+        setattr(owner, name, value)
+
+    def put(self, mapping: dict[Any, Any], key: Any, value: object) -> None:
+        """Set an entry and record its previous value."""
+        if key in mapping:
+            self._steps.append((mapping.__setitem__, (key, mapping[key])))
+        else:
+            self._steps.append((mapping.pop, (key, None)))
+        mapping[key] = value
+
+    def drop(
+        self, mapping: dict[Any, Any], key: Any, order: Callable[[str], Any] | None = None
+    ) -> Any:
+        """Remove an existing entry; ``order`` is the sort key that restores the entries' order."""
+        value = mapping.pop(key)
+        self._steps.append((mapping.__setitem__, (key, value)))
+        if order is not None:
+            self._orders[id(mapping)] = (mapping, order)
+        return value
+
+    def keep(self, mapping: dict[Any, Any]) -> None:
+        """Save a copy of a small mapping, once per event; afterwards it can change freely."""
+        if id(mapping) not in self._kept:
+            self._kept.add(id(mapping))
+            self._steps.append((_replace_entries, (mapping, dict(mapping))))
+
+    def rollback(self) -> None:
+        """Undo all changes, the last change first."""
+        for opposite, arguments in reversed(self._steps):
+            opposite(*arguments)
+        for mapping, order in self._orders.values():
+            entries = sorted(mapping.items(), key=lambda entry: order(entry[0]))
+            _replace_entries(mapping, dict(entries))
+        self.clear()
+
+
+def _replace_entries(mapping: dict[Any, Any], entries: dict[Any, Any]) -> None:
+    mapping.clear()
+    mapping.update(entries)
+
+
+class StateDigest:
+    """A digest of all jobs, updated for the jobs in ``changed`` at a cost that grows with these.
+
+    Every job is hashed separately, and the digest adds the hashes up. The sum doesn't depend on the
+    order, and a changed job only replaces its own hash. A collected job stays in the sum, so the
+    digest covers all jobs of the past and doesn't depend on when jobs were collected.
+    """
+
+    __slots__ = ("_hashes", "_sum", "changed")
+
+    def __init__(self) -> None:
+        self._sum = 0
+        self._hashes: dict[str, int] = {}
+        self.changed: set[str] = set()
+
+    def refresh(
+        self,
+        jobs: Mapping[str, JobRecord],
+        names: Sequence[str],
+        only: Iterable[str] | None = None,
+    ) -> int:
+        """Update the sum for all changed jobs, or for those in ``only``; return it."""
+        outdated = self.changed if only is None else self.changed.intersection(only)
+        for name in outdated:
+            self._sum -= self._hashes.pop(name, 0)
+            record = jobs.get(name)
+            if record is not None:  # its arrival wasn't rolled back
+                text = _job_text(record, names)
+                self._hashes[name] = value = int(hashlib.sha256(text.encode()).hexdigest(), 16)
+                self._sum += value
+        self.changed -= outdated
+        self._sum %= _MODULUS
+        return self._sum
+
+    def leave(self, names: Iterable[str]) -> None:
+        """Forget the hashes of collected jobs, which must be up to date; the sum keeps them."""
+        for name in names:
+            self._hashes.pop(name, None)
+
+    def clone(self) -> StateDigest:
+        """Return an independent copy."""
+        copy = StateDigest()
+        copy._sum, copy._hashes, copy.changed = self._sum, dict(self._hashes), set(self.changed)
+        return copy
+
+    def removed_jobs_sum(self) -> int:
+        """Return the share of collected jobs in the sum."""
+        return (self._sum - sum(self._hashes.values())) % _MODULUS
+
+    def restore(self, departed: int, names: Iterable[str]) -> None:
+        """Reset the sum to the share of collected jobs; mark the jobs in ``names`` as changed."""
+        self._sum, self._hashes, self.changed = departed, {}, set(names)
+
+
+def _job_text(record: JobRecord, names: Sequence[str]) -> str:
+    """Return a job's state as a JSON list; the numbers are formatted directly, for speed."""
+    job, refusal = record.job, record.refusal
+    refusal_record = None if refusal is None else refusal.record()
+    plan = _plan(record.plan, names) if record.status.open else None
+    return (
+        f'[{_COMPACT(job.name)},{job.required},"{record.status.value}",{record.progress},'
+        f"{record.measured},{_number(record.started)},{_number(record.completion)},"
+        f"{record.generation},{record.failures},{record.plans},{_number(record.promise)},"
+        f"{_json(refusal_record)},{_json(plan)},{_json(_sorted_entries(record.placement, names))},"
+        f"{_json(record.finished)},{_json(record.left)}]"
+    )
+
+
+def _number(value: int | None) -> str:
+    return "null" if value is None else str(value)
+
+
+def _json(value: object) -> str:
+    if value is None:
+        return "null"
+    return _COMPACT(value) if value else "[]"
+
+
+def _plan(plan: Schedule, names: Sequence[str]) -> list[list[object]]:
+    # By name: the digest doesn't depend on the order of the servers.
+    rows = ([slot, names[server], workers, ps] for slot, server, workers, ps in plan.rows())
+    return sorted(rows)  # (slot, name) is unique, so the order is too
+
+
+def _sorted_entries(placement: Placement | None, names: Sequence[str]) -> list[list[object]] | None:
+    if placement is None:
+        return None
+    entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
+    return sorted([names[server], workers, ps] for server, workers, ps in entries)
 
 
 class EngineState:
@@ -50,14 +225,13 @@ class EngineState:
         self.running: dict[str, Placement] = {}  # in the order in which the jobs started
         self.slot_running: int | None = None  # None between two slots
         self.unacknowledged: dict[int, Start | Resize | Stop] = {}  # by command number
-        # Numbers of events handled, jobs arrived, commands created and plans committed.
         self.sequence = self.arrivals = self.commands = self.commitments = 0
         # Placements that plans reserve, by slot and job, in order of commitment.
         self.agenda: dict[int, dict[str, Placement]] = {}
         self.planned: dict[str, None] = {}  # jobs that run by a plan in the running slot
         self.moved: dict[str, None] = {}  # jobs whose placement is applied at the next slot's start
         self.ran: dict[str, None] = {}  # jobs whose generation ended in the running slot
-        self.closed: list[str] = []  # jobs closed since the last `collect`
+        self.closed: dict[str, None] = {}  # jobs closed since the last `collect`
         self.departed: dict[str, None] = {}  # names of collected jobs
         self.digest = StateDigest()
         self.undo = Undo()  # of the event that is being handled
@@ -114,9 +288,9 @@ class EngineState:
         return self.jobs[name].committed
 
     def watch_jobs(self) -> set[str]:
-        """Return a set that receives the name of each job that may have changed.
+        """Return a set that receives the names of jobs that may have changed, except in progress.
 
-        Progress isn't a change. First it has all open jobs. The caller removes what it has read.
+        First it has all open jobs. The caller removes what it has read.
         """
         names = set(self.open_jobs)
         self._changed_names.append(names)
@@ -131,33 +305,29 @@ class EngineState:
     # ------------------------------------------------------------ digest and collection
 
     def state_digest(self) -> str:
-        """Return a digest that is the same for equal states.
+        """Return a digest that is the same for equal states, also if servers are in another order.
 
-        The digest covers open and closed jobs, servers and running placements. It doesn't depend on
-        the order of the servers. The cost grows with the changes since the previous call.
+        The cost grows with the changes since the previous call.
         """
         names = self.cluster.names
-        return of_state(
-            {
-                "slot": self.slot,
-                "running_slot": self.slot_running,
-                "sequence": self.sequence,
-                "jobs": f"{self.digest.refresh(self.jobs, names):064x}",
-                "running": sorted(
-                    [name, sorted(names[row] for row in placement.servers)]
-                    for name, placement in self.running.items()
-                ),
-                "lost": sorted(names[row] for row in self.lost - self.drained - self.cordoned),
-                "drained": sorted(names[row] for row in self.drained),
-                "cordoned": sorted(names[row] for row in self.cordoned),
-            }
-        )
+        parts = {
+            "slot": self.slot,
+            "running_slot": self.slot_running,
+            "sequence": self.sequence,
+            "jobs": f"{self.digest.refresh(self.jobs, names):064x}",
+            "running": sorted(
+                [name, sorted(names[row] for row in placement.servers)]
+                for name, placement in self.running.items()
+            ),
+            "lost": sorted(names[row] for row in self.lost - self.drained - self.cordoned),
+            "drained": sorted(names[row] for row in self.drained),
+            "cordoned": sorted(names[row] for row in self.cordoned),
+        }
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def update_digest(self, limit: int) -> int:
-        """Update the digest for at most ``limit`` changed jobs; return how many remain.
-
-        Call it between two events. It spreads the cost of the next `state_digest`.
-        """
+        """Update the digest for at most ``limit`` changed jobs; return how many remain."""
         changed = self.digest.changed
         self.digest.refresh(self.jobs, self.cluster.names, list(islice(changed, limit)))
         return len(changed)
@@ -170,36 +340,23 @@ class EngineState:
     def collect(self, awaited: Collection[str] = ()) -> list[JobRecord]:
         """Remove and return the jobs that were closed since the previous call.
 
-        Their names can then be used again. The digest still covers these jobs. The last
-        `RETAINED_CLOSED_NAMES` names are remembered, so that late reports about them aren't errors.
-
-        Jobs in ``awaited`` are kept, because reports about them are still expected.
+        Their names can then be used again. The digest still covers these jobs, and late reports
+        about the last `RETAINED_CLOSED_NAMES` aren't errors. Jobs in ``awaited`` are kept.
         """
         if not self.closed:
             return []
         names = [name for name in self.closed if name not in awaited]
         self.digest.refresh(self.jobs, self.cluster.names, names)
         self.digest.leave(names)
-        departed = self.departed
-        departed.update(dict.fromkeys(names))
         collected = [self.jobs.pop(name) for name in names]
-        self.closed[:] = [name for name in self.closed if name in awaited]
-        if len(departed) > RETAINED_CLOSED_NAMES:
-            for name in list(islice(departed, len(departed) - RETAINED_CLOSED_NAMES)):
-                del departed[name]
+        for name in names:
+            del self.closed[name]
+            self.departed[name] = None
+        for name in list(islice(self.departed, max(0, len(self.departed) - RETAINED_CLOSED_NAMES))):
+            del self.departed[name]
         return collected
 
     # ------------------------------------------------------------ snapshots and clones
-
-    def marks(self) -> dict[str, Iterable[str]]:
-        """Return the names of the jobs in each internal set, by name of the set, in order."""
-        return {
-            "planned": self.planned,
-            "moved": self.moved,
-            "ran": self.ran,
-            "closed": self.closed,
-            "departed": self.departed,
-        }
 
     def load_jobs(
         self,
@@ -208,13 +365,11 @@ class EngineState:
         *,
         start: int,
         departed: int,
-        marks: Mapping[str, Iterable[str]],
     ) -> None:
-        """Load jobs into a new state whose counters, slot and lost servers are already set.
+        """Load jobs into a new state whose counters, slot and sets are already set.
 
         Records are in order of arrival, and running placements in the order in which they started.
-        ``start`` is the first slot of the ledger's window. ``departed`` and ``marks`` are results
-        of `departed_digest` and `marks`.
+        ``start`` is the first slot of the ledger's window, ``departed`` the `departed_digest`.
         """
         self.ledger.advance(start)
         for row in self.lost:
@@ -235,28 +390,18 @@ class EngineState:
             if record.placement is not None:
                 self.ledger.place(name, record.placement, job.worker, job.ps)
         self.running.update(running)
-        self.planned.update(dict.fromkeys(marks["planned"]))
-        self.moved.update(dict.fromkeys(marks["moved"]))
-        self.ran.update(dict.fromkeys(marks["ran"]))
-        self.closed.extend(marks["closed"])
-        self.departed.update(dict.fromkeys(marks["departed"]))
         self.digest.restore(departed, self.jobs)
 
     def copy_from(self, other: EngineState) -> None:
         """Copy another engine's state; both can then change independently."""
-        for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
-            setattr(self, name, getattr(other, name))
-        self.lost, self.drained = set(other.lost), set(other.drained)
-        self.cordoned = set(other.cordoned)
+        for name in (*COUNTERS, "slot_running", *SERVER_SETS, *JOB_SETS):
+            setattr(self, name, copy(getattr(other, name)))
         self.ledger.replace_contents(other.ledger.clone())
         self.jobs.update(other.jobs)
         for name, record in other.open_jobs.items():
             self.jobs[name] = self.open_jobs[name] = record.copy()
         self.running.update(other.running)
         self.agenda = {slot: dict(planned) for slot, planned in other.agenda.items()}
-        self.planned, self.moved = dict(other.planned), dict(other.moved)
-        self.ran, self.departed = dict(other.ran), dict(other.departed)
-        self.closed = list(other.closed)
         self.unacknowledged.update(other.unacknowledged)
         self.digest = other.digest.clone()
 
@@ -264,12 +409,7 @@ class EngineState:
 
     def begin_event(self) -> None:
         """Save the counters for rollback."""
-        counters = (self.arrivals, self.commands, self.commitments, self.sequence)
-        self.undo.push(self._reset, *counters)
-
-    def _reset(self, arrivals: int, commands: int, commitments: int, sequence: int) -> None:
-        self.arrivals, self.commands = arrivals, commands
-        self.commitments, self.sequence = commitments, sequence
+        self.undo.push(vars(self).update, {name: getattr(self, name) for name in COUNTERS})
 
     def commit_event(self) -> None:
         """Commit the event's changes, or pass its undo log to the enclosing unit of work."""
@@ -311,13 +451,9 @@ class EngineState:
         self.undo.push(self.ledger.undo_advance, self.ledger.advance(slot))
 
     def advance_for_query(self, slot: int) -> None:
-        """Move the ledger's window to a later slot between two events.
-
-        An enclosing unit of work can also have reserved slots that leave the window. So its
-        rollback must first return the window.
-        """
+        """Move the ledger's window to a later slot between two events."""
         before = self.ledger.advance(slot)
-        if self.enclosing_undo is not None:
+        if self.enclosing_undo is not None:  # it may have reserved slots that leave the window
             self.enclosing_undo.push(self.ledger.undo_advance, before)
 
     def insert_job(self, record: JobRecord) -> None:
@@ -329,10 +465,7 @@ class EngineState:
         self.undo.put(self.open_jobs, name, record)
 
     def release_job(self, name: str) -> None:
-        """Release a job's plan or placement.
-
-        A running job stops at the next slot unless it is placed again.
-        """
+        """Release a job's plan or placement; it stops at the next slot unless placed again."""
         record = self.jobs[name]
         self._release_reservations(name)
         if len(record.plan):
@@ -390,6 +523,5 @@ class EngineState:
             if name in mapping:
                 self.undo.keep(mapping)
                 del mapping[name]
-        self.closed.append(name)
-        self.undo.push(self.closed.pop)
+        self.undo.put(self.closed, name, None)
         return record

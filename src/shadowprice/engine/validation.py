@@ -3,15 +3,22 @@
 The ledger checks capacity, constraints (4) and (5) of OASiS. This module checks the others: (2),
 (3), (6), (7), the servers' roles, and the window. For policies that declare
 `local_traffic_is_free`, Astraea's (3i) replaces (6).
+
+A bag's workers are copies of tasks. All copies start in the first slot of the plan. From then on
+copies only end, so a plan never grows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import PolicyError
+from shadowprice.core.events import Place
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
@@ -45,7 +52,7 @@ def check_commitment(
             f"{record.story()}: planned for slot {plan.completion}, but no plan may use "
             f"slot {end} or later"
         )
-    check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
+    _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
     workers, ps, colocated = plan.totals()
     choices = _check_counts(record, workers, ps, local_free=local_free)
     if local_free:
@@ -91,6 +98,92 @@ def check_placement(
         _check_reach(record, elsewhere, np.array(placement.ps))
     if not needed <= ps <= (needed if job.ps is None else max(workers, needed)):
         raise PolicyError(_wrong_ps(record, [workers], [ps]))
+
+
+def check_bag(
+    record: JobRecord, plan: Schedule, copies: Sequence[TaskCopies], cluster: Cluster, end: int
+) -> None:
+    """Check a bag's schedule and copies against all rules except capacity.
+
+    ``copies`` must cover every remaining task. ``end`` is the first slot that no plan may use.
+    Raises PolicyError, with the job's history, if a rule is broken.
+    """
+    bag = record.job.bag
+    if bag is None:
+        raise PolicyError(f"{record.story()}: committed with copies, but isn't a bag of tasks")
+    if not len(plan):
+        raise PolicyError(f"{record.story()}: committed to an empty schedule")
+    last = record.job.arrival + bag.slots - 1
+    if plan.completion >= end or plan.completion > last:
+        raise PolicyError(
+            f"{record.story()}: planned for slot {plan.completion}, but no plan may use slot "
+            f"{min(end, last + 1)} or later"
+        )
+    _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
+    if plan.ps.any():
+        raise PolicyError(f"{record.story()}: a bag of tasks has no parameter servers")
+    started = _check_tasks(record, bag, copies)
+    workers, _, _ = plan.totals()
+    if int(workers[0]) != started:
+        raise PolicyError(
+            f"{record.story()}: {int(workers[0])} places in the first slot for {started} copies"
+        )
+    if (np.diff(plan.active_slots) != 1).any() or (np.diff(workers) > 0).any():
+        raise PolicyError(
+            f"{record.story()}: copies run on without a break and only end, but the plan has "
+            f"{workers.tolist()} places in slots {plan.active_slots.tolist()}"
+        )
+
+
+def _check_tasks(record: JobRecord, bag: Bag, copies: Sequence[TaskCopies]) -> int:
+    """Check that the copies cover all remaining tasks; return the number of copies."""
+    task_counts = np.zeros(len(bag.groups), dtype=np.int64)
+    for entry in copies:
+        if not 0 <= entry.group < len(task_counts) or entry.tasks < 1 or entry.copies < 1:
+            raise PolicyError(f"{record.story()}: {tuple(entry)} are not copies of its tasks")
+        task_counts[entry.group] += entry.tasks
+    if tuple(task_counts.tolist()) != record.tasks_left:
+        raise PolicyError(
+            f"{record.story()}: copies for {task_counts.tolist()} tasks by group, but "
+            f"{list(record.tasks_left)} remain"
+        )
+    return sum(entry.tasks * entry.copies for entry in copies)
+
+
+def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int) -> None:
+    """Check a bag's placement for the coming slot against all rules except capacity.
+
+    The decision starts new copies, or keeps some of the workers of the running copies. Raises
+    PolicyError, with the job's history, if a rule is broken.
+    """
+    bag, placement = record.job.bag, decision.placement
+    if bag is None:
+        raise PolicyError(f"{record.story()}: placed with copies, but isn't a bag of tasks")
+    if not placement.servers:
+        raise PolicyError(f"{record.story()}: placed on no server; pause it instead")
+    last = record.job.arrival + bag.slots - 1
+    if slot > last:
+        raise PolicyError(f"{record.story()}: placed in slot {slot}, its deadline fell in {last}")
+    columns = (placement.servers, placement.workers, placement.ps)
+    servers, workers, ps = (np.array(column, dtype=np.int64) for column in columns)
+    _check_roles(record, servers, workers, ps, cluster)
+    if ps.any():
+        raise PolicyError(f"{record.story()}: a bag of tasks has no parameter servers")
+    if decision.copies:
+        started = _check_tasks(record, bag, decision.copies)
+        if placement.total_workers != started:
+            raise PolicyError(
+                f"{record.story()}: {placement.total_workers} places for {started} copies"
+            )
+        return
+    present = record.placement
+    current = {} if present is None else dict(zip(present.servers, present.workers, strict=True))
+    for server, count in zip(placement.servers, placement.workers, strict=True):
+        if count > current.get(server, 0):
+            raise PolicyError(
+                f"{record.story()}: copies run on and only end, but it is placed with {count} on "
+                f"server {server} where {current.get(server, 0)} run"
+            )
 
 
 def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refusal | None:
@@ -165,7 +258,7 @@ def _scarcest(cluster: Cluster, members: NDArray[np.bool_], demand: Amounts) -> 
     return f"{cluster.resources[int(columns[int(np.argmin(fits))])]} of "
 
 
-def check_roles(
+def _check_roles(
     record: JobRecord,
     servers: NDArray[np.int64],
     workers: NDArray[np.int64],

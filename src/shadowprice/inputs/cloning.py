@@ -20,9 +20,9 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, fields, validate
-from shadowprice.core.specs.bags import TaskSpec
 from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
 from shadowprice.core.specs.fields import DurationField, Number
+from shadowprice.core.specs.jobs import TaskSpec
 from shadowprice.distributions.named import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import TenantAccount, compute_tenant_accounts
-from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.misreports import MISREPORT_KINDS, Misreport, TrueRevenue, misreports
 from shadowprice.simulator.scenario import Scenario, run_policy
 
@@ -127,24 +126,9 @@ def _true_revenue(
     truth: Mapping[str, Job],
     tenant: str,
 ) -> TrueRevenue:
-    reported = Scenario(
-        scenario.cluster,
-        stated.jobs,
-        scenario.until,
-        scenario.seed,
-        scenario.incidents,
-        (),
-        stated.execution(scenario.execution),
-    )
+    reported = replace(scenario, jobs=stated.jobs, execution=stated.execution(scenario.execution))
     observer = TrueRevenue(truth, tenant, stated.reported)
-    Simulation(
-        cluster=reported.cluster,
-        jobs=stated.jobs,
-        policy=choice.build(reported.context()),
-        until=reported.until,
-        execution=reported.execution,
-        incidents=reported.incidents,
-    ).run([observer])
+    reported.simulation(choice.build(reported.context())).run([observer])
     return observer
 
 

@@ -50,10 +50,9 @@ class BagExecution:
         return twin
 
     def run(self, job: Job, order: Run, slot: int) -> tuple[int, ...]:
-        """Run a bag for one slot; ``order`` is its last command, with workers and copies.
+        """Run a bag for one slot by its last command.
 
-        Returns the number of tasks that finished in the slot and by the deadline, by entry of
-        ``order.copies``.
+        Returns the tasks that finished in the slot and by the deadline, by entry of its copies.
         """
         bag = job.bag
         assert bag is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View
-from shadowprice.core.relative_values import RelativeValues, follow_open_jobs
+from shadowprice.core.relative_values import OpenValues, RelativeValues
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import PRIORITY
 from shadowprice.engine.snapshot import clone
@@ -38,6 +39,8 @@ Incident = ServerLost | ServerBack | JobCancelled
 
 _SLOTS_PER_REPORT: Final = 1024
 """Slots between two progress reports without events."""
+
+_MAX_CHECKPOINTS: Final = 64  # number of checkpoints of one run that are kept
 
 _FEWER_SLOTS_HINT: Final = "end the run earlier with `until`, or make slots longer"
 
@@ -94,8 +97,7 @@ class Simulation:
 class SimulationRun:
     """A simulation in progress: it can stop before a slot, and be forked there.
 
-    ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals. ``slot`` is the
-    next slot.
+    ``slot`` is the next slot.
     """
 
     def __init__(
@@ -181,14 +183,10 @@ class SimulationRun:
         """Compare the values of jobs that arrive from now on."""
         state = self.engine.state
         self._values = values
-        self._open_values = follow_open_jobs(state.open_jobs, state.watch_jobs())
+        self._open_values = OpenValues(state.open_jobs, state.watch_jobs())
 
     def run(self, to: int | None = None) -> None:
-        """Continue up to a slot, or to the end if ``to`` is None.
-
-        Slots without events are skipped, but not beyond ``to``, where the caller will add events to
-        a fork.
-        """
+        """Continue up to a slot, where the caller will add events to a fork, or to the end."""
         engine, machines, observers = self.engine, self._machines, self._observers
         collectors = [observer for observer in observers if observer.collects]
         while self._skip_idle_slots(to):
@@ -304,6 +302,39 @@ class SimulationRun:
             return False
         self._resting = False
         return True
+
+
+class SimulationCheckpoints:
+    """A run with checkpoints before slots in which events of forks may occur.
+
+    A policy that foresees nothing knows a job only from its arrival on. Until then, all runs that
+    differ only in that job are equal: that part is simulated once, and each run continues from the
+    checkpoint before the slot in which the job arrives.
+
+    It continues from ``begun``, which is before any requested slot, or from the start.
+    """
+
+    def __init__(self, simulation: Simulation, begun: SimulationRun | None = None) -> None:
+        self._simulation = simulation
+        self._slots: list[int] = []
+        self._checkpoints: list[SimulationRun] = []
+        self._origin = SimulationRun(simulation) if begun is None else begun
+
+    def before(self, slot: int) -> SimulationRun:
+        """Return the run in its state before a slot; only fork it, don't continue it."""
+        index = bisect_right(self._slots, slot)
+        if index and self._slots[index - 1] == slot:
+            return self._checkpoints[index - 1]
+        checkpoint = (self._checkpoints[index - 1] if index else self._origin).fork(
+            self._simulation
+        )
+        checkpoint.run(slot)
+        self._slots.insert(index, slot)
+        self._checkpoints.insert(index, checkpoint)
+        if len(self._slots) > _MAX_CHECKPOINTS:
+            # The part between two kept checkpoints is simulated again if needed.
+            del self._slots[1::2], self._checkpoints[1::2]
+        return checkpoint
 
 
 def _report_nothing(arrived: int, jobs: int, slot: int | None = None, /) -> None:

@@ -17,7 +17,6 @@ class ExecutionModel(Protocol):
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
         """Return the progress units of a job in a slot; ``moved``: it restarted at its start."""
-        ...
 
 
 class ExactExecution:

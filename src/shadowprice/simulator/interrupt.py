@@ -32,23 +32,20 @@ class StopRequestObserver(Observer):
         self.requested_at: float | None = None
         self.status = 128 + signal.SIGINT
 
-    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, _event: DriverEvent, _commands: Sequence[Command]) -> None:
         """Stop here if requested."""
-        del event, commands
         self._stop_if_requested()
 
-    def on_quiet_slots(self, engine: Engine, slots: range) -> None:
+    def on_quiet_slots(self, _engine: Engine, _slots: range) -> None:
         """Stop here if requested."""
-        del engine, slots
         self._stop_if_requested()
 
     def _stop_if_requested(self) -> None:
         if self.requested_at is not None:
             raise KeyboardInterrupt
 
-    def on_decision(self, seconds: float) -> None:
+    def on_decision(self, _seconds: float) -> None:
         """Stop inside a long event if the request is older than the grace period."""
-        del seconds
         if (
             self.requested_at is not None
             and time.monotonic() - self.requested_at > STOP_GRACE_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from shadowprice.core.events import Command, DriverEvent
 from shadowprice.engine import Engine
@@ -26,9 +25,8 @@ class JournalObserver(Observer):
         self._engine = engine
         self._writer = JournalWriter(self._path, Header.of(engine, self._policy))
 
-    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, _event: DriverEvent, _commands: Sequence[Command]) -> None:
         """Append an event."""
-        del event, commands
         assert self._engine is not None
         assert self._engine.last is not None
         assert self._writer is not None
@@ -42,11 +40,6 @@ class JournalObserver(Observer):
     def __enter__(self) -> JournalObserver:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         if self._writer is not None:
             self._writer.close()

@@ -119,8 +119,8 @@ class HiddenLengths:
     def revise(self, event: SlotEnded) -> SlotEnded:
         """Return the end of a slot with the lengths that its progress reveals.
 
-        A job that is truly done gets its true description, so it completes. A job that has done all
-        its stated work, and isn't done, gets a longer one.
+        A job that is truly done gets its true description, so it completes. One that has done all
+        its stated work gets a longer one.
         """
         lengths: dict[str, Job] = {}
         finished: list[Job] = []

@@ -7,23 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from shadowprice.core.events import (
-    Command,
-    Commit,
-    Completed,
-    Decided,
-    Decision,
-    Displaced,
-    Drop,
-    JobsArrived,
-    Pause,
-    Place,
-    Reject,
-    Resize,
-    SlotEnded,
-    Start,
-    Stop,
-)
+from shadowprice.core import events
 from shadowprice.core.job import Job
 from shadowprice.simulator.bags import BagExecution
 from shadowprice.simulator.execution import ExecutionModel
@@ -34,15 +18,14 @@ class _Running:
     """A running generation of a job."""
 
     job: Job
-    order: Start | Resize
+    order: events.Start | events.Resize
     restarts: bool  # whether its start loses time and it hasn't run for a slot yet
 
 
 class SimulatedCluster:
     """Running generations and their progress, driven by commands alone.
 
-    ``restart_first`` says whether a job's first start costs its restart time too; the seed is that
-    of task durations.
+    ``restart_first`` is as in `Cluster`, and the seed that of task durations.
     """
 
     def __init__(
@@ -85,7 +68,7 @@ class SimulatedCluster:
         """Progress of each running job in the next slots; None if it varies or nothing runs."""
         return self._gains if self._running and not self._varying else None
 
-    def submit(self, event: JobsArrived) -> None:
+    def submit(self, event: events.JobsArrived) -> None:
         """Record submitted jobs."""
         self._open.update((job.name, job) for job in event.jobs)
 
@@ -94,28 +77,28 @@ class SimulatedCluster:
         self._open.pop(name, None)
         self._promised.discard(name)
 
-    def execute(self, commands: Iterable[Command]) -> None:
+    def execute(self, commands: Iterable[events.Command]) -> None:
         """Execute commands of the engine."""
         command: Any
         for command in commands:
             # The most frequent types come first, because large simulations spend most time here.
             kind = type(command)
-            if kind is Decided:
+            if kind is events.Decided:
                 self._record_decision(command.decision)
-            elif kind is Start:
+            elif kind is events.Start:
                 self._begin(command, restarts=self._restart_first or command.generation > 1)
-            elif kind is Stop:
+            elif kind is events.Stop:
                 name = command.job
                 del self._running[name], self._gains[name]
                 self._varying.pop(name, None)
-            elif kind is Completed:
+            elif kind is events.Completed:
                 self.withdraw(command.job)
-            elif kind is Resize:
+            elif kind is events.Resize:
                 self._begin(command, restarts=True)
-            elif kind is Displaced:
+            elif kind is events.Displaced:
                 self._promised.discard(command.job)
 
-    def run(self, slot: int) -> SlotEnded:
+    def run(self, slot: int) -> events.SlotEnded:
         """Run everything for a slot; return its progress."""
         gained = self._gains.copy()
         finished: dict[str, tuple[int, ...]] = {}
@@ -134,9 +117,9 @@ class SimulatedCluster:
                 gained[name] = sum(finished[name])
         for name in settled:
             del self._varying[name]
-        return SlotEnded(slot, gained, finished)
+        return events.SlotEnded(slot, gained, finished)
 
-    def _begin(self, order: Start | Resize, *, restarts: bool) -> None:
+    def _begin(self, order: events.Start | events.Resize, *, restarts: bool) -> None:
         job = self._open[order.job]
         self._running[job.name] = running = _Running(job, order, restarts)
         if self._steady and job.bag is None:
@@ -149,11 +132,11 @@ class SimulatedCluster:
             self._gains[job.name] = 0  # keeps its position; its progress is computed in every slot
         self._varying[job.name] = running
 
-    def _record_decision(self, decision: Decision) -> None:
+    def _record_decision(self, decision: events.Decision) -> None:
         kind = type(decision)
-        if kind is Commit or kind is Place:
+        if kind is events.Commit or kind is events.Place:
             self._promised.add(decision.job)
-        elif kind is Pause:
+        elif kind is events.Pause:
             self._promised.discard(decision.job)
-        elif kind is Reject or kind is Drop:
+        elif kind is events.Reject or kind is events.Drop:
             self.withdraw(decision.job)

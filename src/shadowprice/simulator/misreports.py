@@ -7,23 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
-from shadowprice.core import bounds
+from shadowprice.core import bounds, utility
 from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotEnded
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.core.utility import (
-    Deadline,
-    Linear,
-    Power,
-    Sigmoid,
-    Utility,
-    utility_value,
-)
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.execution import ExecutionModel
 
@@ -37,10 +30,10 @@ MisreportFn = Callable[[Job], "ReportedJob | None"]
 
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
 _URGENCY_PARAMETERS: Final[Mapping[type, tuple[str, ...]]] = {
-    Sigmoid: ("decay", "target"),
-    Linear: ("slope",),
-    Power: ("exponent",),
-    Deadline: ("by",),
+    utility.Sigmoid: ("decay", "target"),
+    utility.Linear: ("slope",),
+    utility.Power: ("exponent",),
+    utility.Deadline: ("by",),
 }
 """Parameters that determine the cost of waiting."""
 
@@ -87,13 +80,11 @@ class Misreport:
 class TrueSpeedExecution:
     """Execution of jobs that progress faster or slower than reported.
 
-    ``paces`` are true over declared progress of a slot; ``true`` is the execution if the reports
-    were true.
+    ``paces`` are true over declared progress of a slot, ``true`` the execution of true reports.
     """
 
     def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
-        self._paces = paces
-        self._true = true
+        self._paces, self._true = paces, true
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
         """Return the progress at the job's pace, rounded up."""
@@ -137,11 +128,7 @@ class TrueRevenue(Observer):
                     gained[self._owner[part]] += progress
             for name, progress in gained.items():
                 report = self._reports[name]
-                self._progress[name] += (
-                    progress
-                    if report.max_slot_progress is None
-                    else min(progress, report.max_slot_progress)
-                )
+                self._progress[name] += min(progress, report.max_slot_progress or progress)
                 if self._progress[name] >= report.need and name not in self.done:
                     self.done[name] = event.slot
         for command in commands:
@@ -157,7 +144,7 @@ class TrueRevenue(Observer):
     def utility(self) -> float:
         """True utility of the jobs that are truly done."""
         return sum(
-            utility_value(self._truth[name].utility, slot - self._truth[name].arrival)
+            utility.utility_value(self._truth[name].utility, slot - self._truth[name].arrival)
             for name, slot in self.done.items()
         )
 
@@ -258,131 +245,109 @@ def _misstatements(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
         ("at most a quarter of its workers", lambda counts: counts <= counts[-1] // 4),
         ("at least half its workers", lambda counts: counts >= counts[-1] // 2),
     ):
-        yield "workers", words, _restrict_worker_counts(keeps)
+        yield "workers", words, partial(_restrict_worker_counts, keeps=keeps)
     for factor in (2.0, 1.5, 1.1):
-        yield "work", f"{factor:g} times the work", _overstate_work(factor)
+        yield "work", f"{factor:g} times the work", partial(_overstate_work, factor=factor)
     for factor in (0.5, 0.75, 0.9):
-        yield "less work", f"{factor:g} times the work", understate_work(Fraction(str(factor)))
+        understate = partial(understate_work, factor=Fraction(str(factor)))
+        yield "less work", f"{factor:g} times the work", understate
     for parts, words in ((2, "two halves"), (3, "three thirds")):
-        yield "split", f"split into {words}, each worth its part", split_job(parts, whole=False)
-        yield "split", f"split into {words}, each worth all of it", split_job(parts, whole=True)
+        for whole, worth in ((False, "its part"), (True, "all of it")):
+            split = partial(split_job, parts=parts, whole=whole)
+            yield "split", f"split into {words}, each worth {worth}", split
     for factor in _FACTORS:
-        yield "value", f"worth {factor:g} times as much", scale_value(factor)
-        yield "urgency", f"waiting costs {factor:g} times as much", scale_urgency(factor)
+        yield "value", f"worth {factor:g} times as much", partial(scale_value, factor=factor)
+        urgency = partial(scale_urgency, factor=factor)
+        yield "urgency", f"waiting costs {factor:g} times as much", urgency
     for delay in sorted({1, 2, 3, 5, 8, latest}):
         if 0 < delay <= latest:
             slots = "a slot" if delay == 1 else f"{delay} slots"
-            yield "arrival", f"arrives {slots} later", _delay(delay)
+            yield "arrival", f"arrives {slots} later", partial(_delay, slots=delay)
 
 
-def scale_value(factor: float) -> MisreportFn:
-    """Return a misreport that multiplies a job's utility."""
-
-    def misstate(job: Job) -> ReportedJob | None:
-        changed = _scale_utility(job, factor)
-        return None if changed is None else ReportedJob.of(changed, job)
-
-    return misstate
+def scale_value(job: Job, factor: float) -> ReportedJob | None:
+    """Multiply a job's utility."""
+    changed = _scale_utility(job, factor)
+    return None if changed is None else ReportedJob.of(changed, job)
 
 
 def _scale_utility(job: Job, factor: float) -> Job | None:
     """Return a job with its utility times a factor; None if that is the same utility."""
-    utility = job.utility.scaled(factor)
-    return None if utility == job.utility else replace(job, utility=utility)
+    scaled = job.utility.scaled(factor)
+    return None if scaled == job.utility else replace(job, utility=scaled)
 
 
-def scale_urgency(factor: float) -> MisreportFn:
-    """Return a misreport that multiplies a job's cost of waiting; its deadline is divided."""
-
-    def misstate(job: Job) -> ReportedJob | None:
-        # A more urgent job has an earlier target or deadline.
-        changes: dict[str, Any] = {
-            name: getattr(job.utility, name) * (1 / factor if name in {"target", "by"} else factor)
-            for name in _URGENCY_PARAMETERS.get(type(job.utility), ())
-        }
-        if not any(getattr(job.utility, name) != value for name, value in changes.items()):
-            return None
-        utility: Utility = replace(job.utility, **changes)  # type: ignore[type-var]
-        return ReportedJob.of(replace(job, utility=utility), job)
-
-    return misstate
+def scale_urgency(job: Job, factor: float) -> ReportedJob | None:
+    """Multiply a job's cost of waiting; its target or deadline is divided."""
+    changes: dict[str, Any] = {
+        name: getattr(job.utility, name) * (1 / factor if name in {"target", "by"} else factor)
+        for name in _URGENCY_PARAMETERS.get(type(job.utility), ())
+    }
+    if not any(getattr(job.utility, name) != value for name, value in changes.items()):
+        return None
+    changed: utility.Utility = replace(job.utility, **changes)  # type: ignore[type-var]
+    return ReportedJob.of(replace(job, utility=changed), job)
 
 
-def _restrict_worker_counts(keeps: Callable[[Any], Any]) -> MisreportFn:
-    def misstate(job: Job) -> ReportedJob | None:
-        is_kept = keeps(job.worker_counts)
-        if not is_kept.any() or is_kept.all():
-            return None
-        names = ("worker_counts", "gains", "internal_gains", "ps_counts")
-        return ReportedJob.of(
-            replace(job, **{name: getattr(job, name)[is_kept] for name in names}), job
-        )
-
-    return misstate
+def _restrict_worker_counts(job: Job, keeps: Callable[[Any], Any]) -> ReportedJob | None:
+    is_kept = keeps(job.worker_counts)
+    if not is_kept.any() or is_kept.all():
+        return None
+    names = ("worker_counts", "gains", "internal_gains", "ps_counts")
+    kept = {name: getattr(job, name)[is_kept] for name in names}
+    return ReportedJob.of(replace(job, **kept), job)
 
 
-def _overstate_work(factor: float) -> MisreportFn:
-    def misstate(job: Job) -> ReportedJob | None:
-        required = math.ceil(job.required * factor)
-        if job.bag is not None or required >= bounds.PROGRESS.maximum:
-            return None
-        return ReportedJob.of(replace(job, required=required), job)
-
-    return misstate
+def _overstate_work(job: Job, factor: float) -> ReportedJob | None:
+    required = math.ceil(job.required * factor)
+    if job.bag is not None or required >= bounds.PROGRESS.maximum:
+        return None
+    return ReportedJob.of(replace(job, required=required), job)
 
 
-def understate_work(factor: Fraction) -> MisreportFn:
-    """Return a misreport that multiplies a job's work by a factor below 1.
+def understate_work(job: Job, factor: Fraction) -> ReportedJob | None:
+    """Multiply a job's work by a factor below 1.
 
     The job runs past its plan, and the policy plans the rest again.
     """
-
-    def misstate(job: Job) -> ReportedJob | None:
-        required = math.ceil(job.required * factor)
-        if job.bag is not None or required >= job.required:
-            return None
-        changed = replace(job, required=required)
-        return ReportedJob((changed,), required, pace=Fraction(required, job.required))
-
-    return misstate
+    required = math.ceil(job.required * factor)
+    if job.bag is not None or required >= job.required:
+        return None
+    return _with_pace(job, required)
 
 
-def misstate_rate(factor: Fraction) -> MisreportFn:
-    """Return a misreport that multiplies a job's throughput, as seen in its stated duration."""
-
-    def misstate(job: Job) -> ReportedJob | None:
-        required = math.ceil(job.required / factor)
-        if job.bag is not None or not 0 < required < bounds.PROGRESS.maximum:
-            return None
-        return ReportedJob(
-            (replace(job, required=required),), required, pace=Fraction(required, job.required)
-        )
-
-    return misstate
+def misstate_rate(job: Job, factor: Fraction) -> ReportedJob | None:
+    """Multiply a job's throughput, as seen in its stated duration."""
+    required = math.ceil(job.required / factor)
+    if job.bag is not None or not 0 < required < bounds.PROGRESS.maximum:
+        return None
+    return _with_pace(job, required)
 
 
-def split_job(parts: int, *, whole: bool) -> MisreportFn:
-    """Return a misreport that submits a job in parts of equal work.
+def _with_pace(job: Job, required: int) -> ReportedJob:
+    """Return a job with other stated work, which takes as long as the true work."""
+    changed = replace(job, required=required)
+    return ReportedJob((changed,), required, pace=Fraction(required, job.required))
+
+
+def split_job(job: Job, parts: int, *, whole: bool) -> ReportedJob | None:
+    """Submit a job in parts of equal work.
 
     They may run in parallel as far as the job could. ``whole``: each states the whole value.
     """
-
-    def misstate(job: Job) -> ReportedJob | None:
-        required = -(-job.required // parts)
-        if job.bag is not None or job.required < parts:
-            return None
-        changed = job if whole else _scale_utility(job, 1 / parts)
-        if changed is None:
-            return None
-        pieces = tuple(
-            replace(changed, name=f"{job.name}+{index + 1}", required=required)
-            for index in range(parts)
-        )
-        max_gain = int(max(job.gains.max(), job.internal_gains.max()))
-        return ReportedJob(pieces, job.required, max_gain)
-
-    return misstate
+    if job.bag is not None or job.required < parts:
+        return None
+    changed = job if whole else _scale_utility(job, 1 / parts)
+    if changed is None:
+        return None
+    required = -(-job.required // parts)
+    pieces = tuple(
+        replace(changed, name=f"{job.name}+{index + 1}", required=required)
+        for index in range(parts)
+    )
+    max_gain = int(max(job.gains.max(), job.internal_gains.max()))
+    return ReportedJob(pieces, job.required, max_gain)
 
 
-def _delay(slots: int) -> MisreportFn:
-    return lambda job: ReportedJob.of(replace(job, arrival=job.arrival + slots), job)
+def _delay(job: Job, slots: int) -> ReportedJob:
+    return ReportedJob.of(replace(job, arrival=job.arrival + slots), job)

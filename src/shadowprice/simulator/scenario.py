@@ -112,6 +112,20 @@ class Scenario:
             explained=explained,
         )
 
+    def simulation(self, policy: Policy) -> Simulation:
+        """Return the simulation of the scenario under a freshly built policy."""
+        return Simulation(
+            cluster=self.cluster,
+            jobs=self.jobs,
+            policy=policy,
+            until=self.until,
+            execution=self.execution,
+            incidents=self.incidents,
+            seed=self.seed,
+            hidden_lengths=self.hidden_lengths,
+            relative_values=self.values == RELATIVE,
+        )
+
 
 def run_policy(
     scenario: Scenario,
@@ -153,18 +167,7 @@ def record_run(
     done, with ``info["partial"]`` set. ``at_once`` answers jobs as a service does (`Simulation`).
     """
     recorder = Recorder(scenario.cluster, scenario.jobs, policy)
-    simulation = Simulation(
-        cluster=scenario.cluster,
-        jobs=scenario.jobs,
-        policy=policy,
-        until=scenario.until,
-        execution=scenario.execution,
-        incidents=scenario.incidents,
-        seed=scenario.seed,
-        at_once=at_once,
-        hidden_lengths=scenario.hidden_lengths,
-        relative_values=scenario.values == RELATIVE,
-    )
+    simulation = replace(scenario.simulation(policy), at_once=at_once)
     partial = False
     prepared_before, start = preparing.seconds, working_time()
     with stop_on_signal() if stop is None else nullcontext(stop) as stopper:

@@ -84,8 +84,7 @@ class ScenarioSource:
     ) -> tuple[Scenario, list[str]]:
         """Read everything; return the scenario, and remarks on what was left out or assumed.
 
-        The seed draws what a trace lacks, the policy's draws, and durations of tasks. ``added``
-        servers, or removed ones if negative, are by the name of their entry in the cluster.
+        ``added`` servers, or removed ones if negative, are by the name of their entry.
         """
         inputs: list[RunInput] = []
         entry: Callable[[int], Document]

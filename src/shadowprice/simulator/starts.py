@@ -31,10 +31,7 @@ class _Stopped(Exception):  # noqa: N818  # it isn't an error
 
 
 class PlacementObserver(Observer):
-    """Records the placements of every slot, and the jobs that complete.
-
-    ``stop`` is called after every event, and returns whether to end the run.
-    """
+    """Records the placements of every slot and the completed jobs, until ``stop`` returns True."""
 
     def __init__(self, stop: Callable[[], bool]) -> None:
         self._stop = stop
@@ -51,9 +48,8 @@ class PlacementObserver(Observer):
             for server, workers, ps in entries:
                 self._entries.extend((row, slot, server, workers, ps))
 
-    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, _event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record completed jobs; end the run if requested."""
-        del event
         self._completed.update(
             command.job for command in commands if isinstance(command, Completed)
         )
@@ -77,7 +73,7 @@ class PlacementObserver(Observer):
 def completed_schedules(
     scenario: Scenario, policy: Policy, stop: Callable[[], bool]
 ) -> dict[str, Schedule]:
-    """Run a freshly built policy; return the schedules of the jobs that complete before ``stop``.
+    """Run a freshly built policy; return the schedules of the jobs that complete.
 
     ``stop`` is called after every event, and returns whether to end the run.
     """
@@ -97,10 +93,9 @@ def completed_schedules(
 def iter_warm_starts(
     scenario: Scenario, stop: Callable[[], bool]
 ) -> Iterator[Mapping[str, Schedule]]:
-    """Yield schedules of a job set, each from another run.
+    """Yield schedules of a job set, each from another run, until ``stop`` returns True.
 
-    Servers aren't lost in these runs, and jobs are exactly as fast as declared. If ``stop`` returns
-    True, the run ends and no further one starts.
+    Servers aren't lost in these runs, and jobs are exactly as fast as declared.
     """
     undisturbed = replace(scenario, incidents=())
     for settings in _SETTINGS:

@@ -64,10 +64,9 @@ class SeedRuns:
 
     @cached_property
     def policies_with_variation(self) -> frozenset[str]:
-        """Policies for which the seed changed anything but times.
+        """Policies for which the seed changed anything but times and the restricted mean.
 
-        The restricted mean doesn't count, because it also depends on the ends of other policies'
-        runs.
+        The latter also depends on the ends of other policies' runs.
         """
         ignored = TIMING_METRICS | {RESTRICTED}
         keys = [metric.key for metric in self.metrics if metric.key not in ignored]

@@ -22,7 +22,6 @@ from shadowprice.kernels import jit
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import builtin_policies
 from shadowprice.results.recorder import Recorder
-from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.colocation import colocated_cluster
@@ -63,13 +62,7 @@ def warm_up(policy: str) -> None:
             built = PolicyChoice(policy, settings).build(scenario.context())
             # A recorder also reads the policy's prices, as in recorded runs.
             recorder = Recorder(scenario.cluster, scenario.jobs, built)
-            Simulation(
-                cluster=scenario.cluster,
-                jobs=scenario.jobs,
-                policy=built,
-                until=scenario.until,
-                incidents=scenario.incidents,
-            ).run((recorder,))
+            scenario.simulation(built).run((recorder,))
     marker = _marker(policy)
     if marker is not None:
         with suppress(OSError):  # without it, the next start checks again

@@ -40,8 +40,7 @@ class ClusterChange:
 
     added: tuple[tuple[str, int], ...] = ()
     """Numbers by the name of their entry in the cluster; empty for the cluster as it is."""
-    text: str = ""
-    """Label, if it was requested as an amount of a resource."""
+    text: str = ""  # label, if it was requested as an amount of a resource
 
     @classmethod
     def parse(cls, text: str, sign: int = 1, location: str = "--add") -> ClusterChange:

@@ -458,7 +458,7 @@ class _Resolver:
         return with_default_utility(job, profile.worker, self._slot, by=by)
 
     def _target(self, workload: Workload, at: int, arrival: int) -> float:
-        """Return the papers' ``d``, computed as in `core.clock.deadline_in_slots`."""
+        """Return the papers' ``d``, computed as in `core.moments.deadline_in_slots`."""
         if workload.within is None or workload.within[at] < 0:
             return float(workload.target[at])
         due = (int(workload.arrival[at]) + int(workload.within[at])) * self._slot.denominator

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.amounts import parse_duration
-from shadowprice.core.clock import arrival_slot, deadline_in_slots
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
+from shadowprice.core.moments import arrival_slot, deadline_in_slots
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.core.utility import utility_value
 from tests.support.examples import example_count

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.owner import Owner
+from shadowprice.core.job_keys import Owner
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.service.state.submission import merge_changes, read_submissions
 from tests.support.services import CLUSTER, job

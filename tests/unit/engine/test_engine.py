@@ -247,7 +247,6 @@ def test_a_paused_job_without_a_promise_is_queued_again(promised: bool) -> None:
         return [Pause("job"), Place("job", here)] if isinstance(event, SlotBegan) else []
 
     made = Engine(cluster, Scripted(answer, plans=False, wakes=True), keeps_memory=False)
-    made.validates_state = True
     made.handle(JobsArrived(0, (make_job(cluster),)))
     seen = []
     for slot in range(3):

@@ -49,10 +49,10 @@ from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import StagedEvent
 from shadowprice.engine.snapshot import restore, snapshot
-from shadowprice.engine.state_validation import validate_state
 from shadowprice.policies.registry import make_policy
 from tests.support.policies import EarliestPlanner
 from tests.support.scripted_policy import Scripted, commit
+from tests.support.validation import validate_state
 from tests.support.workloads import make_cluster, make_job
 
 ON = make_cluster(3, 0)

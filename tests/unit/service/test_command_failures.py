@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.core.script_command import build_script_command
+from shadowprice.core.program import build_script_command
 from shadowprice.executors.generations import logs
 from shadowprice.executors.supervision.children import spawn_error_message
 from shadowprice.service.state.command_failures import explain_command_failure

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.owner import Owner
+from shadowprice.core.job_keys import Owner
 from shadowprice.core.refusal import RefusalReason as Refusal
 from shadowprice.executors.virtual import run_virtual
 from shadowprice.kubernetes.connection import ApiClient

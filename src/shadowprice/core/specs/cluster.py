@@ -27,17 +27,7 @@ from shadowprice.core.budget import PERIOD_EPOCH_MONDAY, POINT, Budget, parse_ti
 from shadowprice.core.cluster import BANDWIDTH, Cluster, Role, Tenant, build_cluster
 from shadowprice.core.devices import GPU, gpus_of_kinds, is_device
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.fields import (
-    AmountsField,
-    DurationField,
-    NonNegative,
-    PathSegmentName,
-    Spec,
-    as_validator,
-    max_length,
-    max_value,
-    to_integer_amounts,
-)
+from shadowprice.core.specs import fields
 from shadowprice.core.wording import quote_for_display
 
 MIN_PERIOD_SECONDS: Final = 60  # minimum length of a budget's period
@@ -50,7 +40,7 @@ def some_capacity(capacity: dict[str, Amount] | None) -> dict[str, Amount] | Non
     return capacity
 
 
-class ServerSpec(Spec):
+class ServerSpec(fields.Spec):
     """One server, or ``count`` equal ones."""
 
     USUAL_KEYS: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -59,11 +49,11 @@ class ServerSpec(Spec):
     )
     """What to write instead of keys that other schedulers use."""
 
-    name: PathSegmentName
-    count: Annotated[PositiveInt, max_value(bounds.SERVERS)] | None = None
+    name: fields.PathSegmentName
+    count: Annotated[PositiveInt, fields.max_value(bounds.SERVERS)] | None = None
     role: Literal["worker", "ps", "any"] = "any"
-    capacity: AmountsField
-    cost: Annotated[NonNegative, max_value(bounds.NUMBER)] | None = None
+    capacity: fields.AmountsField
+    cost: Annotated[fields.NonNegative, fields.max_value(bounds.NUMBER)] | None = None
 
     _some_capacity = field_validator("capacity")(some_capacity)
 
@@ -90,15 +80,15 @@ def _a_period(value: Duration) -> Duration:
     return value
 
 
-class BudgetSpec(Spec):
+class BudgetSpec(fields.Spec):
     """Points that a tenant may spend in a period."""
 
-    points: Annotated[NonNegative, max_value(bounds.POINTS)]
-    period: Annotated[DurationField, AfterValidator(as_validator(_a_period))]
-    since: Annotated[datetime, BeforeValidator(as_validator(parse_timestamp))] | None = None
+    points: Annotated[fields.NonNegative, fields.max_value(bounds.POINTS)]
+    period: Annotated[fields.DurationField, AfterValidator(fields.as_validator(_a_period))]
+    since: Annotated[datetime, BeforeValidator(fields.as_validator(parse_timestamp))] | None = None
     carry: Annotated[
-        Annotated[NonNegative, max_value(bounds.POINTS)] | None,
-        BeforeValidator(as_validator(_carry)),
+        Annotated[fields.NonNegative, fields.max_value(bounds.POINTS)] | None,
+        BeforeValidator(fields.as_validator(_carry)),
     ] = 0.0
 
     def resolve(self) -> Budget:
@@ -111,31 +101,33 @@ class BudgetSpec(Spec):
         )
 
 
-class TenantSpec(Spec):
+class TenantSpec(fields.Spec):
     """A tenant, the places it owns, and what it may spend."""
 
-    name: PathSegmentName
-    share: AmountsField = Field(default_factory=dict)
+    name: fields.PathSegmentName
+    share: fields.AmountsField = Field(default_factory=dict)
     budget: BudgetSpec | None = None
 
     def resolve(self, cluster: Cluster) -> Tenant:
         """Return the tenant; its share is in the cluster's resources."""
         budget = None if self.budget is None else self.budget.resolve()
         share: dict[str, int] = {}
-        for name, amount in to_integer_amounts(self.share).items():
+        for name, amount in fields.to_integer_amounts(self.share).items():
             resource = cluster.find_resource(name) or name
             share[resource] = min(amount, share.get(resource, amount))
         return Tenant(self.name, share, budget)
 
 
-class ClusterSpec(Spec):
+class ClusterSpec(fields.Spec):
     """A cluster file."""
 
-    slot: DurationField
-    horizon: Annotated[int, Field(ge=1), max_value(bounds.HORIZON)] = 300
-    servers: Annotated[list[ServerSpec], Field(min_length=1), max_length(bounds.SERVERS)]
-    tenants: Annotated[list[TenantSpec], max_length(bounds.TENANTS)] = Field(default_factory=list)
-    restart: DurationField | None = None
+    slot: fields.DurationField
+    horizon: Annotated[int, Field(ge=1), fields.max_value(bounds.HORIZON)] = 300
+    servers: Annotated[list[ServerSpec], Field(min_length=1), fields.max_length(bounds.SERVERS)]
+    tenants: Annotated[list[TenantSpec], fields.max_length(bounds.TENANTS)] = Field(
+        default_factory=list
+    )
+    restart: fields.DurationField | None = None
     restart_first: bool | None = None
 
     def resolve(self, location: str = "cluster", *, starts_cost: bool = False) -> Cluster:
@@ -169,7 +161,7 @@ class ClusterSpec(Spec):
         servers = [
             (name, role, amounts)
             for server in self.servers
-            for role, amounts in [(Role(server.role), to_integer_amounts(server.capacity))]
+            for role, amounts in [(Role(server.role), fields.to_integer_amounts(server.capacity))]
             for name in server.names()
         ]
         faults += _duplicates(f"{location}: servers", [name for name, _, _ in servers])
@@ -215,7 +207,7 @@ class ClusterSpec(Spec):
 
 def total_faults(location: str, capacity: Mapping[str, Amount]) -> list[Fault]:
     """Return the fault of a server whose ``gpu`` isn't the total of the kinds that it names."""
-    gpus = gpus_of_kinds(to_integer_amounts(capacity))
+    gpus = gpus_of_kinds(fields.to_integer_amounts(capacity))
     if not gpus or GPU not in capacity or capacity[GPU].value in (0, gpus):
         return []
     total = format_amount(gpus, Dimension.COUNT)

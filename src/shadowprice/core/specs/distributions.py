@@ -18,15 +18,7 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import Duration, parse_duration
 from shadowprice.core.bag import DurationDistribution, Parameters
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.specs.fields import (
-    DurationField,
-    Positive,
-    Shape,
-    Sigma,
-    Spec,
-    WeibullShape,
-    max_length,
-)
+from shadowprice.core.specs import fields
 
 DISTRIBUTION_KINDS: Final = (
     "pareto",
@@ -59,13 +51,13 @@ EmpiricalLoader = Callable[["EmpiricalDuration"], DurationDistribution]
 """Reads measured durations from a file, and returns their distribution."""
 
 
-class ParetoDuration(Spec):
+class ParetoDuration(fields.Spec):
     """``P(longer than t) = (minimum / t)^shape``, by its mean or its minimum."""
 
     kind: Literal["pareto"]
-    shape: Shape
-    mean: DurationField | None = None
-    minimum: DurationField | None = None
+    shape: fields.Shape
+    mean: fields.DurationField | None = None
+    minimum: fields.DurationField | None = None
 
     @field_validator("shape")
     @classmethod
@@ -94,13 +86,13 @@ class ParetoDuration(Spec):
         return DurationDistribution("pareto", parameters, minimum, mean)
 
 
-class WeibullDuration(Spec):
+class WeibullDuration(fields.Spec):
     """Weibull of shape 1 or less, by its mean; the minimum is part of the mean."""
 
     kind: Literal["weibull"]
-    shape: WeibullShape
-    mean: DurationField
-    minimum: DurationField = Duration()
+    shape: fields.WeibullShape
+    mean: fields.DurationField
+    minimum: fields.DurationField = Duration()
 
     @field_validator("shape")
     @classmethod
@@ -117,31 +109,31 @@ class WeibullDuration(Spec):
         return _weibull(self.shape, self.mean, self.minimum, reading)
 
 
-class ExponentialDuration(Spec):
+class ExponentialDuration(fields.Spec):
     """Exponential beyond a minimum, which is part of the mean."""
 
     kind: Literal["exponential"]
-    mean: DurationField
-    minimum: DurationField = Duration()
+    mean: fields.DurationField
+    minimum: fields.DurationField = Duration()
 
     def distribution(self, reading: DistributionContext) -> DurationDistribution:
         """Return the distribution with parameters in seconds."""
         return _weibull(1.0, self.mean, self.minimum, reading)
 
 
-class PhaseSpec(Spec):
+class PhaseSpec(fields.Spec):
     """One phase of a hyper-exponential: a share of the tasks and the mean of those."""
 
-    share: Positive
-    mean: DurationField
+    share: fields.Positive
+    mean: fields.DurationField
 
 
-class HyperExponentialDuration(Spec):
+class HyperExponentialDuration(fields.Spec):
     """A mixture of exponentials beyond a minimum."""
 
     kind: Literal["hyper-exponential"]
-    phases: Annotated[list[PhaseSpec], Field(min_length=1), max_length(bounds.PHASES)]
-    minimum: DurationField = Duration()
+    phases: Annotated[list[PhaseSpec], Field(min_length=1), fields.max_length(bounds.PHASES)]
+    minimum: fields.DurationField = Duration()
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> HyperExponentialDuration:
@@ -161,14 +153,14 @@ class HyperExponentialDuration(Spec):
         return DurationDistribution("hyper-exponential", parameters, minimum, mean)
 
 
-class LogNormalDuration(Spec):
+class LogNormalDuration(fields.Spec):
     """Log-normal beyond a minimum, by sigma and its mean or its median, which include it."""
 
     kind: Literal["log-normal"]
-    sigma: Sigma
-    mean: DurationField | None = None
-    median: DurationField | None = None
-    minimum: DurationField = Duration()
+    sigma: fields.Sigma
+    mean: fields.DurationField | None = None
+    median: fields.DurationField | None = None
+    minimum: fields.DurationField = Duration()
 
     @model_validator(mode="after")
     def _one_scale(self) -> LogNormalDuration:
@@ -189,15 +181,15 @@ class LogNormalDuration(Spec):
         return DurationDistribution("log-normal", parameters, minimum, minimum + median * stretch)
 
 
-class EmpiricalDuration(Spec):
+class EmpiricalDuration(fields.Spec):
     """Measured durations: a column of a CSV file, or one number a line."""
 
     kind: Literal["empirical"]
-    file: Annotated[str, Field(min_length=1), max_length(bounds.PATH)]
+    file: Annotated[str, Field(min_length=1), fields.max_length(bounds.PATH)]
     column: str | None = None
     unit: Annotated[str, Field(min_length=1)] = "s"
     tail: Literal["pareto", "none"] = "pareto"
-    factor: Positive = 1.0
+    factor: fields.Positive = 1.0
 
     @field_validator("unit")
     @classmethod

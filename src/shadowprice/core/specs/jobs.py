@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from shadowprice.core import bounds
+from shadowprice.core import bounds, moments
 from shadowprice.core.amounts import (
     Amount,
     Dimension,
@@ -25,30 +25,18 @@ from shadowprice.core.amounts import (
     format_amount,
     parse_duration,
 )
-from shadowprice.core.clock import arrival_slot, deadline_in_slots
+from shadowprice.core.bag import Bag, BagTaskGroup
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job, StepModel, build_bag_job, build_job
 from shadowprice.core.length_history import DEFAULT_SECONDS, with_length
-from shadowprice.core.moments import SECOND, check_moment, parse_moment_ahead
-from shadowprice.core.specs.bags import TaskSpec, resolve_bag
-from shadowprice.core.specs.distributions import DistributionContext, EmpiricalLoader
-from shadowprice.core.specs.faults import join_location
-from shadowprice.core.specs.fields import (
-    DISTINCT_COUNTS,
-    AmountField,
-    AmountsField,
-    DurationField,
-    LinkField,
-    Name,
-    NonNegative,
-    Spec,
-    as_validator,
-    check_positive,
-    max_length,
-    max_value,
-    to_integer_amounts,
+from shadowprice.core.specs import fields
+from shadowprice.core.specs.distributions import (
+    DistributionContext,
+    DurationDistributionSpec,
+    EmpiricalLoader,
 )
+from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.run import RunSpec
 from shadowprice.core.specs.utilities import (
     PRIORITY_LEVELS,
@@ -58,6 +46,60 @@ from shadowprice.core.specs.utilities import (
 )
 from shadowprice.core.utility import Constant
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
+
+
+class TaskSpec(fields.Spec):
+    """Tasks of a bag that follow one distribution."""
+
+    count: Annotated[PositiveInt, fields.max_value(bounds.TASKS)] = 1
+    duration: DurationDistributionSpec
+
+
+def resolve_bag(
+    tasks: list[TaskSpec],
+    deadline: Duration,
+    miss_probability: float,
+    reading: DistributionContext,
+    before: Fraction = Fraction(0),
+) -> Bag:
+    """Return the bag that a file describes.
+
+    A deadline in units of time counts from the submission, which is ``before`` slots before the
+    start of the arrival slot. A deadline in slots counts from that start. Raises InputError if a
+    duration is invalid, or the deadline precedes the shortest possible duration of a task.
+    """
+    bounds.TASKS.check(sum(task.count for task in tasks), "tasks")
+    groups, faults = [], []
+    for position, task in enumerate(tasks):
+        try:
+            groups.append(BagTaskGroup(task.count, task.duration.distribution(reading)))
+        except InputError as error:
+            location = f"tasks[{position}].duration"
+            faults += [
+                Fault(
+                    location, ": ".join(filter(None, (fault.location, fault.message))), fault.hint
+                )
+                for fault in error.faults
+            ]
+    if faults:
+        raise InputError(faults)
+    slot = reading.slot
+    assert slot is not None
+    slots = deadline.in_slots(slot) - (before if deadline.on_clock else 0)
+    seconds = float(slots * slot)
+    for position, group in enumerate(groups):
+        if group.distribution.shortest >= seconds:
+            raise InputError(
+                Fault(
+                    "deadline",
+                    f"the {seconds:g}s that it leaves from the beginning of the arrival slot are "
+                    f"not longer than the shortest possible duration of tasks[{position}], "
+                    f"{group.distribution.shortest:g}s: no number of copies helps",
+                    "allow a later deadline",
+                )
+            )
+    return Bag(tuple(groups), float(slots), miss_probability, float(slot))
+
 
 _FACTORS: Final = ("epochs", "chunks", "minibatches")
 """The papers' keys for the work of a job, which is their product."""
@@ -82,7 +124,7 @@ _TRAINING = (
 """Keys of training jobs, which a bag of tasks may not have."""
 
 
-class WorkerRange(Spec):
+class WorkerRange(fields.Spec):
     """Fewest and most workers in any slot in which the job runs."""
 
     min: PositiveInt = 1
@@ -108,7 +150,7 @@ def _deadline(value: object) -> Duration | str:
     except InputError:
         if not isinstance(value, str) or not (":" in value or value.count("-") > 1):
             raise
-        check_moment(value, "")
+        moments.check_moment(value, "")
         return value
 
 
@@ -121,7 +163,7 @@ PriorityField = Annotated[
 ]
 DeadlineField = Annotated[
     Duration | str,
-    PlainValidator(as_validator(_deadline)),
+    PlainValidator(fields.as_validator(_deadline)),
     WithJsonSchema({"type": "string", "maxLength": bounds.QUANTITY.maximum}),
 ]
 
@@ -132,7 +174,7 @@ _STEP_TIME: Final = "steps and minibatch_time, the time of a step on one worker"
 _WORKERS: Final = "workers: {min: 1, max: 4}"
 
 
-class JobSpec(Spec):
+class JobSpec(fields.Spec):
     """One job of a job file."""
 
     USUAL_KEYS: ClassVar[Mapping[str, str]] = {
@@ -148,45 +190,53 @@ class JobSpec(Spec):
     }
     """What to write instead of keys that other schedulers use."""
 
-    name: Name
-    tenant: Name | None = None
-    arrival: DurationField = Duration()
+    name: fields.Name
+    tenant: fields.Name | None = None
+    arrival: fields.DurationField = Duration()
     steps: PositiveInt | None = Field(
         None,
         description="mini-batches of the whole job, over all workers; takes the place of epochs, "
         "chunks and minibatches",
     )
     epochs: PositiveInt = 1
-    chunks: Annotated[PositiveInt, max_value(bounds.CHUNKS)] = Field(
+    chunks: Annotated[PositiveInt, fields.max_value(bounds.CHUNKS)] = Field(
         1, description="chunks of the data; also the maximum number of workers"
     )
     minibatches: PositiveInt = Field(
         1, description="mini-batches of one chunk in one epoch; the total is `steps`"
     )
-    minibatch_time: DurationField | None = None
-    update_time: DurationField | None = None
-    gradient: AmountField | None = None
-    worker: AmountsField
-    ps: AmountsField | None = None
-    internal_bandwidth: LinkField | None = None
+    minibatch_time: fields.DurationField | None = None
+    update_time: fields.DurationField | None = None
+    gradient: fields.AmountField | None = None
+    worker: fields.AmountsField
+    ps: fields.AmountsField | None = None
+    internal_bandwidth: fields.LinkField | None = None
     utility: UtilitySpec | None = None
     workers: WorkerRange | None = None
     throughput: (
-        Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS), DISTINCT_COUNTS]
+        Annotated[
+            dict[PositiveInt, fields.NonNegative],
+            fields.max_length(bounds.WORKER_COUNTS),
+            fields.DISTINCT_COUNTS,
+        ]
         | None
     ) = None
-    family: Name | None = None
+    family: fields.Name | None = None
     tasks: (
-        Annotated[list[TaskSpec], Field(min_length=1), max_length(bounds.TASKS, fail_fast=True)]
+        Annotated[
+            list[TaskSpec], Field(min_length=1), fields.max_length(bounds.TASKS, fail_fast=True)
+        ]
         | None
     ) = None
-    deadline: DurationField | None = None
+    deadline: fields.DurationField | None = None
     miss_probability: float | None = None
-    labels: Annotated[dict[str, str], max_length(bounds.LABELS)] = Field(default_factory=dict)
-    restart: DurationField | None = None
+    labels: Annotated[dict[str, str], fields.max_length(bounds.LABELS)] = Field(
+        default_factory=dict
+    )
+    restart: fields.DurationField | None = None
     priority: PriorityField = 0.0
     by: DeadlineField | None = None
-    walltime: DurationField | None = None
+    walltime: fields.DurationField | None = None
     run: RunSpec | None = None
 
     @field_validator("worker")
@@ -220,7 +270,7 @@ class JobSpec(Spec):
             if getattr(self, name) is None:
                 raise ValueError(f"`{name}` is missing: a bag of tasks needs it to choose copies")
         assert self.deadline is not None
-        check_positive(self.deadline)
+        fields.check_positive(self.deadline)
         return self
 
     @property
@@ -286,7 +336,7 @@ class JobSpec(Spec):
                 )
         for duration in (self.minibatch_time, self.walltime):
             if duration is not None:
-                check_positive(duration)
+                fields.check_positive(duration)
         curve = self.throughput or ()
         if self.steps is None and max(curve, default=0) > self.chunks:
             raise ValueError(
@@ -362,7 +412,7 @@ class JobSpec(Spec):
                 self.tenant, cluster.tenant_index, "add it to the cluster's tenants"
             )
             raise InputError(Fault("tenant", f"unknown tenant {self.tenant!r}", hint))
-        first_slot, before = arrival_slot(self.arrival.in_slots(cluster.slot_seconds))
+        first_slot, before = moments.arrival_slot(self.arrival.in_slots(cluster.slot_seconds))
         bounds.SLOT.check(first_slot, "arrival")
         if self.run is not None:
             self.run.resolve(cluster.slot_seconds)  # only a check; executors resolve it again
@@ -385,7 +435,7 @@ class JobSpec(Spec):
                     DistributionContext(cluster.slot_seconds, measured),
                     before,
                 ),
-                worker=cluster.demand(to_integer_amounts(self.worker), "worker"),
+                worker=cluster.demand(fields.to_integer_amounts(self.worker), "worker"),
                 utility=utility,
                 before_arrival=float(before),
                 tenant=self.tenant,
@@ -426,8 +476,10 @@ class JobSpec(Spec):
             chunks=factors[1],
             minibatches=factors[2],
             speed=speed,
-            worker=cluster.demand(to_integer_amounts(self.worker), "worker"),
-            ps=None if self.ps is None else cluster.demand(to_integer_amounts(self.ps), "ps"),
+            worker=cluster.demand(fields.to_integer_amounts(self.worker), "worker"),
+            ps=None
+            if self.ps is None
+            else cluster.demand(fields.to_integer_amounts(self.ps), "ps"),
             utility=utility,
             slot_seconds=cluster.slot_seconds,
             before_arrival=float(before),
@@ -459,9 +511,9 @@ class JobSpec(Spec):
             if submitted is None:
                 hint = "write the time from the submission, such as 6h"
                 raise InputError(Fault("by", "a simulation has no calendar", hint))
-            moment = parse_moment_ahead(span, submitted, cluster.slot_seconds, "by")
-            span = Duration(seconds=Fraction(moment - submitted, SECOND), on_clock=True)
-        return deadline_in_slots(span, cluster.slot_seconds, before)
+            moment = moments.parse_moment_ahead(span, submitted, cluster.slot_seconds, "by")
+            span = Duration(seconds=Fraction(moment - submitted, moments.SECOND), on_clock=True)
+        return moments.deadline_in_slots(span, cluster.slot_seconds, before)
 
     def _with_default_utility(self, job: Job, cluster: Cluster, by: float | None) -> Job:
         """Return the job with the default utility, unless it states one."""
@@ -469,7 +521,7 @@ class JobSpec(Spec):
             return job
         named = self.priority if isinstance(self.priority, str) else "normal"
         multiple = PRIORITY_LEVELS[named].multiple
-        worker = to_integer_amounts(self.worker)
+        worker = fields.to_integer_amounts(self.worker)
         return with_default_utility(job, worker, cluster.slot_seconds, multiple, by)
 
     def _restart(self, cluster: Cluster) -> Fraction:

@@ -16,16 +16,10 @@ from shadowprice.core.amounts import (
     Duration,
     Rate,
 )
-from shadowprice.core.clock import deadline_in_slots
 from shadowprice.core.devices import gpus_per_worker
 from shadowprice.core.job import Job
-from shadowprice.core.specs.fields import (
-    DurationField,
-    NonNegative,
-    RateField,
-    Spec,
-    max_value,
-)
+from shadowprice.core.moments import deadline_in_slots
+from shadowprice.core.specs import fields
 
 
 def _never_negative(rate: Rate) -> Rate:
@@ -40,43 +34,43 @@ def _never_positive(rate: Rate) -> Rate:
     return rate
 
 
-class ConstantSpec(Spec):
+class ConstantSpec(fields.Spec):
     """``value`` whenever the job finishes."""
 
     kind: Literal["constant"]
-    value: NonNegative
+    value: fields.NonNegative
 
 
-class SigmoidSpec(Spec):
+class SigmoidSpec(fields.Spec):
     """``value / (1 + exp(decay (d - target)))``."""
 
     kind: Literal["sigmoid"]
-    value: NonNegative
-    decay: Annotated[RateField, AfterValidator(_never_negative)]
-    target: DurationField
+    value: fields.NonNegative
+    decay: Annotated[fields.RateField, AfterValidator(_never_negative)]
+    target: fields.DurationField
 
 
-class ReciprocalSpec(Spec):
+class ReciprocalSpec(fields.Spec):
     """``value / (1 + d)``."""
 
     kind: Literal["reciprocal"]
-    value: NonNegative
+    value: fields.NonNegative
 
 
-class LinearSpec(Spec):
+class LinearSpec(fields.Spec):
     """``value + slope d``, never below 0."""
 
     kind: Literal["linear"]
-    value: NonNegative
-    slope: Annotated[RateField, AfterValidator(_never_positive)]
+    value: fields.NonNegative
+    slope: Annotated[fields.RateField, AfterValidator(_never_positive)]
 
 
-class PowerSpec(Spec):
+class PowerSpec(fields.Spec):
     """``(scale / d)^exponent``."""
 
     kind: Literal["power"]
-    scale: NonNegative
-    exponent: Annotated[NonNegative, max_value(bounds.EXPONENT)]
+    scale: fields.NonNegative
+    exponent: Annotated[fields.NonNegative, fields.max_value(bounds.EXPONENT)]
 
     @model_validator(mode="after")
     def _countable(self) -> PowerSpec:
@@ -90,12 +84,12 @@ class PowerSpec(Spec):
         return self
 
 
-class DeadlineSpec(Spec):
+class DeadlineSpec(fields.Spec):
     """``value`` until ``by``, then nothing."""
 
     kind: Literal["deadline"]
-    value: NonNegative
-    by: DurationField
+    value: fields.NonNegative
+    by: fields.DurationField
 
 
 UtilitySpec = Annotated[

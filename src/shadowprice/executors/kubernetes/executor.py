@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from shadowprice.core.job_keys import key_digest
-from shadowprice.core.owner import Owner
+from shadowprice.core.job_keys import Owner, key_digest
 from shadowprice.executors import contract
 from shadowprice.executors.background import run_all
 from shadowprice.executors.contract import Election, ExecutorError

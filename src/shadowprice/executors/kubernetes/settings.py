@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from shadowprice.core.specs.faults import validate
-from shadowprice.core.specs.pod import PodSpec
+from shadowprice.core.specs.run import PodSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.executors.options_reader import DEFAULT_LOG_BYTES, OptionsReader

@@ -14,7 +14,6 @@ from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.simulator.misreports import (
     Misreport,
-    MisreportFn,
     ReportedJob,
     build_misreport,
     misstate_rate,
@@ -118,43 +117,39 @@ Strategy = Callable[[Sequence[Job], int], Report]
 """Function that misreports the liar's jobs by some size."""
 
 
-def _by_job(misreport: Callable[[int], MisreportFn]) -> Strategy:
+def _by_job(misreport: Callable[[Job, int], ReportedJob | None]) -> Strategy:
     """Return the strategy of misreporting every job in the same way."""
 
     def strategy(jobs: Sequence[Job], size: int) -> Report:
         misreported = {
             index: report
             for index, job in enumerate(jobs)
-            if job.tenant == LIAR and (report := misreport(size)(job)) is not None
+            if job.tenant == LIAR and (report := misreport(job, size)) is not None
         }
         return Report(build_misreport("several", "", jobs, misreported))
 
     return strategy
 
 
-def _split(parts: int) -> MisreportFn:
+def _split(job: Job, parts: int) -> ReportedJob | None:
     """Split a job into parts, of one progress unit at least."""
-    return lambda job: split_job(min(parts, job.required), whole=False)(job)
+    return split_job(job, min(parts, job.required), whole=False)
 
 
 def _inflate_late(jobs: Sequence[Job], size: int) -> Report:
     """Report values honestly for the first half of the time, and inflated ones afterwards."""
     half = jobs[-1].arrival // 2
-
-    def misreport(job: Job) -> ReportedJob | None:
-        return scale_value(float(size))(job) if job.arrival > half else None
-
-    return _by_job(lambda _: misreport)(jobs, size)
+    return _by_job(lambda job, size: scale_value(job, size) if job.arrival > half else None)(
+        jobs, size
+    )
 
 
 def _inflate_tenth(jobs: Sequence[Job], size: int) -> Report:
     """Inflate the values of every tenth job."""
     own = [job.name for job in jobs if job.tenant == LIAR][::10]
-
-    def misreport(job: Job) -> ReportedJob | None:
-        return scale_value(float(size))(job) if job.name in own else None
-
-    return _by_job(lambda _: misreport)(jobs, size)
+    return _by_job(lambda job, size: scale_value(job, size) if job.name in own else None)(
+        jobs, size
+    )
 
 
 def _use_accounts(jobs: Sequence[Job], size: int) -> Report:
@@ -185,7 +180,7 @@ def _add_shams(sham: Callable[[Job, int], Job]) -> Strategy:
 
 
 def _overstate_value(job: Job, size: int) -> Job:
-    report = scale_value(float(size))(job)
+    report = scale_value(job, size)
     return job if report is None else report.jobs[0]
 
 
@@ -194,16 +189,16 @@ def _overstate_job_work(job: Job, size: int) -> Job:
 
 
 STRATEGIES: Final[Mapping[str, tuple[tuple[int, ...], Strategy]]] = {
-    "inflate": ((2, 10, 100, 1000), _by_job(lambda size: scale_value(float(size)))),
+    "inflate": ((2, 10, 100, 1000), _by_job(scale_value)),
     "inflate late": ((1000,), _inflate_late),
     "inflate a tenth": ((1000,), _inflate_tenth),
     "split": ((2, 8, 64), _by_job(_split)),
     "accounts": ((8,), _use_accounts),
     "cancel dense": ((1000,), _add_shams(_overstate_value)),
     "cancel poor": ((1000,), _add_shams(_overstate_job_work)),
-    "less work": ((2, 4), _by_job(lambda size: understate_work(Fraction(1, size)))),
-    "slower": ((2,), _by_job(lambda size: misstate_rate(Fraction(1, size)))),
-    "urgent": ((2,), _by_job(lambda size: scale_urgency(float(size)))),
+    "less work": ((2, 4), _by_job(lambda job, size: understate_work(job, Fraction(1, size)))),
+    "slower": ((2,), _by_job(lambda job, size: misstate_rate(job, Fraction(1, size)))),
+    "urgent": ((2,), _by_job(scale_urgency)),
 }
 """Sizes and strategy of each way of misreporting.
 

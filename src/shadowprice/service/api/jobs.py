@@ -19,8 +19,7 @@ from sqlalchemy import Connection
 from shadowprice import rest
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.job_keys import name_of_key
-from shadowprice.core.owner import RESERVED_LABELS
+from shadowprice.core.job_keys import RESERVED_LABELS, name_of_key
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
 from shadowprice.core.wording import escape_controls, quote_for_display

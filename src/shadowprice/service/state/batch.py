@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, select
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job_keys import name_of_key, qualified_name
 from shadowprice.engine.engine import Engine
-from shadowprice.engine.undo import Undo
+from shadowprice.engine.state import Undo
 from shadowprice.service.budgets.account_table import write_accounts, write_entries
 from shadowprice.service.budgets.accounts import Account, AccountEntry
 from shadowprice.service.clock import SlotCalendar

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from shadowprice.core.script_command import script_name
+from shadowprice.core.program import script_name
 from shadowprice.core.wording import quote_for_display
 
 _NOT_THERE: Final = re.compile(r"No such file|[Cc]an(?:no|')t open|: not found$")

@@ -12,8 +12,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import EventError
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
-from shadowprice.core.open_values import OpenValues
-from shadowprice.core.relative_values import AUTO, STATED, RelativeValues
+from shadowprice.core.relative_values import AUTO, STATED, OpenValues, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest import Timespan

@@ -20,10 +20,10 @@ from shadowprice.core.length_history import LengthPrediction, with_length
 from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.relative_values import (
+    OpenValues,
     RelativeValues,
     count_with,
     counted_share,
-    follow_open_jobs,
 )
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
@@ -634,7 +634,7 @@ class ForkEngine:
         values = None
         if state.values is not None and state.compares_values([job]):
             values = RelativeValues(state.values.finished)
-        open_values = follow_open_jobs(twin.open_jobs, twin.state.watch_jobs())
+        open_values = OpenValues(twin.open_jobs, twin.state.watch_jobs())
         if slot > twin.slot:
             twin.state.check_skip(slot)
             twin.ledger.advance(slot)

@@ -22,12 +22,12 @@ from shadowprice.core import events
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError, PolicyError, ShadowpriceError
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
-from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
-from shadowprice.engine.capacity import changed_cluster
+from shadowprice.core.relative_values import STATED, OpenValues, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import parse_entry
 from shadowprice.engine.memory import sources
 from shadowprice.engine.records import cluster_from_record, cluster_record, placement_from_record
+from shadowprice.engine.server_events import changed_cluster
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
@@ -80,7 +80,7 @@ def recover(
     if values != STATED:
         state.values = RelativeValues.from_record(store.get(VALUES_KEY))
         engine_state = state.engine.state
-        state.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())
+        state.open_values = OpenValues(engine_state.open_jobs, engine_state.watch_jobs())
     return state
 
 

@@ -19,9 +19,14 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
-from shadowprice.core.job_keys import ID_PREFIX, qualified_name, repeated_key
+from shadowprice.core.job_keys import (
+    ID_PREFIX,
+    RESERVED_LABELS,
+    Owner,
+    qualified_name,
+    repeated_key,
+)
 from shadowprice.core.length_history import DEFAULT_SECONDS
-from shadowprice.core.owner import RESERVED_LABELS, Owner
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import check_path_segment
 from shadowprice.core.submit_options import has_options, option_for_key

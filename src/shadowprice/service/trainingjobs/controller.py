@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.owner import Owner
+from shadowprice.core.job_keys import Owner
 from shadowprice.core.wording import escape_controls
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.inputs.families import with_family

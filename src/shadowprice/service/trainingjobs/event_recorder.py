@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from shadowprice.core.owner import Owner
+from shadowprice.core.job_keys import Owner
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.service.clock import SECOND, format_rfc3339

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.core.owner import Owner
+from shadowprice.core.job_keys import Owner
 from shadowprice.core.wording import quote_for_display
 from shadowprice.kubernetes.names import (
     API_VERSION,

@@ -1,11 +1,12 @@
-"""Search for the changes that would have admitted a job."""
+"""Search for the changes that would have admitted refused jobs."""
 
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -31,14 +32,22 @@ from shadowprice.advice.changes import (
     search_changes,
     step_of_work,
 )
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.constants import ContributionCache, use_cache
-from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
-from shadowprice.simulator.advice.delays import ArrivalDelaySearch
+from shadowprice.results.advice import (
+    Advice,
+    IneffectiveChange,
+    JobAdvice,
+    outcomes_with_advice,
+)
+from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.advice.moments import DecisionPoint, Probe, Rerun, run_probes
 from shadowprice.simulator.advice.retracing import DecisionCache
+from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario
 
 MAX_ARRIVALS: Final = 20_000
@@ -46,6 +55,15 @@ MAX_ARRIVALS: Final = 20_000
 
 _MAX_SLOPE: Final = 0.01  # slope of price over utility from which on a higher utility doesn't help
 _MAX_EXPONENT: Final = 700.0  # largest number whose exponential is finite
+
+_CONSECUTIVE_DELAYS: Final = 100
+"""Number of delays that are queried one by one: slot by slot up to 100 slots."""
+_MAX_GAP_DIVISOR: Final = 6
+"""Beyond them, the gap between queried slots is at most the delay divided by this."""
+
+_GROUP_SECONDS: Final = 2.0
+"""Time that a group of jobs may take, or twice that of its first job. Advice can exceed its time
+limit, and delay a stop, by this."""
 
 
 class _TooExpensiveError(Exception):
@@ -115,6 +133,62 @@ def advise_together(
     ]
 
 
+def add_advice(
+    run: RunData,
+    scenario: Scenario,
+    choice: PolicyChoice,
+    *,
+    seconds: float,
+    progress: Callable[[int, int], None] | None = None,
+    stop: StopRequestObserver | None = None,
+) -> RunData:
+    """Return a run with advice on its refused jobs, and on abandoned ones that count as refused.
+
+    The scenario must have its jobs' records. After ``seconds`` no further job is started, except a
+    few. ``progress`` is called with (jobs with advice, jobs in total). A first ``stop`` request
+    ends it after the current jobs, a second one immediately.
+
+    ``info["advice"]`` has the number of ``refused`` (or abandoned) jobs, see
+    `outcomes_with_advice`, the number of those with advice (``advised``), and the allowed
+    ``seconds``.
+    """
+    refused = run.jobs.filter(run.jobs["outcome"].is_in(outcomes_with_advice(run.info)))
+    names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
+    position = {job.name: index for index, job in enumerate(scenario.jobs)}
+    advice: dict[str, JobAdvice] = {}
+    names = names[: int(bounds.ADVICE_JOBS.maximum)]
+    start = time.monotonic()
+    done, group_size = 0, 1
+    cache = DecisionCache(scenario)
+    in_groups = one_replay_suffices(choice.build(scenario.context()))
+    group_seconds = _GROUP_SECONDS
+    while scenario.entry is not None and done < len(names):
+        if time.monotonic() - start >= seconds or (
+            stop is not None and stop.requested_at is not None
+        ):
+            break
+        if progress is not None:
+            progress(done, len(names))
+        group = names[done : done + group_size]
+        group_start = time.monotonic()
+        try:
+            entries = {position[job]: scenario.entry(position[job]) for job in group}
+            results = advise_together(scenario, choice, entries, cache=cache)
+        except KeyboardInterrupt:  # after a second request the run and the advice so far are kept
+            break
+        # A policy with a time limit may admit a job when it is queried again.
+        pairs = zip(group, results, strict=True)
+        advice |= {job: item for job, item in pairs if isinstance(item, JobAdvice)}
+        done += len(group)
+        # A group of jobs repeats the run once, which may take long.
+        group_took = time.monotonic() - group_start
+        group_seconds = max(group_seconds, 2.0 * group_took) if group_size == 1 else group_seconds
+        if in_groups and 2.0 * group_took <= group_seconds:
+            group_size *= 2
+    counts = {"refused": refused.height, "advised": len(advice), "seconds": seconds}
+    return replace(run, info={**run.info, "advice": counts}, advice=advice)
+
+
 def one_replay_suffices(policy: Policy) -> bool:
     """Return whether one repeated run suffices for all refused jobs, which then don't affect it."""
     capabilities = policy.capabilities
@@ -171,6 +245,64 @@ def _break_even_step(values: Sequence[float], gaps: Mapping[int, tuple[float, fl
     if slope >= -_MAX_SLOPE:
         return 0
     return bisect_right(values, math.exp(min(log_value - gap / slope, _MAX_EXPONENT))) + 1
+
+
+class ArrivalDelaySearch:
+    """Answers on a later arrival, by delay.
+
+    A run only goes forward, and over a long horizon a query in every slot would be most of the cost
+    of advice on a job that is never admitted. Some later slots are therefore skipped. If one after
+    them is admitted, `between` gives the skipped slots to go back to, so that the slot before the
+    result is certainly refused. ``outcomes`` are the answers by step of the change.
+    """
+
+    def __init__(self, variants: JobVariants, change: JobChange) -> None:
+        self._variants = variants
+        self._change = change
+        self._slots = [int(value.split()[0]) for value in change.values]
+        self._steps = {slot: step for step, slot in enumerate(self._slots, start=1)}
+        self._first: Job | None = None
+        self.outcomes: dict[int, AdmissionOutcome | None] = {}
+
+    def spread(self) -> Sequence[int]:
+        """Return the steps to query first; the last one is the largest."""
+        steps, step, last = [], 1, len(self._slots)
+        while step < last:
+            steps.append(step)
+            step += 1 if step < _CONSECUTIVE_DELAYS else max(1, step // _MAX_GAP_DIVISOR)
+        return [*steps, last] if last else []
+
+    def slots(self, steps: Iterable[int]) -> list[int]:
+        """Return the slots of some steps."""
+        return [self._slots[step - 1] for step in steps]
+
+    def visit(self, moment: DecisionPoint) -> bool:
+        """Query in a slot; return whether later slots matter."""
+        step = self._steps[moment.slot]
+        job = self._job_from(step)
+        self.outcomes[step] = None if job is None else moment.quote(job)
+        return self.outcomes[step] is None
+
+    def _job_from(self, step: int) -> Job | None:
+        """Return the job with a later arrival, which differs in nothing else."""
+        if self._first is None:
+            self._first = self._variants.job(self._change, step)
+        return None if self._first is None else replace(self._first, arrival=self._slots[step - 1])
+
+    def between(self) -> Sequence[int]:
+        """Return the skipped steps right before the one that is admitted."""
+        found = self.found()
+        if isinstance(found, NoStepFound):
+            return ()
+        before = max((step for step in self.outcomes if step < found.step), default=0)
+        return range(before + 1, found.step)
+
+    def found(self) -> StepFound[AdmissionOutcome] | NoStepFound:
+        """Return the smallest delay that is admitted."""
+        for step, admission in sorted(self.outcomes.items()):
+            if admission is not None:
+                return StepFound(step, admission)
+        return NoStepFound(len(self.outcomes))
 
 
 class _Advisor:

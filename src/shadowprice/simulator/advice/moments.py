@@ -7,24 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shadowprice.advice.changes import AdmissionOutcome
+from shadowprice.core import events
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import (
-    Command,
-    Commit,
-    Completed,
-    Decided,
-    Decision,
-    DriverEvent,
-    Drop,
-    JobCancelled,
-    JobsArrived,
-    Place,
-    PolicyEvent,
-    Promise,
-    Queue,
-    Reject,
-    SlotBegan,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View, as_quoting_policy
 from shadowprice.engine import Engine
@@ -33,9 +17,8 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.constants import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
-from shadowprice.simulator.driver import Simulation, SimulationRun
+from shadowprice.simulator.driver import Simulation, SimulationCheckpoints, SimulationRun
 from shadowprice.simulator.scenario import Scenario
 
 
@@ -100,9 +83,7 @@ def run_probes(
     """Run a scenario, and visit the decision points of probes.
 
     ``policy`` is freshly built and knows all jobs. With one probe, the run has all jobs but the
-    probe's. With several, it has all of them, which requires a policy on which refused jobs have no
-    effect (`Capabilities.forgets_refused`). ``cache`` has decisions of other runs of the
-    scenario.
+    probe's. With several, it has all of them, which requires `Capabilities.forgets_refused`.
     """
     excluded = probes[0].position if len(probes) == 1 else None
     incidents: list[Any] = list(scenario.incidents)
@@ -111,7 +92,7 @@ def run_probes(
         incidents = [
             event
             for event in incidents
-            if not (isinstance(event, JobCancelled) and event.job == name)
+            if not (isinstance(event, events.JobCancelled) and event.job == name)
         ]
     visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, probes)
     if not incidents and isinstance(policy, PricedAdmission) and can_replay_arrivals(scenario):
@@ -125,7 +106,7 @@ def run_probes(
                     return
         return
     # These events have no jobs, but with them the driver doesn't skip the slots.
-    incidents += [JobsArrived(slot, ()) for probe in probes for slot in probe.slots]
+    incidents += [events.JobsArrived(slot, ()) for probe in probes for slot in probe.slots]
     others = [other for index, other in enumerate(scenario.jobs) if index != excluded]
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
@@ -135,10 +116,7 @@ def run_probes(
 
 
 class _Visits:
-    """Wrapper of a policy that stops at the decision points of probes.
-
-    ``positions`` are the indices of jobs in the file.
-    """
+    """Wrapper of a policy that stops at the decision points of probes."""
 
     def __init__(
         self, policy: Policy, positions: Mapping[str, int], probes: Sequence[Probe]
@@ -166,9 +144,9 @@ class _Visits:
     def resume(self, view: View) -> None:
         self.policy.resume(view)
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         due = self._due.get(event.slot, ())
-        if not isinstance(event, JobsArrived) or not due:
+        if not isinstance(event, events.JobsArrived) or not due:
             yield from self.policy.decide(view, event)
             return
         # The jobs stay one event, because a policy may decide on all of them at once.
@@ -208,8 +186,8 @@ class _Slots(Observer):
     def __init__(self, visits: _Visits) -> None:
         self._visits = visits
 
-    def before_event(self, engine: Engine, event: DriverEvent) -> None:
-        if isinstance(event, SlotBegan):
+    def before_event(self, engine: Engine, event: events.DriverEvent) -> None:
+        if isinstance(event, events.SlotBegan):
             self._visits.visit_slot(engine.view)
         if self._visits.over:
             raise _ResultKnown
@@ -218,11 +196,9 @@ class _Slots(Observer):
 class Rerun:
     """Repeated runs of a scenario with a changed job, up to its final decision.
 
-    ``cache`` has decisions of other runs of the scenario. ``arrivals`` counts the jobs that
-    arrived in all runs so far: their cost. ``head`` counts the jobs that arrive before the changed
-    one in every run, 0 if they are simulated only once. ``short`` is the utility and the price of
-    the job when it was last refused for its price; None if it was admitted, or refused for another
-    reason.
+    ``arrivals`` counts the jobs that arrived in all runs so far: their cost. ``head`` counts those
+    that arrive before the changed one in every run, 0 if they are simulated only once. ``short`` is
+    the utility and the price of the job if it was last refused for its price, else None.
     """
 
     def __init__(
@@ -243,7 +219,7 @@ class Rerun:
         self._cancellations = [
             event
             for event in scenario.incidents
-            if isinstance(event, JobCancelled) and event.job == job
+            if isinstance(event, events.JobCancelled) and event.job == job
         ]
         self.arrivals = 0
         self.head = position
@@ -258,10 +234,7 @@ class Rerun:
             return None
 
     def quote(self, job: Job, policy: Policy | None = None) -> AdmissionOutcome | None:
-        """Return the admission of the changed job in a full run; None if it is refused.
-
-        ``policy`` is the result of `policy` for the job, if it hasn't decided anything yet.
-        """
+        """Return the admission of the changed job in a full run; None if it is refused."""
         self.short = None
         if policy is None:
             policy = self.policy(job)
@@ -293,10 +266,7 @@ class Rerun:
         return outcome.admission
 
     def _before(self, slot: int, policy: Policy) -> SimulationRun:
-        """Return the run stopped before a slot in which the job arrives, without the job.
-
-        The slot is that of its arrival or a later one; ``policy`` hasn't decided anything yet.
-        """
+        """Return the run without the job, stopped before a slot in which it may arrive."""
         scenario, cache = self._scenario, self._cache
         job = scenario.jobs[self._position]
         if cache.pauses is None:
@@ -323,10 +293,10 @@ class Rerun:
             self.arrivals += 1
             if position != self._position:
                 continue
-            if isinstance(decision, Commit):
+            if isinstance(decision, events.Commit):
                 completion = decision.schedule.completion
                 return AdmissionOutcome(completion, decision.utility, decision.cost)
-            if isinstance(decision, Reject):
+            if isinstance(decision, events.Reject):
                 refusal = decision.refusal
                 if refusal.value is not None and refusal.cost is not None:
                     self.short = refusal.value, refusal.cost
@@ -342,9 +312,8 @@ class Rerun:
 class _DecisionObserver(Observer):
     """Ends a run as soon as the decision on a job is final.
 
-    A policy whose first decision need not be final may run a job on spare capacity without a
-    promise, and abandon it later. For such a policy a placement isn't an admission; a promise and a
-    completion are.
+    If a policy's first decision need not be final, it may place a job on spare capacity and abandon
+    it later. So a placement isn't an admission then; a promise and a completion are.
     """
 
     def __init__(self, name: str, capabilities: Capabilities, *, has_incidents: bool) -> None:
@@ -355,33 +324,33 @@ class _DecisionObserver(Observer):
         self.short: tuple[float, float] | None = None
         self.arrivals = 0
 
-    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
-        if isinstance(event, JobsArrived):
+    def on_event(self, event: events.DriverEvent, commands: Sequence[events.Command]) -> None:
+        if isinstance(event, events.JobsArrived):
             self.arrivals += len(event.jobs)
         for command in commands:
-            if isinstance(command, Completed) and command.job == self._name:
+            if isinstance(command, events.Completed) and command.job == self._name:
                 self.admission = self.admission or AdmissionOutcome()
                 raise _ResultKnown
-            if isinstance(command, Decided) and command.decision.job == self._name:
+            if isinstance(command, events.Decided) and command.decision.job == self._name:
                 self._apply(command.decision)
 
-    def _apply(self, decision: Decision) -> None:
+    def _apply(self, decision: events.Decision) -> None:
         match decision:
-            case Commit(_, schedule, _, utility, cost):
+            case events.Commit(_, schedule, _, utility, cost):
                 self.admission = AdmissionOutcome(schedule.completion, utility, cost)
                 raise _ResultKnown
-            case Promise(_, int() as completion):
+            case events.Promise(_, int() as completion):
                 self.admission = AdmissionOutcome(completion, decision.utility, decision.cost)
                 if not self._has_incidents:  # nothing else withdraws a promise
                     raise _ResultKnown
-            case Promise():
+            case events.Promise():
                 self.admission = None
-            case Place() | Queue() if self._final:
+            case events.Place() | events.Queue() if self._final:
                 self.admission = AdmissionOutcome()
                 raise _ResultKnown
-            case Place() if self.admission is None:
+            case events.Place() if self.admission is None:
                 self.admission = AdmissionOutcome()  # unless it is abandoned
-            case Reject(_, refusal) | Drop(_, refusal):
+            case events.Reject(_, refusal) | events.Drop(_, refusal):
                 self.admission = None
                 if refusal.value is not None and refusal.cost is not None:
                     self.short = refusal.value, refusal.cost
@@ -389,12 +358,4 @@ class _DecisionObserver(Observer):
 
 
 def _simulation(scenario: Scenario, policy: Policy, jobs: Sequence[Job]) -> Simulation:
-    return Simulation(
-        cluster=scenario.cluster,
-        jobs=jobs,
-        policy=policy,
-        until=scenario.until,
-        execution=scenario.execution,
-        incidents=scenario.incidents,
-        seed=scenario.seed,
-    )
+    return replace(scenario.simulation(policy), jobs=jobs, relative_values=False)

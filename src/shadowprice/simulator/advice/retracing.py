@@ -10,24 +10,23 @@ still is (`policies.pricing.admission.Shortfall`).
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
 import numpy as np
 
-from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Commit, Decision, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.ledger import Ledger, LedgerView
-from shadowprice.core.policy import JobState
 from shadowprice.core.refusal import Refusal, RefusalReason
-from shadowprice.core.schedule import Placement, Schedule
+from shadowprice.core.schedule import Schedule
+from shadowprice.engine.state import EngineState
 from shadowprice.engine.validation import EmptyClusterCheck
+from shadowprice.engine.view import EngineView
 from shadowprice.policies.pricing.admission import DecisionInputs, PricedAdmission, Shortfall
 from shadowprice.policies.pricing.clearing import PriceContribution
-from shadowprice.simulator.advice.pauses import SimulationCheckpoints
+from shadowprice.simulator.driver import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
@@ -102,55 +101,13 @@ class DecisionCache:
         return self._numbers[key]
 
 
-class _View:
-    """State between two arrivals, as policies see it; see `core.policy.View`."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.cluster: Cluster = scenario.cluster
-        self.until = scenario.until
-        self.open_jobs: Mapping[str, JobState] = {}
-        self.reservations = Ledger(scenario.cluster, scenario.cluster.horizon)
-        self.ledger = LedgerView(self.reservations)
-
-    @property
-    def slot(self) -> int:
-        return self.reservations.start
-
-    @property
-    def end(self) -> int:
-        end = self.reservations.end
-        return end if self.until is None else min(end, self.until)
-
-    def is_lost(self, server: int) -> bool:
-        del server
-        return False
-
-    @property
-    def may_pin(self) -> bool:
-        """Whether running jobs can be pinned."""
-        return False
-
-    def is_pinned(self, job: str) -> bool:
-        del job
-        return False
-
-    def running_placement(self, job: str) -> Placement | None:
-        del job
-        return None
-
-    def runs(self, job: str) -> bool:
-        del job
-        return False
-
-
 _REFUSED: Final = Reject("", Refusal(RefusalReason.PRICE, "as it was at other prices"))
 
 
 class ArrivalReplay:
     """Replay of arrivals under a freshly built policy.
 
-    ``cache`` has decisions of all replays. ``changed`` is the index of the job that is changed
-    or left out, about which nothing is cached.
+    Nothing is cached about ``changed``, the index of the job that is changed or left out.
     """
 
     def __init__(
@@ -160,7 +117,11 @@ class ArrivalReplay:
         cache: DecisionCache,
         changed: int | None = None,
     ) -> None:
-        self.view = _View(scenario)
+        # Between two arrivals, the state has only reservations.
+        state = EngineState(
+            scenario.cluster, policy.capabilities, until=scenario.until, acknowledges=False
+        )
+        self.view, self._ledger = EngineView(state), state.ledger
         self._scenario = scenario
         self._policy = policy
         self._cache = cache
@@ -212,10 +173,10 @@ class ArrivalReplay:
 
     def _pass_time(self, slot: int) -> None:
         """Begin a slot: jobs that completed before the end of their plan release the rest of it."""
-        self.view.reservations.advance(slot)
+        self._ledger.advance(slot)
         for entry in [early for early in self._early if early[0] <= slot]:
             self._early.remove(entry)
-            self.view.reservations.release(entry[1])
+            self._ledger.release(entry[1])
 
     def _decide(self, position: int, job: Job) -> Decision:
         """Return the decision on a job, from the cache if possible."""
@@ -259,7 +220,7 @@ class ArrivalReplay:
         return ratio
 
     def _reserve(self, position: int, job: Job, plan: Schedule) -> None:
-        self.view.reservations.reserve(job.name, plan, job.worker, job.ps)
+        self._ledger.reserve(job.name, plan, job.worker, job.ps)
         self._reservations = self._cache.behind(self._reservations, position, plan)
         completion = _completion(job, plan)
         if completion < plan.completion:

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
-from shadowprice.core.program import Program
-from shadowprice.core.script_command import build_script_command
+from shadowprice.core.program import Program, build_script_command
 from shadowprice.core.specs import RunSpec, validate
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
 from shadowprice.executors.kubernetes.executor import schema_has_scheduling_gates
