@@ -19,8 +19,8 @@ from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.advice import JobAdvice, advice_lines
-from shadowprice.results.report.section_job_histories import jobs as jobs_section
 from shadowprice.results.report.section_job_histories import histories_data
+from shadowprice.results.report.section_job_histories import jobs as jobs_section
 from shadowprice.results.run_directory import read_advice, read_run
 from shadowprice.simulator.advice import add_advice, advise, advisor
 from shadowprice.simulator.interrupt import StopRequestObserver
@@ -85,7 +85,7 @@ def test_the_page_shows_advice_beside_the_refusal(
     written = Path("run/report.html").read_text()
     block = re.search(r'<script [^>]*id="histories".*?</script>', written, re.DOTALL)
     assert block is not None
-    stories: Any = unpack_data(block[0])
+    histories: Any = unpack_data(block[0])
     kept = read_advice(Path("run"))
     for index, job in enumerate(histories["jobs"]["job"]):
         lines = [tuple(line) for line in histories["facts"][index]]

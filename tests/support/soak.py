@@ -42,7 +42,7 @@ import yaml
 from scipy.stats import mannwhitneyu
 
 from shadowprice.cli.program import TERMINATED
-from shadowprice.client.asynchronous import AsyncClient
+from shadowprice.client import AsyncClient, ServiceError, ServiceUnreachableError
 from shadowprice.client.endpoints import Endpoint
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import Ending

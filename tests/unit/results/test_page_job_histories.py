@@ -19,7 +19,11 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.results.job_history import history_lines, read_job_history
 from shadowprice.results.report import inline_assets
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.section_job_histories import MAX_CHARS, _run_segments, histories_block
+from shadowprice.results.report.section_job_histories import (
+    MAX_CHARS,
+    _run_segments,
+    histories_block,
+)
 from shadowprice.results.run_directory import RunData, read_run, write_run
 from shadowprice.results.slot_snapshot import slot_snapshot_of
 from shadowprice.simulator.driver import Incident
@@ -29,17 +33,17 @@ from tests.support.report_pages import check_page, flat_run, planned_run, promis
 from tests.support.workloads import make_cluster, make_job
 
 
-def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
-    value: Any = unpack_data(stories_block(run, budget)[0])
+def histories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
+    value: Any = unpack_data(histories_block(run, budget)[0])
     assert isinstance(value, dict)
     return value
 
 
-def test_a_run_read_from_disk_gives_the_hihistories_of_the_run_in_memory(tmp_path: Path) -> None:
+def test_a_run_read_from_disk_gives_the_histories_of_the_run_in_memory(tmp_path: Path) -> None:
     run = planned_run()
     write_run(run, tmp_path)
     assert list(read_run(tmp_path).decisions(True)) == list(run.decisions(True))
-    assert stories_of(read_run(tmp_path)) == stories_of(run)
+    assert histories_of(read_run(tmp_path)) == histories_of(run)
     assert slot_snapshot_of(read_run(tmp_path), 5).record() == slot_snapshot_of(run, 5).record()
 
 

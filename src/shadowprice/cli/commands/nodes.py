@@ -18,8 +18,7 @@ from shadowprice.cli.plain_job import absolute_moment
 
 if TYPE_CHECKING:
     from shadowprice.client import Server
-    from shadowprice.rest import ComparedJob, Comparison
-    from shadowprice.rest import Timespan
+    from shadowprice.rest import ComparedJob, Comparison, Timespan
 
 
 ServersArgument = Annotated[
