@@ -36,7 +36,7 @@ def histories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
     return value
 
 
-def test_a_run_read_from_disk_gives_the_hihistories_of_the_run_in_memory(tmp_path: Path) -> None:
+def test_a_run_read_from_disk_gives_the_histories_of_the_run_in_memory(tmp_path: Path) -> None:
     run = planned_run()
     write_run(run, tmp_path)
     assert list(read_run(tmp_path).decisions(True)) == list(run.decisions(True))

@@ -92,7 +92,7 @@ def histories_block(run: RunData, budget: int = MAX_CHARS) -> tuple[str, int]:
 def histories_data(
     run: RunData, chosen: pl.DataFrame, decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, Any]:
-    """Return the data about some jobs for the page's script (``assets/stories.mjs``).
+    """Return the data about some jobs for the page's script (``assets/histories.mjs``).
 
     ``chosen`` are rows of the job table. ``decisions`` holds each job's decisions with their plans.
     """
