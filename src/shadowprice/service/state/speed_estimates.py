@@ -93,24 +93,19 @@ class SpeedEstimator:
 
     def _measurements(self, job: Job) -> _Watched:
         """Return the measurements of a job; reset them if its owner revised its speed."""
-        watched = self._watched.get(job.name)
-        if watched is not None and job is watched.corrected:
+        watched = self._watched.setdefault(job.name, _Watched(job, job))
+        if job is watched.corrected:
             return watched
-        # The revision keeps the curve.
-        if watched is not None and _same_curve(job, watched.corrected):
-            stated = watched.base
+        if _same_curve(job, watched.corrected):  # the revision keeps the curve
+            stated, watched.corrected = watched.base, job
+            gains, internal_gains = stated.gains, stated.internal_gains
             watched.base = replace(
-                job,
-                required=stated.required,
-                gains=stated.gains,
-                internal_gains=stated.internal_gains,
+                job, required=stated.required, gains=gains, internal_gains=internal_gains
             )
-            watched.corrected = job
-            return watched
-        if watched is not None and watched.ratios and _same_curve(job, watched.base):
+        elif watched.ratios and _same_curve(job, watched.base):
             watched.base, watched.corrected = job, with_corrected_curve(job, watched.ratios)
-            return watched
-        watched = self._watched[job.name] = _Watched(job, job)
+        else:
+            watched = self._watched[job.name] = _Watched(job, job)
         return watched
 
     def skip_slot(self, name: str) -> None:

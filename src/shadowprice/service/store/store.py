@@ -225,6 +225,7 @@ class Store:
             # A stop must not wait long for another program that reads the database.
             connection.execute("PRAGMA busy_timeout=1000")
             [is_busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            # Now: the last connection removes the log, and a kill may come between the two.
             if not is_busy and self._presence.must_exist():
                 self._presence.write(COMPLETE)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
