@@ -183,14 +183,14 @@ def test_bodies_count_their_memory() -> None:
     usage = Usage()
     with ExitStack() as bodies:
         for _ in range(2 * MAX_TENANT_REQUESTS):  # small requests that wait for their responses
-            bodies.enter_context(usage.receive("vision")).add(100)
-        bodies.enter_context(usage.receive("vision")).add(MAX_BODY_BYTES)
-        bodies.enter_context(usage.receive("speech")).add(MAX_BODY_BYTES)
-    with usage.receive("vision") as meter:
-        meter.add(MAX_BODIES - 1)
-        meter.add(1)
+            bodies.enter_context(usage.receive("vision"))(100)
+        bodies.enter_context(usage.receive("vision"))(MAX_BODY_BYTES)
+        bodies.enter_context(usage.receive("speech"))(MAX_BODY_BYTES)
+    with usage.receive("vision") as count:
+        count(MAX_BODIES - 1)
+        count(1)
         with pytest.raises(ProblemError, match="present requests exceed"):
-            meter.add(1)
+            count(1)
 
 
 def begin_requests(usage: Usage, stack: ExitStack, tenant: str, connections: int) -> int:

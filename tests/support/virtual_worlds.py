@@ -12,10 +12,13 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.job_keys import name_of_key, qualified_name
 from shadowprice.executors.contract import Ending, StartRefused
 from shadowprice.executors.virtual import (
@@ -28,6 +31,8 @@ from shadowprice.executors.virtual import (
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policies
 from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.operations import Availability, CancelJob, ChangeServer
+from shadowprice.service.state.store_queries import job_history
 from shadowprice.service.store import Store
 from shadowprice.service.store.files import FILE
 from shadowprice.service.virtual import VirtualService
@@ -317,13 +322,16 @@ async def _play(
         elif what.kind == "drained":
             # What runs there goes on to the end of its slot, and the next one is planned without.
             excused.append((now, now + 2.0 * slot + 60.0, ""))
-            await service.set_server_state(server, "drained" if number < 10_000 else "up")
+            state: Availability = "drained" if number < 10_000 else "up"
+            await service.writer.do(ChangeServer(server, state))
         elif what.kind == "cordoned":
-            await service.set_server_state(server, "cordoned" if number < 10_000 else "up")
+            state = "cordoned" if number < 10_000 else "up"
+            await service.writer.do(ChangeServer(server, state))
         elif what.kind == "cancelled":
             name = world.key(policy, what.subject % len(world.jobs))
             excused.append((now, float("inf"), name))
-            await service.cancel(name)
+            with suppress(ShadowpriceError):  # it may be closed
+                await service.writer.do(CancelJob(name))
         else:
             await (service.stop() if what.kind == "stopped" else service.kill())
             await asyncio.sleep(what.slots * slot)
@@ -333,7 +341,7 @@ async def _play(
     seconds = loop.time() - began
     await asyncio.sleep(2.0 * slot + 60.0)  # what was cancelled ends
     views = {name: await service.view(name) for name in jobs}
-    histories = {name: await service.history(name) for name in jobs}
+    histories = {name: (await service.read(partial(job_history, key=name)))[0] for name in jobs}
     if over:
         service.check()
     overbooked = [

@@ -68,8 +68,7 @@ class Tokens:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, tuple[Caller, int | None]] = {}
-        """Each token's caller and expiry."""
+        self._known: dict[str, tuple[Caller, int | None]] = {}  # each token's caller and expiry
         self._hashes: dict[int, str] = {}
 
     def load(self) -> None:

@@ -26,12 +26,10 @@ HEADER_TIMEOUT_SECONDS: Final = 30.0
 Also of the rest of a body, from the response: after a refusal a client could send it for ever.
 """
 
-FILE_LIMIT: Final = 4_096
-"""Soft limit of open files to set if it is lower; it bounds the number of connections."""
+FILE_LIMIT: Final = 4_096  # open files to allow, if fewer are; it bounds connections
 RESERVED_FILES: Final = 256  # open files reserved for the store, the executor and records
 LOG_INTERVAL_SECONDS: Final = 60.0  # minimum seconds between two logged errors of one address
-MAX_LOGGED_ADDRESSES: Final = 100
-"""Maximum number of addresses whose errors are logged in one interval."""
+MAX_LOGGED_ADDRESSES: Final = 100  # maximum addresses whose errors are logged in one interval
 log: Final = logging.getLogger("shadowprice.service.connections")
 
 _TOO_LARGE: Final = (

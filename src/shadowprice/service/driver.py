@@ -36,8 +36,7 @@ log = logging.getLogger("shadowprice.service")
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
-PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5
-"""Timeout for fetching current progress before a slot is accounted."""
+PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5  # of fetching progress before a slot is accounted
 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake.
@@ -47,8 +46,7 @@ go back in that time, nor in the same time after the start.
 """
 
 RECOVERY_INTERVAL_SECONDS: Final = 1.0  # maximum seconds between two attempts to recover the store
-FIRST_PURGE_DELAY_SECONDS: Final = 10.0
-"""Seconds from the start to the first one: a service that is restarted often purges too."""
+FIRST_PURGE_DELAY_SECONDS: Final = 10.0  # from the start: one that is restarted often purges too
 
 
 class Driver:

@@ -21,13 +21,10 @@ from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.store_queries import event_resource
 
 MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
-DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025
-"""Seconds that each subscriber adds to the interval, which is at most 1 s."""
-AUTH_RECHECK_SECONDS: Final = 1.0
-"""Seconds between two permission checks of a subscriber without events."""
+DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025  # added to the interval, which is at most 1 s
+AUTH_RECHECK_SECONDS: Final = 1.0  # between two permission checks of a subscriber without events
 HEARTBEAT: Final = 15.0  # seconds without events after which a stream sends a keep-alive
-SUBSCRIBER_QUEUE_SIZE: Final = 256
-"""Maximum deliveries queued for a slow subscriber; one more ends its stream."""
+SUBSCRIBER_QUEUE_SIZE: Final = 256  # maximum deliveries queued for one; one more ends its stream
 MAX_SUBSCRIBERS: Final = 1_000  # maximum number of concurrent subscribers
 MAX_TENANT_SUBSCRIBERS: Final = 100  # maximum number of one tenant's among them
 

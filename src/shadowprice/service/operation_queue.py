@@ -16,8 +16,7 @@ from shadowprice.service.turns import requester
 
 MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
 MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
-SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)
-"""Operations that take as long as many submissions."""
+SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)  # each takes as long as many submissions
 MAX_BATCH_SLOW_OPERATIONS: Final = 2
 """Maximum number of them in one transaction: submissions of other tenants wait for its end."""
 

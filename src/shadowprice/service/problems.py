@@ -9,8 +9,7 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.rest import Diagnostic, Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
-RETRY_AFTER: Final = {"Retry-After": "10"}
-"""Header of a response to a request that may succeed later."""
+RETRY_AFTER: Final = {"Retry-After": "10"}  # header of a response if the request may succeed later
 
 TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "input": (422, "Invalid request"),

@@ -10,14 +10,10 @@ from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.report_operations import RecordProgress
 
-MIN_POINT_INTERVAL_NS: Final = SECOND // 2
-"""Minimum nanoseconds between two points of a job's progress curve."""
-MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND
-"""Maximum of that spacing, because a step of the clock by years would stop the curve."""
-POINTS_PER_RUNTIME: Final = 2_000
-"""The spacing is a job's running time divided by this: a month has some 18,000 points."""
-POINT_FLUSH_THRESHOLD: Final = 1_000
-"""Number of unwritten points above which they are written before the slot ends."""
+MIN_POINT_INTERVAL_NS: Final = SECOND // 2  # minimum time between two points of a job's curve
+MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND  # a step of the clock by years would stop it
+POINTS_PER_RUNTIME: Final = 2_000  # spacing is the running time over this: 18,000 points a month
+POINT_FLUSH_THRESHOLD: Final = 1_000  # unwritten points that are written before the slot ends
 MAX_POINTS: Final = 10_000  # maximum number of unwritten points; later ones are omitted
 
 

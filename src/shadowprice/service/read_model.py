@@ -19,12 +19,11 @@ class ReadModel:
     """The state that readers see; the writer updates it on the event loop after every commit."""
 
     servers: ClusterState
+    # Open jobs, in the order of submission, and recently closed ones; see `put_job`:
     jobs: dict[str, JobView] = field(default_factory=dict)
-    """Open jobs by key, as submitted; see `put_job` and `remove_job`."""
     recent: OrderedDict[str, JobView] = field(default_factory=OrderedDict)
-    """Recently closed jobs by key."""
+    # Desired state, as the newest command of each job:
     running: Mapping[str, Start | Resize] = field(default_factory=dict)
-    """Desired state: newest command of each job."""
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
     sequence: int = 0  # number of the last journaled event
     accounts: Mapping[str, Account] = field(default_factory=dict)

@@ -71,8 +71,7 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 STANDBY_POLL_SECONDS: Final = 2.0  # seconds between two attempts of a standby to become the writer
-YIELD_SECONDS: Final = 10.0
-"""Seconds for which a leader that can't open the store leaves the election to others."""
+YIELD_SECONDS: Final = 10.0  # for which a leader that can't open the store leaves the election
 
 READER_THREADS: Final = 2
 """Threads that read the store.

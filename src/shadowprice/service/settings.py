@@ -16,8 +16,7 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
-NO_EXECUTOR: Final = "none"
-"""Executor name for none: an observing service then only simulates its own decisions."""
+NO_EXECUTOR: Final = "none"  # an observing service then only simulates its own decisions
 ANY_TENANT: Final = "*"  # matches all tenants, and jobs without a tenant
 MAX_BODY_BYTES: Final = 8 << 20  # maximum bytes of a request's body
 MAX_JOBS_PER_REQUEST: Final = 1_000  # maximum number of jobs in one request

@@ -15,13 +15,10 @@ from shadowprice.service.state.durable_state import DurableState
 
 Result = TypeVar("Result")
 
-RENEWED_SECONDS: Final = 30.0
-"""Time after the last read in which an answer is renewed; pages read every few seconds."""
-MAX_RENEWAL_SECONDS: Final = 0.05
-"""Computation time above which answers aren't renewed, because the next batch waits for that."""
+RENEWED_SECONDS: Final = 30.0  # after the last read in which an answer is renewed
+MAX_RENEWAL_SECONDS: Final = 0.05  # slower answers aren't renewed: the next batch waits for them
 MAX_RENEWAL_SHARE: Final = 0.1  # limit of the writer's time that renewals take
-MAX_READ_WAIT_SECONDS: Final = 0.02
-"""Time after which a reader gets the previous answer, because the writer is deciding."""
+MAX_READ_WAIT_SECONDS: Final = 0.02  # then a reader gets the previous answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +47,7 @@ class StandingQuery(Generic[Result]):
         self._most_read_at = self._read_at = -RENEWED_SECONDS
         self._readers = 0
         self.answer: Answer[Result] | None = None
-        self.task: asyncio.Future[Answer[Result]] | None = None
-        """The computation under way, which readers share."""
+        self.task: asyncio.Future[Answer[Result]] | None = None  # computation under way
 
     def is_current(self, slots: int, sequence: int, next_slot: int = 0) -> bool:
         """Return whether the answer covers these slots, the coming one, and the last event."""

@@ -29,8 +29,7 @@ from shadowprice.service.problems import RETRY_AFTER, ProblemError, tenant_limit
 from shadowprice.uploads.archive import read_entries
 
 FOLDER: Final = "uploads"  # name of the folder in a data directory
-KEEP_SECONDS: Final = 7 * 86_400
-"""Seconds after the last use for which an upload without an open job is kept."""
+KEEP_SECONDS: Final = 7 * 86_400  # after the last use, for an upload without an open job
 
 MIN_KEEP_SECONDS: Final = 3_600
 """The same if the tenant needs the space for another upload.

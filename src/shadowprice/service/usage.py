@@ -14,10 +14,8 @@ from shadowprice.service.settings import MAX_BODY_BYTES
 
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
-MAX_TENANT_REQUESTS: Final = 512
-"""Maximum number of a tenant's requests that are handled at once, event streams among them."""
-RESERVED_SHARE: Final = 8
-"""Divisor of the server's connections that tenants' requests leave to operators and probes."""
+MAX_TENANT_REQUESTS: Final = 512  # maximum number of a tenant's, event streams among them
+RESERVED_SHARE: Final = 8  # divisor of the connections that tenants leave to operators and probes
 
 
 def estimate_memory(value: object) -> int:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,13 +18,12 @@ from sqlalchemy import Connection
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.rest import StoredEvent
 from shadowprice.service.host import find_view
 from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings
-from shadowprice.service.state import margins, store_queries
+from shadowprice.service.state import margins
 from shadowprice.service.state.job_views import JobView
-from shadowprice.service.state.operations import Availability, CancelJob, ChangeServer, SubmitJobs
+from shadowprice.service.state.operations import SubmitJobs
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.writer import Writer
 
@@ -116,27 +114,11 @@ class VirtualService:
             if problem is not None:
                 raise problem
 
-    async def cancel(self, key: str) -> None:
-        """Cancel a job; no effect on a closed one."""
-        with suppress(ShadowpriceError):
-            await self.writer.do(CancelJob(key))
-
-    async def set_server_state(self, server: str, state: Availability) -> None:
-        """Cordon or drain a server, or return it to service."""
-        await self.writer.do(ChangeServer(server, state))
-
     async def view(self, key: str) -> JobView:
         """Return a job as clients see it."""
         view = await find_view(self.service, key)
         assert view is not None, key
         return view
-
-    async def history(self, key: str) -> Sequence[StoredEvent]:
-        """Return the events of a job, in order."""
-        entries, _ = await self.service.read(
-            lambda connection: store_queries.job_history(connection, key)
-        )
-        return entries
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query of the store."""

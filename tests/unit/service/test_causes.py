@@ -14,7 +14,7 @@ from shadowprice.executors.virtual import VirtualClock, VirtualExecutor, Virtual
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.state.job_views import State
-from shadowprice.service.state.operations import ReviseJob
+from shadowprice.service.state.operations import ChangeServer, ReviseJob
 from shadowprice.service.state.timespan import ChangeTimespan
 from shadowprice.service.virtual import VirtualService
 
@@ -178,7 +178,7 @@ def test_a_drained_server_is_named(tmp_path: Path) -> None:
         await until_running(service)
         await asyncio.sleep(4 * SLOT)
         server = executor.generations[0].spec.placement[0].server
-        await service.set_server_state(server, "drained")
+        await service.writer.do(ChangeServer(server, "drained"))
 
     result = run_and_explain(tmp_path, runs(start_seconds=(0.0, 90.0), report_every=5.0), drain)
     [cause] = [cause for cause in result["causes"] if cause["cause"] == "drain"]

@@ -62,12 +62,9 @@ log = logging.getLogger("shadowprice.service")
 ItemT = TypeVar("ItemT")
 
 MAX_CONCURRENT_CALLS: Final = 16  # calls to the executor in flight at the same time
-MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS
-"""Commands sent before the next comparison with the desired state."""
-POLL_SECONDS: Final = 5.0
-"""Maximum seconds between two comparisons of desired and actual state without a report."""
-RETRY_SECONDS: Final = 1.0
-"""Backoff in seconds after a failed step, for example if the executor is unreachable."""
+MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS  # commands sent before the next comparison
+POLL_SECONDS: Final = 5.0  # maximum seconds between two comparisons without a report
+RETRY_SECONDS: Final = 1.0  # backoff after a failed step or an unreachable executor
 
 
 class FileUnpacker:

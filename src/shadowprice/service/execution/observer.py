@@ -38,8 +38,7 @@ log = logging.getLogger("shadowprice.service")
 MAX_POLL_SECONDS: Final = 5.0  # maximum seconds between two polls; half a slot if that is less
 MIN_POLL_SECONDS: Final = 1.0  # minimum seconds between two polls
 MAX_JOBS_PER_OBSERVATION: Final = 10_000  # maximum number of jobs recorded of one poll
-START_TIME_TOLERANCE_NS: Final = 2 * SECOND
-"""Tolerance in nanoseconds: start times this close in two polls mean the same start."""
+START_TIME_TOLERANCE_NS: Final = 2 * SECOND  # closer start times mean the same start
 LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll in the store
 
 

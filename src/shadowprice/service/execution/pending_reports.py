@@ -13,8 +13,7 @@ from shadowprice.service.state.report_operations import DurableReport
 
 log = logging.getLogger("shadowprice.service")
 
-INITIAL_BACKOFF_SECONDS: Final = 1.0
-"""Initial backoff, in seconds, of a report that could not be recorded."""
+INITIAL_BACKOFF_SECONDS: Final = 1.0  # of a report that can't be recorded
 MAX_BACKOFF_SECONDS: Final = 60.0  # maximum backoff, in seconds
 
 

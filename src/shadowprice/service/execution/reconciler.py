@@ -29,11 +29,9 @@ from shadowprice.service.clock import SECOND
 LaunchCommand = Start | Resize
 ExecutionCommand = Start | Resize | Stop
 
-INITIAL_BACKOFF_NS: Final = 5 * SECOND
-"""Initial backoff of a failed job's restart, in nanoseconds; doubled by each failure."""
+INITIAL_BACKOFF_NS: Final = 5 * SECOND  # of a failed job's restart; doubled by each failure
 MAX_BACKOFF_NS: Final = 600 * SECOND  # maximum backoff, in nanoseconds
-STOP_OVERDUE_NS: Final = 120 * SECOND
-"""Nanoseconds after which a stop counts as overdue; most grace periods are shorter."""
+STOP_OVERDUE_NS: Final = 120 * SECOND  # most grace periods are shorter
 
 
 @dataclass(frozen=True, slots=True)

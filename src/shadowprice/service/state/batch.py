@@ -47,8 +47,7 @@ class Batch:
             statement: [] for statement in _IN_ORDER
         }
         self._new: dict[str, dict[str, Any]] = {}
-        self._contents: dict[str, str] = {}
-        """Hashes of the revised jobs."""
+        self._contents: dict[str, str] = {}  # hashes of the revised jobs
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}
         self._entries: list[AccountEntry] = []
         self._changed_accounts: dict[str, None] = {}

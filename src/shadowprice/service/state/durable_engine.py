@@ -36,16 +36,11 @@ from shadowprice.service.store import Store, tables
 log = logging.getLogger("shadowprice.service")
 
 SNAPSHOT_EVENTS: Final = 5_000  # maximum number of events between two snapshots
-SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND
-"""Maximum time between two snapshots, if there were events."""
-SNAPSHOT_JOBS_PER_STEP: Final = 25
-"""Jobs that one step of a snapshot serializes: about a millisecond."""
-JOURNAL_DELETE_BATCH: Final = 1_000
-"""Events that one transaction deletes from the journal after a snapshot replaced them."""
-SMALL_POLICY_STATE_BYTES: Final = 64 << 10
-"""Maximum bytes of policy state that are written with every batch; larger ones less often."""
-POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
-"""Minimum time between two writes of a larger policy state."""
+SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND  # maximum time between two snapshots with events
+SNAPSHOT_JOBS_PER_STEP: Final = 25  # jobs serialized in one step: about a millisecond
+JOURNAL_DELETE_BATCH: Final = 1_000  # events that one transaction deletes after a snapshot
+SMALL_POLICY_STATE_BYTES: Final = 64 << 10  # larger states aren't written with every batch
+POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND  # minimum time between two writes of a large state
 
 
 class DurableEngine:

@@ -27,8 +27,7 @@ from shadowprice.service.state.speed_estimates import SpeedEstimator
 from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import Store
 
-Withheld = Mapping[str, Mapping[str, int]]
-"""Configured amounts that the executor lacks, by server and resource."""
+Withheld = Mapping[str, Mapping[str, int]]  # what the executor lacks, by server and resource
 
 
 class Backlog:

@@ -41,16 +41,11 @@ A promise made early in a burst of delays can't allow for the delays that follow
 94.2 to 94.7 % were kept in the runs of docs/experiments/live-errors.md.
 """
 
-MAX_DELAYS_PER_GROUP: Final = 200
-"""Number of a group's newest finished jobs that determine its margin."""
-RECOVERED_JOBS: Final = 2_000
-"""Newest finished jobs that recovery reads, but at least `MIN_GROUP_JOBS` of each tenant."""
-MAX_TENANTS: Final = 1_000
-"""Maximum number of tenants; the one whose job finished longest ago is dropped first."""
-MAX_TENANT_GROUPS: Final = 100
-"""Maximum number of a tenant's groups, so that they push out no other tenant's."""
-MIN_GROUP_JOBS: Final = 19
-"""Minimum finished jobs of a group. The longest of 19 delays is expected to cover 95 % of jobs."""
+MAX_DELAYS_PER_GROUP: Final = 200  # newest finished jobs of a group that determine its margin
+RECOVERED_JOBS: Final = 2_000  # read by recovery, but at least `MIN_GROUP_JOBS` of each tenant
+MAX_TENANTS: Final = 1_000  # the one whose job finished longest ago is dropped first
+MAX_TENANT_GROUPS: Final = 100  # a tenant's groups push out no other tenant's
+MIN_GROUP_JOBS: Final = 19  # the longest of 19 delays is expected to cover 95 % of jobs
 
 MIN_TENANT_JOBS: Final = 3
 """Minimum finished jobs of a tenant none of whose groups has `MIN_GROUP_JOBS`.
@@ -58,10 +53,8 @@ MIN_TENANT_JOBS: Final = 3
 With so few jobs, the quantile is the longest delay.
 """
 
-MIN_TENANTS: Final = 3
-"""Minimum number of tenants for a median: with fewer, a single tenant would determine it."""
-QUANTILE_STEP: Final = 0.05
-"""Step of the quantile per promise: gamma of Gibbs and Candes."""
+MIN_TENANTS: Final = 3  # for a median: with fewer, a single tenant would determine it
+QUANTILE_STEP: Final = 0.05  # step of the quantile per promise: gamma of Gibbs and Candes
 
 _Group = tuple[str | None, ...]
 

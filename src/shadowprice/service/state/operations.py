@@ -57,8 +57,7 @@ from shadowprice.service.state.timespan import end_of_quote, explain_end
 log = logging.getLogger("shadowprice.service")
 
 MAX_BACKLOG_JOBS: Final = 1_000_000  # maximum number of accepted jobs that wait for a decision
-MAX_SUBMISSIONS_PER_EVENT: Final = 32
-"""Maximum number of waiting submissions that one event decides."""
+MAX_SUBMISSIONS_PER_EVENT: Final = 32  # maximum submissions that one event decides
 
 
 @dataclass(frozen=True, slots=True)

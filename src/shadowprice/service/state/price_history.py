@@ -26,10 +26,8 @@ log = logging.getLogger("shadowprice.service")
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
 _MIN_SAMPLE_INTERVAL_SECONDS: Final = 5.0  # minimum seconds between two samples
-_SHARE: Final = 100.0
-"""Minimum time between two samples, as a multiple of the time that a sample takes."""
-_LOOKED: Final = 20
-"""Maximum samples to read per returned sample; if there are more, use a coarser grain."""
+_SHARE: Final = 100.0  # minimum time between two samples, in times that a sample takes
+_LOOKED: Final = 20  # samples to read per returned one; above, use a coarser grain
 _SWEPT: Final = 1_000  # maximum number of rows that one call purges
 
 

@@ -49,10 +49,8 @@ from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
 
-FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
-"""Maximum work before a first report that still measures the start, as a share of a slot."""
-MAX_WORK_EXCESS: Final = 1.25
-"""Factor by which work may exceed its estimated time before the excess counts as start-up."""
+FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1  # maximum work that still measures a start
+MAX_WORK_EXCESS: Final = 1.25  # of the estimated time, above which work is start-up
 
 _WENT_BACK: Final = (
     "its progress went back, which is not counted; report mini-batches since the job's beginning, "

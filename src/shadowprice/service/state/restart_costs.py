@@ -30,17 +30,12 @@ from shadowprice.core.job import Job
 
 CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step")
 """Metrics for the parts of a restart, in seconds."""
-DOWNTIME_METRIC: Final = "change_away"
-"""Metric for the seconds between two generations, a cost unless the job was paused."""
+DOWNTIME_METRIC: Final = "change_away"  # between two generations; no cost of a paused job
 SAMPLES_PER_JOB: Final = 5  # number of a job's newest restarts that determine its cost
-MIN_RELATIVE_DEVIATION: Final = 0.1
-"""Minimum relative difference between the measured and the estimated cost."""
-COST_STEPS_PER_SLOT: Final = 100
-"""Steps of a slot to which costs are rounded up; a difference of one step or less is ignored."""
-SAMPLES_PER_TENANT: Final = 20
-"""Number of a tenant's newest measurements that determine the estimate for its new jobs."""
-MAX_TENANTS: Final = 1_000
-"""Maximum number of tenants with measurements; the one measured longest ago is dropped first."""
+MIN_RELATIVE_DEVIATION: Final = 0.1  # minimum, of the measured from the estimated cost
+COST_STEPS_PER_SLOT: Final = 100  # costs are rounded up to one; a difference of one is ignored
+SAMPLES_PER_TENANT: Final = 20  # newest measurements, for the estimate of new jobs
+MAX_TENANTS: Final = 1_000  # the one measured longest ago is dropped first
 MIN_SAMPLES: Final = 3  # minimum number of measurements for an estimate
 
 

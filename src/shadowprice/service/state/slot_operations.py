@@ -25,11 +25,9 @@ from shadowprice.service.state.timespan import follow_clock
 
 log = logging.getLogger("shadowprice.service")
 
-MAX_CATCH_UP_SLOTS: Final = 1_000
-"""Maximum number of missed slots that run one by one; moving slot 0 skips the others."""
+MAX_CATCH_UP_SLOTS: Final = 1_000  # missed slots that run one by one; moving slot 0 skips others
 MAX_SLOTS_PER_BATCH: Final = 50  # maximum number of slots that begin in one batch
-ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5
-"""Seconds after which the remaining slots wait for the next batch."""
+ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5  # then remaining slots wait for a batch
 
 
 @dataclass(frozen=True, slots=True)

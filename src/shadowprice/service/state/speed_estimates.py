@@ -22,8 +22,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 
 MIN_SAMPLE_SLOTS: Final = 2  # minimum number of whole slots for a speed
-MAX_SAMPLE_SLOTS: Final = 8
-"""Maximum number of slots for a speed, because older slots may be outdated."""
+MAX_SAMPLE_SLOTS: Final = 8  # maximum slots for a speed, because older ones may be outdated
 MIN_RELATIVE_DEVIATION: Final = 0.1  # minimum relative difference from the estimated speed
 
 STUDENT_T_95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
@@ -56,8 +55,7 @@ class _Watched:
     """Progress of the newest whole slots in millionths of a mini-batch, by worker count."""
     generation: int = 0
     since: int = 0
-    again: bool = False
-    """Whether to skip this slot, because its measured progress isn't that of one slot."""
+    again: bool = False  # skip this slot: its progress isn't that of one slot
 
 
 class SpeedEstimator:
@@ -93,24 +91,19 @@ class SpeedEstimator:
 
     def _measurements(self, job: Job) -> _Watched:
         """Return the measurements of a job; reset them if its owner revised its speed."""
-        watched = self._watched.get(job.name)
-        if watched is not None and job is watched.corrected:
+        watched = self._watched.setdefault(job.name, _Watched(job, job))
+        if job is watched.corrected:
             return watched
-        # The revision keeps the curve.
-        if watched is not None and _same_curve(job, watched.corrected):
-            stated = watched.base
+        if _same_curve(job, watched.corrected):  # the revision keeps the curve
+            stated, watched.corrected = watched.base, job
+            gains, internal_gains = stated.gains, stated.internal_gains
             watched.base = replace(
-                job,
-                required=stated.required,
-                gains=stated.gains,
-                internal_gains=stated.internal_gains,
+                job, required=stated.required, gains=gains, internal_gains=internal_gains
             )
-            watched.corrected = job
-            return watched
-        if watched is not None and watched.ratios and _same_curve(job, watched.base):
+        elif watched.ratios and _same_curve(job, watched.base):
             watched.base, watched.corrected = job, with_corrected_curve(job, watched.ratios)
-            return watched
-        watched = self._watched[job.name] = _Watched(job, job)
+        else:
+            watched = self._watched[job.name] = _Watched(job, job)
         return watched
 
     def skip_slot(self, name: str) -> None:

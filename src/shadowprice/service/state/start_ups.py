@@ -22,8 +22,7 @@ KEY: Final = "start-ups"  # key of the start-ups in the store
 NEWEST: Final = 20  # number of start-ups that the median covers
 MIN_START_UPS: Final = 3  # minimum number of start-ups for a median
 MAX_SHARE: Final = 0.1  # share of a slot above which a start-up is too long
-CLEARED_SHARE: Final = 0.08
-"""Share of a slot at which the warning ends; lower, so that the warning doesn't flap."""
+CLEARED_SHARE: Final = 0.08  # at which the warning ends; lower, so that it doesn't flap
 CODE: Final = "slot-too-short"  # code of the warning
 
 

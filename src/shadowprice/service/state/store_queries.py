@@ -20,8 +20,7 @@ from shadowprice.service.store.lookups import PreparedStatement, in_chunks
 
 PAGE: Final = 1_000  # maximum number of entries of a page
 MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
-HISTORY_HEAD_ENTRIES: Final = 10
-"""First events of a long history that are kept: the submission and its decision."""
+HISTORY_HEAD_ENTRIES: Final = 10  # first events that are kept: submission and decision
 
 _JOB_COLUMNS: Final = (
     tables.jobs.c.key,

@@ -22,21 +22,16 @@ RESTORE_HINT: Final = (
 )
 """Hint for a lost or damaged SQLite file."""
 
-PARTS: Final = ("-wal", "-shm", "-journal")
-"""Suffixes of the files that SQLite creates beside a database."""
-RECORD: Final = "store-state"
-"""File of the record in the data directory. `shadowprice.db*` doesn't match it."""
+PARTS: Final = ("-wal", "-shm", "-journal")  # suffixes of files that SQLite creates beside it
+RECORD: Final = "store-state"  # `shadowprice.db*` doesn't match this record's name
 IN_LOG: Final = "open"  # the newest changes may be in the log only
 COMPLETE: Final = "closed"  # the database file holds every change
-EXECUTOR_JOBS: Final = "executor/jobs"
-"""Directory in which executors on this machine record their jobs."""
+EXECUTOR_JOBS: Final = "executor/jobs"  # in which executors on this machine record their jobs
 _INDEX: Final = struct.Struct("=12xBxHI4xII8s")
 """Index of a log (SQLite's file format, section "The WAL-Index File Format"): whether it is
 initialized, page size, number of frames, checksum of the last one, salt of the log."""
-_LOG_HEADER: Final = struct.Struct(">16x8s8x")
-"""Salt of a log; a log that is restarted gets another one."""
-_FRAME_HEADER: Final = struct.Struct(">8x8sII")
-"""Salt and checksum of a frame, which a page follows."""
+_LOG_HEADER: Final = struct.Struct(">16x8s8x")  # salt of a log; a restarted log gets another one
+_FRAME_HEADER: Final = struct.Struct(">8x8sII")  # salt and checksum of a frame; a page follows
 _OWN_FILES: Final = (FILE, RECORD, "executor", "operator.token")
 """Files by which a data directory is recognized."""
 

@@ -14,11 +14,9 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.generations.disk import FileLock
 from shadowprice.service.store.lookups import stored_value
 
-LOCK_ID: Final = 0x5AD0_9A1C
-"""First key of the advisory lock; the second key is a hash of the schema's name."""
+LOCK_ID: Final = 0x5AD0_9A1C  # first key of the lock; the second one is a hash of the schema's name
 EPOCH_KEY: Final = "epoch"  # key of the elected leader's epoch in the store
-TAKEOVER_TIMEOUT_SECONDS: Final = 5.0
-"""Timeout in seconds until a terminated connection releases the lock."""
+TAKEOVER_TIMEOUT_SECONDS: Final = 5.0  # until a terminated connection releases the lock
 
 _END_HOLDER: Final = text(
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted "

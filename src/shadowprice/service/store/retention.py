@@ -16,10 +16,8 @@ PURGE_BATCH_ROWS: Final = 1_000
 The rows of purged jobs don't count.
 """
 
-PURGE_BATCH_JOBS: Final = 100
-"""Maximum number of jobs that one call purges, each with thousands of progress points."""
-LAST_JOB: Final = "last_job"
-"""Key of the largest id at the last purge in the store: a purged job's id isn't used again."""
+PURGE_BATCH_JOBS: Final = 100  # purged by one call, each with thousands of points
+LAST_JOB: Final = "last_job"  # key of the largest purged id, which isn't used again
 
 _OF_JOBS: Final = (
     tables.progress,

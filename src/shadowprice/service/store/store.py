@@ -42,8 +42,7 @@ from shadowprice.service.store.lookups import PreparedStatement, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
-WAL_SIZE_LIMIT_BYTES: Final = 32 << 20
-"""Size that the write-ahead log is truncated to after a checkpoint, in bytes."""
+WAL_SIZE_LIMIT_BYTES: Final = 32 << 20  # to which a checkpoint truncates the write-ahead log
 UNKNOWN_FORMAT_HINT: Final = (
     "install the version of shadowprice that wrote the data, or use another --data"
 )
@@ -63,8 +62,7 @@ class Store:
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
-        self.later_epoch = 0
-        """Epoch of the leader because of which this instance couldn't become the writer."""
+        self.later_epoch = 0  # of the leader that made this instance a standby
         self.damage: str | None = None  # of the SQLite file; only the next start clears it
         self._advisory = PostgresAdvisoryLock()
         self._file_id: tuple[int, int] | None = None
@@ -225,6 +223,7 @@ class Store:
             # A stop must not wait long for another program that reads the database.
             connection.execute("PRAGMA busy_timeout=1000")
             [is_busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            # Now: the last connection removes the log, and a kill may come between the two.
             if not is_busy and self._presence.must_exist():
                 self._presence.write(COMPLETE)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
