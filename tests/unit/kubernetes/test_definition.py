@@ -79,7 +79,7 @@ def test_every_key_of_a_job_is_there_and_explained() -> None:
     for path, schema in schemas(SPEC):
         words = path.split(".")[1:]
         if len(words) == 1 or (len(words) == 2 and words[0] == "run"):
-            assert schema.get("description"), f"{path} is not explained in descriptions.py"
+            assert schema.get("description"), f"{path} is not explained in FIELDS"
 
 
 def test_rules_are_there_only_where_they_are_known() -> None:
