@@ -115,9 +115,7 @@ class PredictedLength(ApiRecord):
 class JobPoints(ApiRecord):
     """The cost of a job to a tenant with a budget, in points."""
 
-    price: float = Field(
-        description="debits: admission, revisions, slots beyond the stated or predicted work"
-    )
+    price: float = Field(description="for admission, revisions and slots beyond the stated work")
     used: float = Field(description="part of the price that was used")
     refund: float | None = Field(description="points returned when the job ended")
     planned: int = Field(description="places x slots in the price")
@@ -205,13 +203,9 @@ class JobDetail(Job):
 
     spec: dict[str, Any]
     obstacle: str | None = Field(
-        default=None,
-        description="why a generation of the job can't be started or ended now; no later one "
-        "starts before it has ended",
+        None, description="why a generation can't be started or ended; no later one starts before"
     )
-    broken_promise: BrokenPromise | None = Field(
-        default=None, description="null if the first promise was kept, or still may be"
-    )
+    broken_promise: BrokenPromise | None = Field(None, description="null if kept, or still may be")
 
 
 class JobPage(ApiPage):
@@ -308,15 +302,11 @@ class SuggestedChange(ApiRecord):
     after: str = Field(description="value as a job file writes it")
     change: str = Field(description="size of the change, for people")
     option: str | None = Field(
-        default=None,
-        description="option of `submit` that makes the change, such as --gpus; null if the job "
-        "wasn't submitted with options",
+        None, description="option of `submit` that makes the change, if options set the job"
     )
     option_before: str | None = Field(default=None, description="value of the option")
     option_after: str | None = Field(default=None, description="value for the option")
-    completion: datetime | None = Field(
-        description="end of the slot of its planned completion; a promise adds the margin"
-    )
+    completion: datetime | None = Field(description="planned completion; a promise adds the margin")
     utility: float | None
     price: float | None
 
@@ -330,15 +320,11 @@ class JobOutlook(ApiRecord):
     resource: str | None = Field(description="the scarcest resource for the job")
     servers: str | None = Field(description="kind of server that lacks it")
     admitted_now: bool = Field(description="whether it would be admitted if submitted again now")
-    starts: datetime | None = Field(
-        description="when a waiting job starts at the latest, if its plans hold and no job arrives"
-    )
+    starts: datetime | None = Field(description="latest start, if plans hold and no job arrives")
     completes: datetime | None = Field(
-        description="completion if the job starts at `starts`, with the stated work and speed"
+        description="completion if it starts then and runs as stated"
     )
-    abandoned: datetime | None = Field(
-        description="when a waiting job is abandoned instead, because it couldn't end in time"
-    )
+    abandoned: datetime | None = Field(description="abandonment, because it couldn't end in time")
     waits_beyond: datetime | None = Field(description="last planned time, if it still waits then")
     changes: list[SuggestedChange] = Field(description="each on its own, smallest to 1 %")
     ineffective: list[str] = Field(description="keys of which no value gets it admitted")
@@ -589,12 +575,9 @@ class WhatIfQuestion(ApiRecord):
 class WhatIfTimes(ApiRecord):
     """Differences in time between the simulations; negative means sooner."""
 
-    mean_jct_seconds: float | None = Field(
-        description="change of the mean completion time of jobs that both finished"
-    )
+    mean_jct_seconds: float | None = Field(description="change for jobs that finished in both")
     mean_wait_seconds: float | None = Field(
-        description="change of the mean wait, from submission to first start, of jobs that ran in "
-        "both"
+        description="change of the mean wait for the first start, of jobs that ran in both"
     )
     waiting_saved_hours: float = Field(description="waiting saved by these jobs, in total")
     jobs: int = Field(description="number of these jobs")
@@ -911,13 +894,8 @@ class ServiceStatus(ApiRecord):
     policy: str
     policies: list[str]
     executor: str | None
-    host: str | None = Field(
-        description="identifies the machine on which jobs run, with its files; null if there are "
-        "several, or if it is unknown"
-    )
-    uploads: UploadLimits | None = Field(
-        description="limits of the files that jobs get from their submitters; null if they get none"
-    )
+    host: str | None = Field(description="machine that runs the jobs; null if several or unknown")
+    uploads: UploadLimits | None = Field(description="null if jobs get no files from submitters")
     observes: bool
     now: datetime
     slot_seconds: float

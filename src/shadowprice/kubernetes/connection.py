@@ -40,13 +40,7 @@ SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # timeout of a request, in seconds
 RETRY_TIMEOUT_SECONDS: Final = 60.0  # seconds for which a throttled request (429) is retried
 MAX_RETRY_DELAY_SECONDS: Final = 5.0  # of these retries, unless the server demands more
-MAX_INFLIGHT_REQUESTS: Final = 8
-"""Maximum number of concurrent requests of a connection, without streams.
-
-All requests of a slot at once would block the API server for seconds, and delay status updates and
-leases. With this limit, an idle server still answers hundreds of requests per second.
-"""
-
+MAX_INFLIGHT_REQUESTS: Final = 8  # a slot's requests at once would block the API server
 TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # seconds before its expiry that a token is renewed
 MIN_TOKEN_REFRESH_SECONDS: Final = 10.0  # a plugin may be slow, or return expired tokens
 

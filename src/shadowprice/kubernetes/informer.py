@@ -36,11 +36,9 @@ MIN_HEALTHY_WATCH_SECONDS: Final = 1.0  # seconds after which a watch counts as 
 class Informer(Generic[CachedT]):
     """Caches a reduced form of all objects of one kind, by ``NAMESPACE/NAME`` or ``NAME``.
 
-    ``path`` is the API path of the list: ``/api/v1/pods``, ``/api/v1/namespaces/NAME/pods``.
     ``reduce`` returns the cached form of an object, None to omit it. ``changed`` receives every
-    change: key, old and new form; None if the object is absent. ``query`` has more parameters of
-    the list: ``labelSelector``, ``fieldSelector``. ``healthy`` is true if the last request
-    succeeded; ``lists`` and ``watches`` count requests.
+    change: key, old and new form; None if the object is absent. ``path`` and ``query`` are those of
+    the list. ``healthy`` is true if the last request succeeded.
     """
 
     def __init__(

@@ -69,10 +69,9 @@ class Lease:
     ) -> bool:
         """Acquire the lease; return False if another process holds it.
 
-        It returns as soon as the other holder renews, or after ``timeout`` seconds. The time since
-        the last renewal counts across attempts, so repeated short attempts succeed too. ``over``
-        returns whether a holder, by its identity, is known to be inactive; its lease is acquired at
-        once.
+        It returns as soon as the other holder renews, or after ``timeout`` seconds. Repeated short
+        attempts succeed too. The lease of a holder that is ``over``, by its identity, is acquired
+        at once.
         """
         until = time.monotonic() + timeout
         pauses = Backoff(INITIAL_POLL_SECONDS, MAX_POLL_SECONDS)

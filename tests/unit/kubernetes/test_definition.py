@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from tools.kubernetes_manifests import main
 
 from shadowprice.core.specs import JobSpec
-from shadowprice.kubernetes import descriptions
+from shadowprice.kubernetes import definition
 from shadowprice.kubernetes.definition import (
     CEL_RULES,
     EXCLUDED_KEYS,
@@ -75,11 +75,11 @@ def test_every_value_has_one_type_as_structural_schemas_need() -> None:
 def test_every_key_of_a_job_is_there_and_explained() -> None:
     assert SPEC["properties"].keys() == JobSpec.model_fields.keys() - EXCLUDED_KEYS
     paths = {path.removeprefix("spec").removeprefix(".") for path, _ in schemas(SPEC)}
-    assert descriptions.FIELDS.keys() <= paths, "explains what is not there"
+    assert definition.FIELDS.keys() <= paths, "explains what is not there"
     for path, schema in schemas(SPEC):
         words = path.split(".")[1:]
         if len(words) == 1 or (len(words) == 2 and words[0] == "run"):
-            assert schema.get("description"), f"{path} is not explained in descriptions.py"
+            assert schema.get("description"), f"{path} is not explained in FIELDS"
 
 
 def test_rules_are_there_only_where_they_are_known() -> None:

@@ -74,10 +74,7 @@ class Account:
 
 
 MAX_AHEAD_NS: Final = 86_400 * SECOND
-"""Maximum time from now to the start of an account's period, in nanoseconds.
-
-Smaller steps of the clock must not repeat the grant of a period.
-"""
+"""Maximum time to the start of a period: smaller steps of the clock must not repeat its grant."""
 
 
 class Accounts:

@@ -9,7 +9,7 @@ have absorbed some seconds, so the sum over all causes can exceed the delay.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -77,18 +77,12 @@ class Run:
         return seconds if seconds > (0.0 if exact else step) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A cause of a broken promise, and the seconds it cost.
+Cause = tuple[str, str]
+"""Kind and detail of a cause.
 
-    ``kind`` is ``overrun``, ``late-start``, ``lost-server``, ``lost-process``, ``failure``,
-    ``move``, ``drain``, ``timespan``, ``revision`` or ``waiting``. ``detail`` adds names and
-    numbers.
-    """
-
-    kind: str
-    seconds: float
-    detail: str = ""
+The kind is ``overrun``, ``late-start``, ``lost-server``, ``lost-process``, ``failure``, ``move``,
+``drain``, ``timespan``, ``revision`` or ``waiting``. The detail adds names and numbers.
+"""
 
 
 def broken_promise(
@@ -103,34 +97,25 @@ def broken_promise(
     job = _job(connection, view, cluster, calendar)
     finished = view.state is State.FINISHED
     waits_until = now / SECOND if view.state.open and not is_running else None
-    delays = [*causes(runs, events, job, cluster, finished=finished, waits_until=waits_until)]
+    delays = _delays(runs, events, job, cluster, finished=finished, waits_until=waits_until)
     end = runs[-1].ended if finished and runs else (view.closed or now) / SECOND
     if view.state.open and view.promise_at is not None:
         end = max(end, view.promise_at / SECOND)
-    unexplained = end - due - sum(cause.seconds for cause in delays)
+    unexplained = end - due - sum(delays.values())
     if finished and unexplained > MIN_CAUSE_SECONDS:
-        delays.append(Cause("waiting", unexplained, "for a place"))
-    return record(view, due, end - due, delays)
-
-
-def record(view: JobView, due: float, late: float, found: Sequence[Cause]) -> rest.BrokenPromise:
-    """Return a broken promise as a REST resource; ``due`` is in seconds since 1970."""
-    total = sum(cause.seconds for cause in found)
-    late_seconds = round(max(0.0, late), 3)
-    delays = [
+        delays["waiting", "for a place"] = unexplained
+    total, late_seconds = sum(delays.values()), round(max(0.0, end - due), 3)
+    causes = [
         rest.PromiseCause(
-            cause=cause.kind,
-            seconds=round(cause.seconds, 3),
-            share=round(cause.seconds / total, 4),
-            detail=cause.detail,
+            cause=kind, seconds=round(seconds, 3), share=round(seconds / total, 4), detail=detail
         )
-        for cause in sorted(found, key=lambda cause: -cause.seconds)
+        for (kind, detail), seconds in sorted(delays.items(), key=lambda item: -item[1])
     ]
     return rest.BrokenPromise(
         promised=to_datetime(int(due * SECOND)),
         late_seconds=late_seconds,
-        causes=delays,
-        line=_line(view, late_seconds, delays),
+        causes=causes,
+        line=_line(view, late_seconds, causes),
     )
 
 
@@ -161,16 +146,16 @@ def _is_broken(view: JobView) -> bool:
     return not view.state.open or view.promise is None or view.promise > view.first_promise
 
 
-def causes(
+def _delays(
     runs: Sequence[Run],
     events: Sequence[Mapping[str, Any]],
     job: Job | None,
     cluster: Cluster,
     *,
     finished: bool,
-    waits_until: float | None = None,
-) -> Iterable[Cause]:
-    """Yield the causes of a job's delay; each pair of kind and detail occurs once.
+    waits_until: float | None,
+) -> dict[Cause, float]:
+    """Return the seconds of a job's delay by cause.
 
     ``runs`` are the generations that ran, oldest first, and ``events`` explain their ends
     (`_ENDS`). ``job`` has its stated speed; None if it can't be resolved any more. ``finished``
@@ -178,7 +163,7 @@ def causes(
     job has waited since its last generation ended.
     """
     account = _SecondsByCause(runs, job, cluster)
-    ended_by: tuple[str, str] | None = None
+    ended_by: Cause | None = None
     for index, run in enumerate(runs):
         last = index == len(runs) - 1
         account.count(index, ended_by, finished=finished and last)
@@ -189,26 +174,25 @@ def causes(
         account.add(ended_by, waits_until - runs[-1].ended)
     account.compare_with_statement(finished=finished)
     account.count_revisions(events)
-    for (kind, detail), cost in account.seconds.items():
-        yield Cause(kind, cost, detail)
+    return account.seconds
 
 
 class _SecondsByCause:
     """Accumulates seconds by cause and detail, generation by generation."""
 
     def __init__(self, runs: Sequence[Run], job: Job | None, cluster: Cluster) -> None:
-        self.seconds: dict[tuple[str, str], float] = {}
+        self.seconds: dict[Cause, float] = {}
         self._runs, self._job, self._cluster = runs, job, cluster
         self._is_silent = all(run.high is None for run in runs)
         self._done = self._stated = self._ran = 0.0
-        self._unreported: list[tuple[tuple[str, str], float]] = []
+        self._unreported: list[tuple[Cause, float]] = []
 
-    def add(self, cause: tuple[str, str], seconds: float) -> None:
+    def add(self, cause: Cause, seconds: float) -> None:
         """Add seconds to a cause; ignore less than `MIN_CAUSE_SECONDS`."""
         if seconds >= MIN_CAUSE_SECONDS:
             self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
 
-    def count(self, at: int, ended_by: tuple[str, str] | None, *, finished: bool) -> None:
+    def count(self, at: int, ended_by: Cause | None, *, finished: bool) -> None:
         """Count a generation; ``ended_by`` is the cause of the previous one's end."""
         run, job, done = self._runs[at], self._job, self._done
         cause = ended_by or ("late-start", "")
@@ -231,7 +215,7 @@ class _SecondsByCause:
         self._ran += run.seconds - repeated - loading
         self._done = max(done, high)
 
-    def count_lost_work(self, run: Run, next_run: Run, cause: tuple[str, str]) -> None:
+    def count_lost_work(self, run: Run, next_run: Run, cause: Cause) -> None:
         """Count the work that a generation lost, or may have lost, at its end."""
         if self._is_silent:
             self._unreported.append((cause, run.seconds))
@@ -280,9 +264,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}".removesuffix(".0")
 
 
-def _find_end_cause(
-    run: Run, next_run: Run | None, events: Sequence[Mapping[str, Any]]
-) -> tuple[str, str]:
+def _find_end_cause(run: Run, next_run: Run | None, events: Sequence[Mapping[str, Any]]) -> Cause:
     """Return the cause of a generation's end: the newest event before the next one started."""
     latest = float("inf") if next_run is None else next_run.started
     for event in reversed(events):

@@ -57,13 +57,7 @@ log = logging.getLogger("shadowprice.service")
 
 WORKERS: Final = MAX_INFLIGHT_REQUESTS  # resources reconciled concurrently
 CONFLICT_RETRY_SECONDS: Final = 1.0  # until a resource that a newer leader wrote is tried again
-DELETION_POLL_SECONDS: Final = 5.0
-"""Minimum seconds before a deleted resource is reconciled again while its job still runs.
-
-A fallback: `_on_published` requeues the resource once its job has no processes. With many deleted
-resources the delay grows.
-"""
-
+DELETION_POLL_SECONDS: Final = 5.0  # minimum for a deleted resource; `_on_published` is sooner
 DELETION_POLLS_PER_SECOND: Final = 10.0  # maximum over all resources: cancellations come first
 STATUS_WRITE_SECONDS: Final = 10.0  # minimum between two writes of figures only
 STATUS_WRITES_PER_SECOND: Final = 10.0  # maximum: a slot may change thousands of statuses
