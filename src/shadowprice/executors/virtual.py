@@ -61,26 +61,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        self._elapsed = STARTED
+        self.elapsed = STARTED  # its clock in nanoseconds
         self._turns = 0
         self.advances = 0
         super().__init__(_Jump(self._advance))
 
     def time(self) -> float:
         """Return the loop's clock in seconds."""
-        return self._elapsed / SECOND
-
-    @property
-    def elapsed(self) -> int:
-        """The loop's clock in nanoseconds."""
-        return self._elapsed
+        return self.elapsed / SECOND
 
     def _advance(self, timeout: float | None) -> None:
         if timeout is None:
             raise StalledError("every task waits, and none of them for a timer")
         if timeout > 0.0:
             # Rounded up, so that the timer is due afterwards.
-            self._elapsed += math.ceil(timeout * SECOND)
+            self.elapsed += math.ceil(timeout * SECOND)
             self.advances += 1
             self._turns = 0
             return

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -359,11 +360,8 @@ async def measure_all(
     unmeasured: dict[tuple[int, int], str] = {}
     async with Bench.opened(directory, command) as bench:
         for index, (workers, ps) in enumerate(counts):
-
-            def on_step(what: str, share: float, step: StepTime | None, at: int = index) -> None:
-                on_progress(at, what, share, step)
-
             try:
+                on_step = partial(on_progress, index)
                 points.append(await bench.measure(workers, ps, limits, on_step))
             except UnmeasuredError as error:
                 unmeasured[workers, ps] = str(error)

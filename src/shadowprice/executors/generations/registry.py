@@ -118,11 +118,6 @@ class TrackedGeneration:
         """Whether it ended or was refused."""
         return self.phase in TERMINAL_PHASES
 
-    @property
-    def accepted(self) -> tuple[float, int]:
-        """Sort key for the order of acceptance."""
-        return float(self.state.get("accepted", 0.0)), self.number
-
     def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
         if plan:
@@ -428,11 +423,10 @@ class GenerationRegistry(Generic[GenerationT]):
     @property
     def in_acceptance_order(self) -> list[GenerationT]:
         """The generations in order of acceptance."""
-        return sorted(self.entries.values(), key=lambda entry: entry.accepted)
-
-    def statuses(self) -> tuple[GenerationStatus, ...]:
-        """Return every unforgotten generation, as `Executor.list` does."""
-        return tuple(entry.to_status() for entry in self.in_acceptance_order)
+        return sorted(
+            self.entries.values(),
+            key=lambda entry: (entry.state.get("accepted", 0.0), entry.number),
+        )
 
     def running_jobs(self) -> list[ObservedJob]:
         """Return the running generations, as `Executor.observe` does."""
@@ -458,7 +452,7 @@ class GenerationRegistry(Generic[GenerationT]):
         """End `watch` after the queued reports."""
         self._reports.put_nowait(None)
 
-    async def watch(self, first: Callable[[], Iterable[Report]] = tuple) -> AsyncIterator[Report]:
+    async def watch(self, first: Callable[[], Iterable[Report]]) -> AsyncIterator[Report]:
         """Yield reports of ``first``, the current state of all generations, then new reports."""
         # Starts and ends are emitted again below; progress was read once, so it must be kept.
         previous, reports = self._reports, asyncio.Queue[Report | None]()
@@ -510,7 +504,15 @@ class ExecutorBase(Generic[GenerationT]):
 
     async def list(self) -> tuple[GenerationStatus, ...]:
         """Return every generation that isn't forgotten."""
-        return self._registry.statuses()
+        return tuple(entry.to_status() for entry in self._registry.in_acceptance_order)
+
+    def watch(self) -> AsyncIterator[Report]:
+        """Yield reports; see `Executor.watch`."""
+        return self._registry.watch(self._servers)
+
+    def _servers(self) -> Iterable[Report]:
+        """Return reports of the servers that were discovered, or are missing."""
+        return ()
 
 
 class DiskExecutor(ExecutorBase[GenerationT]):
@@ -525,6 +527,7 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         make: Callable[[str, int, GenerationDirectory], GenerationT],
     ) -> None:
         super().__init__(options)
+        self.directory = self.path  # of its records; see `KeepsLocalRecords`
         self._make = make
         self._polls = ProgressPolls(self._registry.emit)
 
@@ -541,11 +544,6 @@ class DiskExecutor(ExecutorBase[GenerationT]):
     def _remove_job_files(self, job: str) -> None:
         """Remove the files of a job that aren't records."""
         raise NotImplementedError
-
-    @property
-    def directory(self) -> Path:
-        """Directory of its records; see `KeepsLocalRecords`."""
-        return self.path
 
     def _open_store(self) -> None:
         self._store = GenerationStore(self.path)

@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -149,6 +149,10 @@ def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
 class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
     """Runs every process of a generation in a pod, on its planned node; only logs are on disk."""
 
+    capabilities = contract.ExecutorCapabilities(
+        discovers_servers=True, several_machines=True, observes=True, runs_containers=True
+    )
+
     def __init__(self, options: contract.ExecutorOptions) -> None:
         super().__init__(options)
         self.settings = read_settings(options.settings)
@@ -172,13 +176,6 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         self._records_loaded = True  # since the lease was last acquired
         self._backoff = Backoff(RESYNC_SECONDS, MAX_RESYNC_BACKOFF_SECONDS)
         self._session: KubernetesSession | None = None
-
-    @property
-    def capabilities(self) -> contract.ExecutorCapabilities:
-        """Features of this executor."""
-        return contract.ExecutorCapabilities(
-            discovers_servers=True, several_machines=True, observes=True, runs_containers=True
-        )
 
     @property
     def session(self) -> KubernetesSession:
@@ -485,10 +482,6 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         now = time.time()
         self._registry.emit(contract.ServerSeen(server, now) for server in changed)
         self._registry.emit(map(self._gone, gone))
-
-    def watch(self) -> AsyncIterator[contract.Report]:
-        """Yield reports; see `Executor.watch`."""
-        return self._registry.watch(self._servers)
 
     def _servers(self) -> Iterator[contract.Report]:
         if self._session is not None:

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -177,9 +177,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._bell_path = self.path / "bell"
         data = self.path.parent
         default_users = data.parent / f"{data.name}-users"
-        self._users = UserJobDirs(
-            Path(self._settings.users) if self._settings.users else default_users
-        )
+        self._users = UserJobDirs(Path(self._settings.users or default_users))
         self._machine = MachineAllocator(sorted(os.sched_getaffinity(0)), self._settings.devices)
         self._bell = -1
         self._cgroup: Path | None = None
@@ -513,10 +511,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                 children.signal_process(process, signal.SIGKILL)
             time.sleep(0.02)
         return False
-
-    def watch(self) -> AsyncIterator[contract.Report]:
-        """Yield reports; see `Executor.watch`."""
-        return self._registry.watch()
 
     async def observe(self) -> tuple[contract.ObservedJob, ...]:
         """Return the jobs that run on this machine; see `observation`."""

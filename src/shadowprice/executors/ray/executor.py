@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +54,10 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     ``ray://HOST:PORT``.
     """
 
+    capabilities = contract.ExecutorCapabilities(
+        discovers_servers=True, several_machines=True, progress_files=True, takes_uploads=True
+    )
+
     def __init__(self, options: contract.ExecutorOptions) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the Ray executor needs Linux's process control")
@@ -72,16 +76,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
         base = Path(settings.shared) if settings.shared else self.path
         self.session = RaySession(settings, base, self._background, super()._poll, self._new_link())
-
-    @property
-    def capabilities(self) -> contract.ExecutorCapabilities:
-        """Features of this executor."""
-        return contract.ExecutorCapabilities(
-            discovers_servers=True,
-            several_machines=True,
-            progress_files=True,
-            takes_uploads=True,
-        )
 
     @property
     def health_error(self) -> str | None:
@@ -336,10 +330,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                         raise  # retried by the next bridge
                     log.warning("failed to clean up on %s: %s", server, error)
                 del session.lost_actors[actor]
-
-    def watch(self) -> AsyncIterator[contract.Report]:
-        """Yield reports; see `Executor.watch`."""
-        return self._registry.watch(self._servers)
 
     def _servers(self) -> Iterator[contract.Report]:
         for node in self.session.nodes.values():

@@ -25,11 +25,8 @@ class GradientSync:
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
+        # Parameters with averaged gradients since the last forward pass; None before one.
         self._averaged: set[str] | None = None
-        """Parameters with averaged gradients since the last forward pass.
-
-        None until a forward pass in this context.
-        """
         self._checks = False
         wrapped.register_forward_pre_hook(self._forward)
         for name, parameter in wrapped.module.named_parameters():
@@ -112,19 +109,13 @@ class BufferSync:
 
     def end(self) -> None:
         """Set the buffers to the weighted average over all parts of all workers."""
+        kinds: dict[Any, list[tuple[Any, Any, Any]]] = {}
+        for buffer, *more in zip(self._floating, self._floating_before, self._changes, strict=True):
+            kinds.setdefault((buffer.dtype, buffer.device), []).append((buffer, *more))
         with torch.no_grad():
-            for kind in dict.fromkeys(
-                (floating.dtype, floating.device) for floating in self._floating
-            ):
-                indices = [
-                    index
-                    for index, floating in enumerate(self._floating)
-                    if (floating.dtype, floating.device) == kind
-                ]
-                flat = torch.cat([self._changes[index].reshape(-1) for index in indices])
+            for columns in kinds.values():
+                flat = torch.cat([change.reshape(-1) for _, _, change in columns])
                 wait_for(dist.all_reduce(flat, async_op=True))
-                sizes = [self._floating[index].numel() for index in indices]
-                for index, change in zip(indices, flat.split(sizes), strict=True):
-                    buffer = self._floating[index]
-                    before = self._floating_before[index]
-                    buffer.copy_(changed_buffer(before, change.view_as(buffer)))
+                averages = flat.split([buffer.numel() for buffer, _, _ in columns])
+                for (buffer, before, _), average in zip(columns, averages, strict=True):
+                    buffer.copy_(changed_buffer(before, average.view_as(buffer)))

@@ -94,11 +94,8 @@ class Shard:
         self.pieces = layout.pieces(ps_rank, ps_count)
         self._shapes = model_shapes(model)
         self._schedule = recipe.schedule
-        self._views: list[Any] = []
-        start = 0
-        for piece in self.pieces:
-            self._views.append(torch.nn.Parameter(self.values[start : start + piece.size]))
-            start += piece.size
+        parts = self.values.split([piece.size for piece in self.pieces])
+        self._views = [torch.nn.Parameter(part) for part in parts]
         own = {item.name: view for item, view in zip(self.pieces, self._views, strict=True)}
         # Parameters without elements here are included, so that no parameter group is empty.
         named_parameters = [
@@ -129,13 +126,9 @@ class Shard:
 
     def apply(self, gradients: Sequence[Any], minibatch: int) -> None:
         """Update the parameters once by the sum of gradients, as that mini-batch of the job."""
-        total = gradients[0]
-        for gradient in gradients[1:]:
-            total = total + gradient
-        start = 0
-        for view in self._views:
-            view.grad = total[start : start + view.numel()]
-            start += view.numel()
+        total = sum(gradients[1:], gradients[0])
+        for view, part in zip(self._views, total.split([*map(len, self._views)]), strict=True):
+            view.grad = part
         factor = self._schedule(minibatch)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
@@ -188,11 +181,8 @@ class Shard:
     def _restore(self, state: Mapping[str, Any]) -> None:
         parameters, optimizer = state["parameters"], state["optimizer"]
         self._compare_model(state["shapes"], parameters)
-        start = 0
         for piece, view in zip(self.pieces, self._views, strict=True):
-            saved = parameters[piece.name]
-            self.values[start : start + piece.size] = saved[piece.start : piece.stop]
-            start += piece.size
+            view.data.copy_(parameters[piece.name][piece.start : piece.stop])
             kept = optimizer.get(piece.name, {})
             if kept:
                 self._optimizer.state[view] = {
