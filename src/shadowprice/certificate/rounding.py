@@ -33,9 +33,7 @@ _PAYOFF_GAP: Final = 1e-3
 """Relative gap of a job's schedule; a smaller one doesn't help a heuristic."""
 _EXACT: Final = 1e-8
 """Relative gap that no search can close, because payoffs include a rounding error."""
-_NEGLIGIBLE: Final = (
-    1e-9  # share of the largest utility below which an improvement isn't searched for
-)
+_NEGLIGIBLE: Final = 1e-9  # share of the largest utility that isn't worth a search
 _TRIES: Final = 3
 """Number of times that a schedule is planned again with more work, to cover restart costs."""
 _NEIGHBOURS: Final = 8  # largest number of jobs that are removed at once

@@ -26,7 +26,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.policies.pricing.admission import DecisionInputs, PricedAdmission, Shortfall
-from shadowprice.policies.pricing.clearing import PriceContribution
+from shadowprice.policies.pricing.constants import PriceContribution
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
