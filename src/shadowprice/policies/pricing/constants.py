@@ -358,6 +358,11 @@ class ConstantsLearner:
     def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_cached": None, "_ln_market": None, "_cache": None}
 
+    def __copy__(self) -> ConstantsLearner:
+        clone = object.__new__(ConstantsLearner)
+        vars(clone).update(vars(self))  # with the caches, unlike a pickled learner
+        return clone
+
     def __post_init__(self) -> None:
         self._began = self.since
         self._cache = _ACTIVE.get()
