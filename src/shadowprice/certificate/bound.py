@@ -144,9 +144,7 @@ class Master:
 
 
 _SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next prices
-_MAX_COLUMN_GENERATION_JOBS: Final = (
-    3000  # number of jobs up to which column generation finds the prices, to the end
-)
+_MAX_COLUMN_GENERATION_JOBS: Final = 3000  # up to which it finds the prices, to the end
 _MIN_SAMPLE_JOBS: Final = 600  # number of jobs of the smallest sample
 _SAMPLE_GROWTH: Final = 5  # ratio of the numbers of jobs of successive samples
 _MAX_GROUPS: Final = 2000  # largest number of groups of jobs in the master program

@@ -33,9 +33,7 @@ _PAYOFF_GAP: Final = 1e-3
 """Relative gap of a job's schedule; a smaller one doesn't help a heuristic."""
 _EXACT: Final = 1e-8
 """Relative gap that no search can close, because payoffs include a rounding error."""
-_NEGLIGIBLE: Final = (
-    1e-9  # share of the largest utility below which an improvement isn't searched for
-)
+_NEGLIGIBLE: Final = 1e-9  # share of the largest utility that isn't worth a search
 _TRIES: Final = 3
 """Number of times that a schedule is planned again with more work, to cover restart costs."""
 _NEIGHBOURS: Final = 8  # largest number of jobs that are removed at once
@@ -190,38 +188,37 @@ class Rounding:
         first, slots = self._relaxation.start, len(self._free)
         if not len(schedule) or schedule.start < first or schedule.completion >= first + slots:
             return False
-        utility = earned(self._jobs, [(at, schedule)])
+        job = self._jobs[at]
+        utility = float(job.utility.values(np.array([schedule.completion - job.arrival]))[0])
         entries = np.column_stack(
             (schedule.slots - first, schedule.servers, schedule.workers, schedule.ps)
         )
         return utility > 0 and self.put_back(at, PlacedSchedule(entries, utility))
 
     def _member(self, at: int) -> _Member:
-        if at not in self._members:
-            self._members[at] = self._improve_job(at)
-        return self._members[at]
-
-    def _improve_job(self, at: int) -> _Member:
+        if at in self._members:
+            return self._members[at]
         relaxation, job = self._relaxation, self._jobs[at]
         window = relaxation.windows[at]
         counts = relaxation.choices(at)[0]
         choices = np.searchsorted(job.worker_counts, counts)
         choices = choices[job.gains[choices] > 0]
         slots, first = max(0, window.end - window.first), window.first - relaxation.start
-        none = np.zeros(len(job.worker), np.int64)
-        ps = none if job.ps is None else np.array(job.ps, np.int64)
-        return _Member(
-            first,
-            slots,
-            np.array(job.worker_counts[choices], np.int64),
-            np.array(job.ps_counts[choices] if job.ps is not None else 0 * choices, np.int64),
-            np.array(job.gains[choices], np.int64),
-            relaxation.utilities(at),
-            np.array(job.worker, np.int64),
-            ps,
-            self._unit_prices(at),
-            bool(job.restart),
+        counts, ps_counts, gains, worker, ps = (
+            np.array(column, np.int64)  # a copy that kernels may write
+            for column in (
+                job.worker_counts[choices],
+                job.ps_counts[choices] if job.ps is not None else 0 * choices,
+                job.gains[choices],
+                job.worker,
+                np.zeros(len(job.worker)) if job.ps is None else job.ps,
+            )
         )
+        utilities, prices = relaxation.utilities(at), self._unit_prices(at)
+        self._members[at] = _Member(
+            first, slots, counts, ps_counts, gains, utilities, worker, ps, prices, bool(job.restart)
+        )
+        return self._members[at]
 
     def _unit_prices(self, at: int) -> tuple[Floats, Floats]:
         """Return the prices of a worker and of a parameter server in every slot.
@@ -487,12 +484,3 @@ def _snapshot(state: Rounding, relaxation: Relaxation) -> BestSchedules:
         math.fsum(placed.utility for placed in state.placed.values()),
         {index: placed.schedule(relaxation.start) for index, placed in state.placed.items()},
     )
-
-
-def earned(jobs: Sequence[Job], schedules: Iterable[tuple[int, Schedule]]) -> float:
-    """Return the total utility of schedules, from their completion slots."""
-    total = 0.0
-    for at, schedule in schedules:
-        job = jobs[at]
-        total += float(job.utility.values(np.array([schedule.completion - job.arrival]))[0])
-    return total

@@ -245,18 +245,15 @@ def make_policy(
     if info.knows_all_jobs and context.known_jobs is None:
         hint = "use it in a simulation with known lengths"
         raise InputError(Fault(location, "needs to know all jobs beforehand", hint))
-    built = _builder(info)(context, parameters)
+    build = info.build
+    if isinstance(build, str):
+        module, _, name = build.partition(":")
+        build = cast(Build, getattr(importlib.import_module(module), name))
+    built = build(context, parameters)
     if not isinstance(getattr(built, "capabilities", None), Capabilities):
         hint = "set capabilities = Capabilities(...) from shadowprice.core.policy"
         raise InputError(Fault(location, "has no capabilities", hint))
     return built
-
-
-def _builder(info: PolicyInfo) -> Build:
-    if not isinstance(info.build, str):
-        return info.build
-    module, _, name = info.build.partition(":")
-    return cast(Build, getattr(importlib.import_module(module), name))
 
 
 def nest_dotted_keys(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant
-from shadowprice.policies.pricing.clearing import (
+from shadowprice.policies.pricing.constants import (
     PriceContribution,
     ln_price_of_known,
     ln_price_of_promises,

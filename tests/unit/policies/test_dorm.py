@@ -18,7 +18,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
-from shadowprice.policies.dorm.model import DormInstance, JobItem, solve
+from shadowprice.policies.dorm.recomputation import DormInstance, JobItem, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.progressive_filling import progressive_filling

@@ -7,7 +7,6 @@ as the rule decides.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +21,9 @@ LATE_TASKS = 2
 BY_SAVING = 3
 
 
-# Rows of `_RunState.counts`: free machines, jobs in the queue, jobs with tasks to start, arrived
-# jobs, unfinished jobs.
-FREE, ACTIVE, WAITING, ARRIVED, UNFINISHED = range(5)
+# Rows of `_RunState.counts`: free machines, jobs in the queue, jobs with tasks to start, entries of
+# the heap of ends, arrived jobs, unfinished jobs.
+FREE, ACTIVE, WAITING, ENDS, ARRIVED, UNFINISHED = range(6)
 
 
 class Rule(NamedTuple):
@@ -59,22 +58,66 @@ class WaveOutcome(NamedTuple):
 class _RunState(NamedTuple):
     """State of a run, as arrays of shape (jobs,) or (tasks,)."""
 
-    counts: Integers  # by the constants above, shape (5,)
+    counts: Integers  # by the constants above, shape (6,)
     ends: Floats  # end of each task, inf before its start and -1 after its end
     upcoming: Integers  # the next task of each job to start
     remaining: Integers  # number of a job's tasks that have not ended
     queue: Integers  # arrived jobs that aren't done, in order
     assessed: Floats  # time of the last evaluation of each job's copies
-    heap: list[tuple[float, int]]  # times of upcoming ends, with their tasks
+    times: Floats  # heap of upcoming ends, shape (tasks * maximum copies,)
+    heap: Integers  # the tasks of these ends
+
+
+@inlined
+def _push(times: Floats, tasks: Integers, size: int, time: float, task: int) -> int:
+    """Add an end to the heap; equal ends are in the order of tasks."""
+    position = size
+    while position > 0:
+        parent = (position - 1) // 2
+        if times[parent] < time or (times[parent] == time and tasks[parent] <= task):
+            break
+        times[position] = times[parent]
+        tasks[position] = tasks[parent]
+        position = parent
+    times[position] = time
+    tasks[position] = task
+    return size + 1
+
+
+@kernel
+def _pop(times: Floats, tasks: Integers, size: int) -> int:
+    """Remove the first end from the heap."""
+    size -= 1
+    time, task = times[size], tasks[size]
+    position = 0
+    while True:
+        child = 2 * position + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and (
+            times[right] < times[child]
+            or (times[right] == times[child] and tasks[right] < tasks[child])
+        ):
+            child = right
+        if time < times[child] or (time == times[child] and task <= tasks[child]):
+            break
+        times[position] = times[child]
+        tasks[position] = tasks[child]
+        position = child
+    times[position] = time
+    tasks[position] = task
+    return size
 
 
 @inlined
 def _initial_course(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _RunState:
     """Return the initial state."""
     job_count = len(jobs.arrival)
-    counts = np.zeros(5, dtype=np.int64)
+    counts = np.zeros(6, dtype=np.int64)
     counts[FREE] = machines
     counts[UNFINISHED] = job_count
+    size = tasks.begun.shape[0] * tasks.begun.shape[1]
     return _RunState(
         counts,
         np.full(len(tasks.distribution), np.inf),
@@ -82,17 +125,19 @@ def _initial_course(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _RunStat
         jobs.first[1:] - jobs.first[:-1],
         np.empty(job_count, dtype=np.int64),
         np.full(job_count, -np.inf),
-        [(0.0, 0) for _ in range(0)],  # empty, but typed
+        np.empty(size),
+        np.empty(size, dtype=np.int64),
     )
 
 
 @inlined
 def _next_end(course: _RunState) -> float:
     """Return the time of the next task's end, inf if none runs."""
-    heap = course.heap
-    while len(heap) > 0 and heap[0][0] != course.ends[heap[0][1]]:
-        heappop(heap)  # a faster copy of the task has already ended
-    return heap[0][0] if len(heap) > 0 else np.inf
+    times, heap, counts = course.times, course.heap, course.counts
+    while counts[ENDS] > 0 and times[0] != course.ends[heap[0]]:
+        # Skip this end, because a faster copy of the task has already ended.
+        counts[ENDS] = _pop(times, heap, counts[ENDS])
+    return times[0] if counts[ENDS] > 0 else np.inf
 
 
 @inlined
@@ -101,7 +146,8 @@ def _end(
 ) -> float:
     """End the next task; return the machine seconds so far of copies that didn't win."""
     counts, queue = course.counts, course.queue
-    _, task = heappop(course.heap)
+    task = course.heap[0]
+    counts[ENDS] = _pop(course.times, course.heap, counts[ENDS])
     tasks.done[task] = True
     course.ends[task] = -1.0
     job = jobs.owner[task]
@@ -234,7 +280,7 @@ def _begin(
     if now + jobs.durations[task, number] < course.ends[task]:
         course.ends[task] = now + jobs.durations[task, number]
         out.won[task] = number
-        heappush(course.heap, (course.ends[task], task))
+        counts[ENDS] = _push(course.times, course.heap, counts[ENDS], course.ends[task], task)
     if not copy:
         if task == jobs.first[job]:
             out.started[job] = now

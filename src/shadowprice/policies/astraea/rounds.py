@@ -428,14 +428,6 @@ class RoundPolicy:
         for pool in self.pools:
             pool.take_back(name)
 
-    def _take_back_ended(self, view: View) -> None:
-        """Forget jobs that ended, a horizon after their arrival."""
-        for pool in self.pools:
-            for name, taught in list(pool.taught.items()):
-                is_old = taught.arrival <= view.slot - view.cluster.horizon
-                if is_old and name not in view.open_jobs:
-                    pool.take_back(name)
-
     def _answer(self, view: View, job: Job) -> Queue | Reject:
         claim = self.tenancy.claim_of(job)
         if isinstance(claim, Refusal):
@@ -488,7 +480,11 @@ class RoundPolicy:
         return self._round_end(view, self._pool_of[claim.tenant], view.slot) or view.slot
 
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
-        self._take_back_ended(view)
+        for pool in self.pools:  # forget jobs that ended, a horizon after their arrival
+            for name, taught in list(pool.taught.items()):
+                is_old = taught.arrival <= view.slot - view.cluster.horizon
+                if is_old and name not in view.open_jobs:
+                    pool.take_back(name)
         if view.until is None or slot < view.until:
             rounds = self._begin_on_demand if self._on_demand else self._begin_by_calendar
             yield from rounds(view, slot)

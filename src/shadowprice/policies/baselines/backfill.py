@@ -245,7 +245,10 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         if not self._changed and np.array_equal(orders, self._last_order):
             return
         self._changed, self._last_order = False, orders
-        queued = self._kernel_rows(rows)
+        columns = ("worker", "ps", "workers", "servers", "length")
+        hosts = self._free_capacity.hosts_workers, self._free_capacity.hosts_ps
+        worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
+        queued = QueueArrays(worker, ps, workers, servers, lengths, *hosts)
         # Jobs after the last one that fits now can't start, and delay none that could.
         count = last_startable(self._free_capacity.free, queued)
         if not count:
@@ -267,13 +270,6 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             started.append(Place(entry.job.name, placement))
         self._waiting.remove([placing.job for placing in started])
         yield from started
-
-    def _kernel_rows(self, rows: Rows) -> QueueArrays:
-        """Return jobs, in this order, as the columns that kernels read."""
-        columns = ("worker", "ps", "workers", "servers", "length")
-        worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
-        hosts = self._free_capacity.hosts_workers, self._free_capacity.hosts_ps
-        return QueueArrays(worker, ps, workers, servers, lengths, *hosts)
 
     def _releases(self) -> ReleasedCapacity:
         """Return the resources that running jobs will release, in order of time."""

@@ -292,19 +292,13 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             columns[name][row, :count] = values
         columns["levels"][row] = count
         columns["left"][row] = job.required
-        columns["deadline"][row] = self._deadline_slot(job)
+        deadline, until = deadline_slot(job), self._context.until
+        if deadline != NO_DEADLINE and until is not None and self._context.end_moves:
+            # A simulation that is stopped runs the same jobs up to its end as one that goes on.
+            deadline = min(deadline, until - 1)
+        columns["deadline"][row] = deadline
         columns["promised"][row] = False
         return row
-
-    def _deadline_slot(self, job: Job) -> int:
-        """Return the last slot of a job's deadline, capped by the end of a movable timespan.
-
-        Thus a simulation that is stopped runs the same jobs up to its end as one that goes on.
-        """
-        deadline, until = deadline_slot(job), self._context.until
-        if deadline == NO_DEADLINE or until is None or not self._context.end_moves:
-            return deadline
-        return min(deadline, until - 1)
 
     def _grow(self, rows: int, width: int) -> None:
         before = dict(self._rows)

@@ -20,7 +20,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.kernels.slots.groups import Groups
-from shadowprice.policies.bags.quotes import PricedBag
+from shadowprice.policies.bags.planner import PricedBag
 from shadowprice.policies.oasis import OasisParameters
 from shadowprice.policies.pricing.admission import (
     DecisionInputs,

@@ -25,7 +25,7 @@ from shadowprice.kernels.slots import placement
 from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices, slot_states
 from shadowprice.kernels.slots.costs import slot_costs
 from shadowprice.kernels.slots.rounding import mix
-from shadowprice.policies.bags.quotes import PricedBag
+from shadowprice.policies.bags.planner import PricedBag
 from shadowprice.policies.pdors import THEOREM, PdorsParameters
 from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
 from shadowprice.policies.pricing.alone import StandaloneValue
@@ -135,7 +135,8 @@ class PdorsPlanner:
             np.append(demand[demanded], [side == 0, side == 1] if roles else []).astype(np.int64)
             for side, demand in enumerate((job.worker, ps))
         )
-        job_stream = np.uint64(mix(self._stream, _hash_name(job.name)))
+        name_hash = hashlib.blake2b(job.name.encode(), digest_size=7).digest()
+        job_stream = np.uint64(mix(self._stream, int.from_bytes(name_hash, "big")))
         streams = np.array([mix(job_stream, view.slot + int(t)) for t in first], dtype=np.uint64)
         internal_servers, spread = self.colocated_ps_counts(job)
         slots = Slots(price_worker, price_server, room, worker, server)
@@ -344,11 +345,6 @@ def build_pairs(job: Job) -> placement.Pairs:
     """Return a job's numbers of workers with their numbers of PS, as kernels take them."""
     # Copies, because a job's arrays are read-only and numba would compile the kernels again.
     return placement.Pairs(job.worker_counts.copy(), job.ps_counts.copy())
-
-
-def _hash_name(name: str) -> int:
-    """Return a number for a job that depends only on its name."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
 def _mean_fit_count(free: Amounts, hosts: Flags, demand: Amounts) -> Floats:

@@ -45,17 +45,6 @@ def guarantee_alpha(constants: Sequence[PriceConstants]) -> float:
     return alpha
 
 
-def initial_dual(
-    learners: Sequence[ConstantsLearner], constants: Sequence[PriceConstants], timespan: int
-) -> float:
-    """Return D0: the prices of the empty pools over the timespan."""
-    total = 0.0
-    for learner, pool in zip(learners, constants, strict=True):
-        priced = learner.pool.total_shares[np.isfinite(pool.ln_upper)].sum()
-        total += timespan * math.exp(pool.ln_lower) * float(priced)
-    return total
-
-
 def optimum_at_most(
     learners: Sequence[ConstantsLearner], jobs: Sequence[Job], timespan: int
 ) -> float:
@@ -139,7 +128,10 @@ def guarantee(
     last = max((job.arrival for job in jobs), default=0)
     until, horizon = learners[0].until, learners[0].horizon
     timespan = (last + horizon if until is None else until) - first
-    dual = initial_dual(learners, constants, timespan)
+    dual = 0.0
+    for learner, pool in zip(learners, constants, strict=True):
+        priced = learner.pool.total_shares[np.isfinite(pool.ln_upper)].sum()
+        dual += timespan * math.exp(pool.ln_lower) * float(priced)
     windows = (horizon if until is None else min(horizon, until - job.arrival) for job in jobs)
     ln_alone = max(map(alone.ln_utility, jobs, windows), default=-math.inf)
     lower_bound = max(math.exp(ln_alone), earned)

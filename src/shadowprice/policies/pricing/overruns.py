@@ -48,7 +48,8 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
     elif not len(state.plan):
         return None
     else:
-        kept, placement = ahead, _last_placement(state.plan)
+        last = state.plan.from_slot(state.plan.completion)
+        kept, placement = ahead, next((entry for _, entry in last.placements()), None)
         start = max(view.slot, state.plan.completion + 1)
     limits, pinned = view.ledger.limits, view.is_pinned(job.name)
     if placement is None or any(
@@ -57,8 +58,9 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
         for server in placement.servers
     ):
         return None
-    if not _are_allowed(job, kept, placement):
-        return None
+    counts = (*kept.totals()[0].tolist(), placement.total_workers)
+    if any(job.worker_count_index(count) is None for count in counts):
+        return None  # a revision has changed the allowed worker counts
     done = planned_progress(job, kept, running, charged=charged)
     continues = bool(len(kept)) or running == placement
     slots = _slots_for(job, placement, state.remaining - done, moved=charged and not continues)
@@ -72,16 +74,6 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
     excess = _excess(view, job, placement, start, end, own=ahead)
     displaced, loss = _choose_displaced(view, job, placement, start, end, excess)
     return None if (excess > 0).any() else Extension(plan, displaced, loss)
-
-
-def _are_allowed(job: Job, kept: Schedule, placement: Placement) -> bool:
-    """Return whether the worker counts are still allowed; a revision may change them."""
-    counts = (*kept.totals()[0].tolist(), placement.total_workers)
-    return all(job.worker_count_index(count) is not None for count in counts)
-
-
-def _last_placement(plan: Schedule) -> Placement | None:
-    return next((last for _, last in plan.from_slot(plan.completion).placements()), None)
 
 
 def _slots_for(job: Job, placement: Placement, missing: int, *, moved: bool) -> int:

@@ -153,15 +153,13 @@ class PostedPrices:
         """Return the resource with the largest part of a schedule's cost, and that part."""
         workers, ps, _ = schedule.totals()
         paid: dict[int, float] = {}
+        rows = schedule.active_slots - self.first
+        priced = (rows >= 0) & (rows < len(self.prices))
         for pool, counts, demand in ((0, workers, job.worker), (-1, ps, job.ps)):
             share = shares(self.limits[pool], demand)
-            for slot, count in zip(schedule.active_slots.tolist(), counts.tolist(), strict=True):
-                if self.first <= slot < self.first + len(self.prices):
-                    prices = self.prices[slot - self.first, pool, : len(share)]
-                    for limit, amount in zip(
-                        self.limits[pool], count * share * prices, strict=True
-                    ):
-                        paid[limit.resource] = paid.get(limit.resource, 0.0) + float(amount)
+            total = counts[priced] @ self.prices[rows[priced], pool, : len(share)] * share
+            for limit, amount in zip(self.limits[pool], total.tolist(), strict=True):
+                paid[limit.resource] = paid.get(limit.resource, 0.0) + amount
         column = max(paid, key=lambda resource: paid[resource], default=0)
         return column, paid.get(column, 0.0)
 

@@ -21,8 +21,13 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Status, View
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.bags.planner import BagPlanner, CopyPlan, ProportionalCosts
-from shadowprice.policies.bags.quotes import refuse_infeasible_deadline, refuse_past_deadline
+from shadowprice.policies.bags.planner import (
+    BagPlanner,
+    CopyPlan,
+    ProportionalCosts,
+    refuse_infeasible_deadline,
+    refuse_past_deadline,
+)
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.rolling.offers import (
     Offer,

@@ -107,23 +107,21 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
     If no tenant declares a share, units of each type are divided evenly, and the first tenants get
     the odd ones. Otherwise a tenant without a share can only borrow.
     """
-    types: dict[str, tuple[str, ...]] = {
-        kind: tuple(r for r in cluster.resources if r == kind or r.startswith(f"{kind}/"))
+    worker_types, ps_types = (
+        tuple(r for r in cluster.resources if r == kind or r.startswith(f"{kind}/"))
         for kind in ("worker", "ps")
-    }
-    if not types["worker"]:
+    )
+    if not worker_types:
         message = f"count {', '.join(cluster.resources)}, and this policy counts places"
         hint = "give servers a capacity such as {worker: 8, ps: 1}"
         raise InputError(Fault("cluster: servers", message, hint))
     tenants = tuple(tenant.name for tenant in cluster.tenants) or (DEFAULT_OWNER,)
     faults: list[Fault] = []
-    declared = any(
-        tenant.share.get(r) for tenant in cluster.tenants for r in sum(types.values(), ())
-    )
-    places: dict[str, Integers] = {}
-    shares: dict[str, Integers] = {}
-    for kind, names in types.items():
-        hosts = cluster.hosts_workers if kind == "worker" else cluster.hosts_ps
+    names_of_both = (*worker_types, *ps_types)
+    declared = any(tenant.share.get(r) for tenant in cluster.tenants for r in names_of_both)
+    places: list[Integers] = []
+    shares: list[Integers] = []
+    for names, hosts in ((worker_types, cluster.hosts_workers), (ps_types, cluster.hosts_ps)):
         units = np.zeros((len(names), cluster.servers), np.int64)
         owned = np.zeros((len(names), len(tenants)), np.int64)
         for row, name in enumerate(names):
@@ -143,19 +141,11 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
             else:
                 owned[row] = total // len(tenants)
                 owned[row, : total % len(tenants)] += 1
-        places[kind], shares[kind] = units, owned
+        places.append(units)
+        shares.append(owned)
     if faults:
         raise InputError(faults)
-    return TenantShares(
-        cluster,
-        tenants,
-        types["worker"],
-        types["ps"],
-        places["worker"],
-        places["ps"],
-        shares["worker"],
-        shares["ps"],
-    )
+    return TenantShares(cluster, tenants, worker_types, ps_types, *places, *shares)
 
 
 def require_tenants(tenancy: TenantShares, jobs: Sequence[Job] | None) -> None:

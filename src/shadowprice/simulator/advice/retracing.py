@@ -25,7 +25,7 @@ from shadowprice.engine.state import EngineState
 from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.engine.view import EngineView
 from shadowprice.policies.pricing.admission import DecisionInputs, PricedAdmission, Shortfall
-from shadowprice.policies.pricing.clearing import PriceContribution
+from shadowprice.policies.pricing.constants import PriceContribution
 from shadowprice.simulator.driver import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
