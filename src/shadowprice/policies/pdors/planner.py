@@ -19,16 +19,20 @@ from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices, slot_states
 from shadowprice.kernels.slots.costs import slot_costs
 from shadowprice.kernels.slots.placement import (
     EXACT,
     GREEDY,
     RANDOMISED,
     SKIPPED,
+    Gains,
     Method,
     Pairs,
+    Slots,
     place_external,
+    slot_at,
+    slot_choices,
+    slot_states,
 )
 from shadowprice.kernels.slots.rounding import mix
 from shadowprice.policies.bags.quotes import PricedBag
