@@ -26,9 +26,17 @@ from numpy.typing import NDArray
 from tests.support.completion_costs import cost_bounds
 
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.choices import Gains, Slots, slot_choices
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
-from shadowprice.kernels.slots.placement import EXACT, GREEDY, RANDOMISED, Method, Pairs
+from shadowprice.kernels.slots.placement import (
+    EXACT,
+    GREEDY,
+    RANDOMISED,
+    Gains,
+    Method,
+    Pairs,
+    Slots,
+    slot_choices,
+)
 from shadowprice.kernels.slots.polygons import Slot
 
 Floats = NDArray[np.float64]

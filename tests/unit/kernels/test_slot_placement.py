@@ -6,17 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.choices import Gains, Slots, internal_rivals, slot_choices
 from shadowprice.kernels.slots.placement import (
     EXACT,
     GREEDY,
     RANDOMISED,
     REPAIRED,
     SEARCHED,
+    Gains,
     Method,
     Pairs,
+    Slots,
+    internal_rivals,
     place_external,
     place_internal,
+    slot_choices,
 )
 from shadowprice.kernels.slots.polygons import Slot as Machines
 from shadowprice.kernels.slots.rounding import mix

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.prices.exponential import exponential_prices
-from shadowprice.kernels.slots.choices import PLACES, slot_states
 from shadowprice.kernels.slots.groups import SlotGroups
+from shadowprice.kernels.slots.placement import PLACES, slot_states
 from tests.support.examples import sample
 
 

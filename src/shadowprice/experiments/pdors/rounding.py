@@ -15,9 +15,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.experiments.pdors.setting import SLOT, cluster, workload
 from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
-from shadowprice.kernels.slots.choices import slot_at
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
-from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external
+from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external, slot_at
 from shadowprice.kernels.slots.polygons import Counts, Point, Slot
 from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
 from shadowprice.policies.milp import LinearProgram

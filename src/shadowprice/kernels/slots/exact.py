@@ -23,8 +23,14 @@ from shadowprice.kernels.slots.coupled_lp import (
     path_cost,
     start_path,
 )
-from shadowprice.kernels.slots.greedy import placement_cost
-from shadowprice.kernels.slots.polygons import Corners, Counts, Slot, max_servers, slot_corners
+from shadowprice.kernels.slots.polygons import (
+    Corners,
+    Counts,
+    Slot,
+    max_servers,
+    placement_cost,
+    slot_corners,
+)
 
 EXACT = 1e-12
 """Costs closer than this, relative to the largest terms, are equal."""

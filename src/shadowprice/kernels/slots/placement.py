@@ -1,35 +1,57 @@
-"""PD-ORS's theta(t, v), problem (3.18), for every worker count of one slot in one pass.
+"""PD-ORS Algorithm 4: placements of one job in the slots of a horizon, for every worker count.
 
-theta depends on the workload only through the worker count (papers' README, reading 12). So a slot
-has two choices per worker count: the cheapest machine that fits everything (internal rate, Fact 1)
-and the cheapest placement on several machines (external rate).
+theta(t, v), problem (3.18), depends on the workload only through the worker count (papers' README,
+reading 12). So a slot has two choices per worker count: the cheapest machine that fits everything
+(internal rate, Fact 1) and the cheapest placement on several machines (external rate).
+
+Slots in which every machine has the same free capacity and price of the resources that the job
+needs are placed once. `groups` has the groups of equal machines of every slot; `slot_states`
+expands them, each distinct state once. `horizon.search.best_schedule` takes the result of
+`slot_choices` and runs Algorithms 2 and 3.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.arrays import Flags, Floats, Integers, copy_into
+from shadowprice.kernels.jit import constant, inlined, kernel
+from shadowprice.kernels.order import stable_order
+from shadowprice.kernels.prices.exponential import demand_cost
 from shadowprice.kernels.slots.coupled_lp import advance, path_cost, path_point, start_path
 from shadowprice.kernels.slots.exact import place_exactly, search_placement
-from shadowprice.kernels.slots.greedy import (
-    Orders,
-    is_on_one_machine,
-    machines_by_price,
-    place_greedily,
+from shadowprice.kernels.slots.groups import Groups, expand_groups
+from shadowprice.kernels.slots.polygons import (
+    Counts,
+    Point,
+    Slot,
+    add_to_hash,
+    fits_on_machine,
+    max_servers,
     placement_cost,
-    remove_surplus,
-    repair,
+    slot_corners,
 )
-from shadowprice.kernels.slots.polygons import Counts, Point, Slot, fits_on_machine, slot_corners
-from shadowprice.kernels.slots.rounding import RequiredTotals, gain_factor, mix, round_feasibly
+from shadowprice.kernels.slots.rounding import (
+    WHOLE,
+    RequiredTotals,
+    gain_factor,
+    mix,
+    round_feasibly,
+)
 
 RANDOMISED, EXACT, GREEDY = range(3)
 """Method for external placements: Algorithm 4, the optimum, or cheapest first."""
 
 SKIPPED, REPAIRED, SEARCHED = 0, -1, -2
 """Values of `rounds` without a successful rounding: not tried, repaired, found by exact search."""
+
+PLACES = 1 << 40
+"""Unlimited capacity of the two resources that model a machine's role; otherwise it is 0."""
+
+ALL = constant(-1)
+"""Value of ``only`` with which `place_external` places every choice."""
 
 
 class Pairs(NamedTuple):
@@ -52,6 +74,159 @@ class Method(NamedTuple):
     gain: float  # G of the rounding; 0 derives G from delta by Theorem 2
     delta: float
     tries: int  # maximum rounds of rounding before the repair
+
+
+class Orders(NamedTuple):
+    """Machines by ascending price of a worker, and of a parameter server (`machines_by_price`)."""
+
+    worker: Integers
+    server: Integers
+
+
+@inlined
+def is_on_one_machine(at: Counts) -> bool:
+    """Return whether a placement uses one machine, so that its traffic is internal (Fact 1)."""
+    used_machines = 0
+    for h in range(len(at.w)):
+        if at.w[h] > 0 or at.s[h] > 0:
+            used_machines += 1
+    return used_machines == 1
+
+
+@kernel
+def machines_by_price(price: Floats, other_price: Floats) -> Integers:
+    """Return the machines with finite prices by ascending `price`, lower numbers first."""
+    order = stable_order(price)
+    size = 0
+    for h in order:
+        if np.isfinite(price[h]) and np.isfinite(other_price[h]):
+            order[size] = h
+            size += 1
+    return order[:size]
+
+
+@kernel
+def fill(
+    order: Integers,
+    free: Integers,
+    demand: Integers,
+    other_demand: Integers,
+    counts: Integers,
+    other_counts: Integers,
+    total: int,
+) -> bool:
+    """Add workers (or servers) on the cheapest machines; return whether the total is reached.
+
+    ``order`` are the machines by ascending price of the added kind (`machines_by_price`).
+    ``demand`` is that of the added kind. ``counts`` and ``other_counts`` (machines,) are the
+    placement so far; `counts` grows.
+    """
+    missing: int = total - counts.sum()
+    for h in order:
+        if missing <= 0:
+            break
+        # `max_servers` is symmetric in the two kinds.
+        max_count = max_servers(free[h], other_demand, demand, other_counts[h], total)
+        extra = min(max_count - counts[h], missing)
+        if extra > 0:
+            counts[h] += extra
+            missing -= extra
+    return missing <= 0
+
+
+@kernel
+def remove_surplus(price: Floats, counts: Integers, total: int) -> None:
+    """Remove surplus from the most expensive machines, the last on ties, down to `total`."""
+    surplus = counts.sum() - total
+    while surplus > 0:
+        costliest = -1
+        for h in range(len(counts)):
+            if counts[h] > 0 and (costliest < 0 or price[h] >= price[costliest]):
+                costliest = h
+        removed = min(counts[costliest], surplus)
+        counts[costliest] -= removed
+        surplus -= removed
+
+
+@inlined
+def _fill_both(
+    slot: Slot, orders: Orders, workers: int, servers: int, at: Counts, workers_first: bool
+) -> bool:
+    """Add workers and parameter servers in an order; return whether both totals are reached."""
+    free, worker, server = slot.free, slot.worker, slot.server
+    if workers_first and not fill(orders.worker, free, worker, server, at.w, at.s, workers):
+        return False
+    if not fill(orders.server, free, server, worker, at.s, at.w, servers):
+        return False
+    return workers_first or fill(orders.worker, free, worker, server, at.w, at.s, workers)
+
+
+@kernel
+def place_greedily(slot: Slot, orders: Orders, workers: int, servers: int, out: Counts) -> float:
+    """Place each kind on its cheapest machines, in both orders; write the cheaper placement.
+
+    Returns its cost, inf if neither order finds one.
+    """
+    best = np.inf
+    for turn in range(2):
+        at = Counts(np.zeros_like(out.w), np.zeros_like(out.s))
+        if _fill_both(slot, orders, workers, servers, at, turn == 0):
+            cost = placement_cost(slot, at)
+            if cost < best:
+                best = cost
+                copy_into(out.w, at.w)
+                copy_into(out.s, at.s)
+    return best
+
+
+@inlined
+def repair(
+    slot: Slot, orders: Orders, relaxed: Point, workers: int, servers: int, out: Counts
+) -> float:
+    """Round a relaxed solution up if it fits, fill up, and remove surplus; return the cost.
+
+    The result of `place_greedily` is used if it is cheaper. This is the deterministic last step of
+    Algorithm 4 (papers' README, reading 11). `out` is written if a placement is found. Otherwise
+    the cost is inf.
+    """
+    free, worker, server = slot.free, slot.worker, slot.server
+    out_w, out_s = out
+    for h in range(len(out_w)):
+        down_w = math.floor(relaxed.w[h] + WHOLE)
+        down_s = math.floor(relaxed.s[h] + WHOLE)
+        up_w = math.ceil(relaxed.w[h] - WHOLE)
+        up_s = math.ceil(relaxed.s[h] - WHOLE)
+        if up_w == 0 and up_s == 0:
+            out_w[h], out_s[h] = 0, 0
+        elif fits_on_machine(free[h], worker, server, up_w, up_s):
+            out_w[h], out_s[h] = up_w, up_s
+        elif fits_on_machine(free[h], worker, server, up_w, down_s):
+            out_w[h], out_s[h] = up_w, down_s
+        elif fits_on_machine(free[h], worker, server, down_w, up_s):
+            out_w[h], out_s[h] = down_w, up_s
+        else:
+            # The counts rounded down fit, except for floating-point error.
+            while not fits_on_machine(free[h], worker, server, down_w, down_s):
+                if down_w > 0:
+                    down_w -= 1
+                else:
+                    down_s -= 1
+            out_w[h], out_s[h] = down_w, down_s
+    # Removing one kind first may make the other fit.
+    remove_surplus(slot.price_worker, out_w, workers)
+    remove_surplus(slot.price_server, out_s, servers)
+    done = _fill_both(slot, orders, workers, servers, out, False)
+    # On nearly full machines the rest may only fit at many times the cheapest price. The relaxed
+    # solution is then a worse start than an empty placement.
+    own = Counts(out_w.copy(), out_s.copy())
+    greedy = place_greedily(slot, orders, workers, servers, out)
+    if done:
+        cost = placement_cost(slot, own)
+        if cost <= greedy:
+            copy_into(out_w, own.w)
+            copy_into(out_s, own.s)
+            return cost
+    return greedy
 
 
 @inlined
@@ -187,3 +362,199 @@ def place_internal(slot: Slot, workers: Integers, servers: Integers) -> tuple[Fl
                 cost[i] = price
                 chosen[i] = h
     return cost, chosen
+
+
+@kernel
+def slot_states(
+    pool: Groups, requested: Integers, worker_share: Floats, server_share: Floats, hosts: Flags
+) -> tuple[Floats, Floats, Integers, Integers, Integers]:
+    """Expand every distinct state of a horizon.
+
+    ``pool``: the groups of the horizon's slots. ``requested`` (kinds,): resources that a worker or
+    a parameter server needs. ``worker_share``, ``server_share`` (resources,): demands as shares, to
+    which prices refer. ``hosts`` (2, machines): machines for workers and for parameter servers;
+    (2, 0) if all host both.
+
+    Returns the prices of a worker and of a parameter server (states, machines), p^w and p^s of
+    (3.22); the free capacity of the needed resources (states, machines, kinds), with ``hosts`` also
+    the capacity for workers and for parameter servers (`PLACES` or 0); the state of each slot
+    (slots,), numbered in order of first appearance; the first slot of each state (states,).
+    """
+    row_of, price, free = pool.row_of, pool.price, pool.free
+    slots, machines = len(row_of), len(pool.kinds.of)
+    kinds = len(requested)
+    wide = kinds
+    if hosts.shape[1] > 0:
+        wide = kinds + 2
+    state_of_row = np.full(len(pool.groups), -1, np.int64)
+    max_states = 0
+    for t in range(slots):
+        if state_of_row[row_of[t]] < 0:
+            state_of_row[row_of[t]] = 0
+            max_states += 1
+    state_of_row[:] = -1
+    price_worker = np.empty((max_states, machines))
+    price_server = np.empty((max_states, machines))
+    needed_free = np.empty((max_states, machines, wide), np.int64)
+    state_of = np.empty(slots, np.int64)
+    first = np.empty(max_states, np.int64)
+    hashes = np.empty(max_states, np.int64)
+    states = 0
+    size = 4
+    # At most half full, so that probes stay short.
+    while size < 2 * max_states:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    resources = price.shape[1]
+    one_price = np.empty(resources)
+    widest = price.shape[2]
+    group_w = np.empty(widest)
+    group_s = np.empty(widest)
+    group_print = np.empty(widest, np.int64)
+    group_of = np.empty(machines, np.int64)
+    for t in range(slots):
+        row = row_of[t]
+        if state_of_row[row] >= 0:
+            state_of[t] = state_of_row[row]
+            continue
+        for g in range(pool.groups[row]):
+            for r in range(resources):
+                one_price[r] = price[row, r, g]
+            group_w[g] = demand_cost(one_price, worker_share)
+            group_s[g] = demand_cost(one_price, server_share)
+            mixed = 0
+            for k in range(kinds):
+                mixed = add_to_hash(mixed, free[row, requested[k], g])
+            group_print[g] = mixed
+        mixed = 0
+        expand_groups(row, pool, group_of)
+        for h in range(machines):
+            g = group_of[h]
+            mixed = add_to_hash(mixed, group_print[g])
+            price_worker[states, h] = group_w[g]
+            price_server[states, h] = group_s[g]
+            for k in range(kinds):
+                needed_free[states, h, k] = free[row, requested[k], g]
+        bucket = mixed & (size - 1)
+        while True:
+            twin = table[bucket]
+            if twin < 0:
+                table[bucket] = states
+                hashes[states] = mixed
+                first[states] = t
+                state_of_row[row] = states
+                states += 1
+                break
+            # Equal hashes may be a collision.
+            if (
+                hashes[twin] == mixed
+                and np.array_equal(price_worker[twin], price_worker[states])
+                and np.array_equal(price_server[twin], price_server[states])
+                and np.array_equal(needed_free[twin, :, :kinds], needed_free[states, :, :kinds])
+            ):
+                state_of_row[row] = twin
+                break
+            bucket = (bucket + 1) & (size - 1)
+        state_of[t] = state_of_row[row]
+    # Roles are the same in every slot, so states are compared without them.
+    if wide > kinds:
+        for h in range(machines):
+            for side in range(2):
+                capacity = 0
+                if hosts[side, h]:
+                    capacity = PLACES
+                needed_free[:states, h, kinds + side] = capacity
+    return (
+        price_worker[:states],
+        price_server[:states],
+        needed_free[:states],
+        state_of,
+        first[:states],
+    )
+
+
+@inlined
+def internal_rivals(cost: Floats, gains: Integers, internal_gains: Integers) -> Floats:
+    """Return the cost of the cheapest internal choice that gains as much as each external one.
+
+    All arrays are (choices,); ``cost`` is that of the internal choices. An external placement that
+    costs at least the result is never better. The result is inf if no internal choice gains as
+    much.
+    """
+    enough = np.full(len(cost), np.inf)
+    for i in range(len(cost)):
+        for j in range(len(cost)):
+            if internal_gains[j] >= gains[i]:
+                enough[i] = min(enough[i], cost[j])
+    return enough
+
+
+class Slots(NamedTuple):
+    """Distinct slot states as one job sees them: `polygons.Slot` with a row for each."""
+
+    price_worker: Floats  # shape (slots, machines)
+    price_server: Floats  # shape (slots, machines)
+    free: Integers  # shape (slots, machines, resources)
+    worker: Integers  # demand, shape (resources,)
+    server: Integers  # demand of a parameter server
+
+
+class Gains(NamedTuple):
+    """Progress units of each worker count at the external and at the internal rate."""
+
+    external: Integers
+    internal: Integers
+
+
+@kernel
+def slot_at(slots: Slots, row: int) -> Slot:
+    """Return one slot state."""
+    return Slot(
+        slots.price_worker[row],
+        slots.price_server[row],
+        slots.free[row],
+        slots.worker,
+        slots.server,
+    )
+
+
+@kernel
+def slot_choices(
+    slots: Slots,
+    pairs: Pairs,
+    internal_servers: Integers,
+    gains: Gains,
+    method: Method,
+    streams: NDArray[np.uint64],
+) -> tuple[Floats, Integers, Floats, Integers]:
+    """Price every worker count, at both rates, in every distinct slot state.
+
+    ``pairs`` and ``method`` are as in `placement.place_external`, and ``internal_servers`` as in
+    `placement.place_internal`. ``streams`` (slots,) are the random streams of the rows.
+
+    If `internal_servers` are the pairs' servers, no remaining external choice is on one machine: it
+    would cost at least its internal rival. If they are not, `Method.spread` forbids it. So a plan's
+    rate is always the rate of its placement by Fact 1.
+
+    Returns four arrays. (slots, 2 * choices): costs of the external choices, then of the internal
+    ones; inf without a placement, or if an internal choice of that slot is as cheap and gains as
+    much. (slots, choices): machine of each internal choice, -1 for none; lower bounds of the
+    external choices; rounds as in `placement.place_external`.
+    """
+    count = len(slots.price_worker)
+    choices = len(pairs.workers)
+    cost = np.empty((count, 2 * choices))
+    machine = np.empty((count, choices), np.int64)
+    relaxed = np.empty((count, choices))
+    rounds = np.empty((count, choices), np.int64)
+    for t in range(count):
+        slot = slot_at(slots, t)
+        cost[t, choices:], machine[t] = place_internal(slot, pairs.workers, internal_servers)
+        enough = internal_rivals(cost[t, choices:], gains.external, gains.internal)
+        cost[t, :choices], relaxed[t], rounds[t], _ = place_external(
+            slot, pairs, enough, method, streams[t], ALL
+        )
+        for i in range(choices):
+            if cost[t, i] >= enough[i]:
+                cost[t, i] = np.inf
+    return cost, machine, relaxed, rounds

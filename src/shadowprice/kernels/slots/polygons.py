@@ -54,6 +54,16 @@ class Corners(NamedTuple):
     following: Integers  # next machine of the same class, -1 at its end, (machines,)
 
 
+@inlined
+def placement_cost(slot: Slot, at: Counts) -> float:
+    """Return the cost of an integer placement, summed machine by machine."""
+    cost = 0.0
+    for h in range(len(at.w)):
+        if at.w[h] > 0 or at.s[h] > 0:
+            cost += slot.price_worker[h] * at.w[h] + slot.price_server[h] * at.s[h]
+    return cost
+
+
 @kernel
 def fits_on_machine(
     free: Integers, worker: Integers, server: Integers, workers: int, servers: int

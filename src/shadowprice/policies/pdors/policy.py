@@ -22,8 +22,8 @@ from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots import placement
-from shadowprice.kernels.slots.choices import Gains, Slots, slot_at, slot_choices, slot_states
 from shadowprice.kernels.slots.costs import slot_costs
+from shadowprice.kernels.slots.placement import Gains, Slots, slot_at, slot_choices, slot_states
 from shadowprice.kernels.slots.rounding import mix
 from shadowprice.policies.bags.planner import PricedBag
 from shadowprice.policies.pdors import THEOREM, PdorsParameters
