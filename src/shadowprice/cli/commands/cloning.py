@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -32,21 +31,6 @@ app = typer.Typer(
 )
 
 
-class MethodName(StrEnum):
-    """Solver of the number of copies."""
-
-    EXACT = "exact"
-    CLOSED_FORM = "closed-form"
-    SUBGRADIENT = "subgradient"
-
-
-class ConstraintName(StrEnum):
-    """Form of the deadline constraint."""
-
-    EXACT = "exact"
-    RELAXED = "relaxed"
-
-
 FileArgument = Annotated[
     Path,
     typer.Argument(
@@ -54,13 +38,13 @@ FileArgument = Annotated[
     ),
 ]
 MethodOption = Annotated[
-    MethodName,
+    Literal["exact", "closed-form", "subgradient"],
     typer.Option(
         help="Solver. exact: the optimum; closed-form: Theorem 1; subgradient: Algorithm 1."
     ),
 ]
 ConstraintOption = Annotated[
-    ConstraintName,
+    Literal["exact", "relaxed"],
     typer.Option(
         help="Deadline constraint. exact: (6); relaxed: (7), which can miss slightly more often."
     ),
@@ -70,8 +54,8 @@ ConstraintOption = Annotated[
 @app.command()
 def solve(
     file: FileArgument,
-    method: MethodOption = MethodName.EXACT,
-    constraint: ConstraintOption = ConstraintName.EXACT,
+    method: MethodOption = "exact",
+    constraint: ConstraintOption = "exact",
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Compute the number of copies of each task."""
@@ -89,8 +73,8 @@ def simulate(
         int, typer.Option(min=1, max=bounds.TRIALS.maximum, help="Simulated runs of the job.")
     ] = 10_000,
     seed: PlainSeedOption = 0,
-    method: MethodOption = MethodName.EXACT,
-    constraint: ConstraintOption = ConstraintName.EXACT,
+    method: MethodOption = "exact",
+    constraint: ConstraintOption = "exact",
     copies: Annotated[
         int | None,
         typer.Option(
@@ -254,16 +238,16 @@ def _read(file: Path, output: Output) -> CloningProblem:
 
 
 def _solve(
-    file: Path, method: MethodName, constraint: ConstraintName, output: Output
+    file: Path, method: str, constraint: str, output: Output
 ) -> tuple[CloningProblem, CloningSolution]:
     from shadowprice.cloning.api import DeadlineConstraint, SolveMethod
     from shadowprice.cloning.api import solve as find
 
     problem = _read(file, output)
     solution = find(problem, SolveMethod(method), DeadlineConstraint(constraint))
-    if method is MethodName.CLOSED_FORM and constraint is ConstraintName.EXACT:
+    if method == "closed-form" and constraint == "exact":
         console.print_note("note: Theorem 1 is about the relaxed constraint (7)")
-    if method is MethodName.SUBGRADIENT and solution.violation > 1e-5:
+    if method == "subgradient" and solution.violation > 1e-5:
         console.print_note(
             f"warning: Algorithm 1 stopped after {solution.iterations} iterations with its "
             f"constraints off by {solution.violation:.1e}"
