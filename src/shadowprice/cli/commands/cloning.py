@@ -56,11 +56,11 @@ def solve(
     file: FileArgument,
     method: MethodOption = "exact",
     constraint: ConstraintOption = "exact",
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Compute the number of copies of each task."""
     problem, solution = _solve(file, method, constraint, output)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(_solution_record(problem, solution))
         return
     _print_solution(problem, solution)
@@ -81,7 +81,7 @@ def simulate(
             min=1, max=bounds.COPIES.maximum, help="Copies of every task; skips the solver."
         ),
     ] = None,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Simulate the job many times; report deadline misses, machine time and flowtime."""
     import numpy as np
@@ -96,7 +96,7 @@ def simulate(
         problem = _read(file, output)
         numbers = np.full(problem.tasks, copies, dtype=np.int64)
     measured = run(problem, numbers, trials=trials, seed=seed)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(_measured_record(problem, measured, numbers, seed))
         return
     _print_measured(problem, measured)
@@ -142,7 +142,7 @@ def waves(
         ),
     ] = 0.1,
     seed: PlainSeedOption = 0,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Simulate many jobs on fewer machines than tasks; compare rules for free machines.
 
@@ -156,7 +156,7 @@ def waves(
 
     rules = _rules(rule)
     content = read_cloning(file)
-    console.announce_compiling(output is Output.JSON)
+    console.announce_compiling(output == "json")
     drawn = poisson_jobs(
         content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
         spread=spread, max_copies=copies,
@@ -171,7 +171,7 @@ def waves(
         _waves_record(name, item, content.deadline, content.machines)
         for name, item in results.items()
     ]
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(
             {"machines": content.machines, "load": load, "jobs": jobs, "seed": seed,
              "deadline": content.deadline, "rules": records}
@@ -233,7 +233,7 @@ def _read(file: Path, output: Output) -> CloningProblem:
     from shadowprice.inputs.cloning import read_cloning
 
     problem = read_cloning(file).problem()
-    console.announce_compiling(output is Output.JSON)
+    console.announce_compiling(output == "json")
     return problem
 
 

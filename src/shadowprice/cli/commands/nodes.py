@@ -45,7 +45,7 @@ def nodes(
         bool, typer.Option("--each", "-N", help="Print one line per server, with its jobs.")
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """List the servers of the live service in groups of equal servers, as sinfo does.
 
@@ -55,7 +55,7 @@ def nodes(
     """
     with live.connect(server) as client:
         servers = client.servers()
-    if output is Output.JSON:
+    if output == "json":
         print_json([item.record for item in servers])
     elif each:
         rows = [
@@ -87,7 +87,7 @@ def drain(
     servers: ServersArgument,
     yes: YesOption = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Stop placing work on servers; running jobs move at the end of their slot (operators).
 
@@ -105,7 +105,7 @@ def drain(
 
 
 def cordon(
-    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = "table"
 ) -> None:
     """Stop placing work on servers; running jobs stay there until they end (operators).
 
@@ -120,7 +120,7 @@ def cordon(
 
 
 def uncordon(
-    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = "table"
 ) -> None:
     """Return drained or cordoned servers to service (operators).
 
@@ -132,7 +132,7 @@ def uncordon(
 
 
 def _print_changed(changed: list[Server], *, output: Output) -> None:
-    if output is Output.JSON:
+    if output == "json":
         print_json([item.record for item in changed])
     else:
         live.show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
@@ -141,7 +141,7 @@ def _print_changed(changed: list[Server], *, output: Output) -> None:
 def prices(
     slots: Annotated[int, typer.Option(min=1, max=1_000, help="Number of slots.")] = 12,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show the prices and reserved shares of servers in the next slots.
 
@@ -152,7 +152,7 @@ def prices(
     """
     with live.connect(server) as client:
         slot_prices = client.prices(slots)
-    if output is Output.JSON:
+    if output == "json":
         print_json([slot_entry.record for slot_entry in slot_prices])
         return
     columns = ["SLOT", "BEGINS"]
@@ -193,7 +193,7 @@ def until(
         ),
     ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show, set or remove the end of the timespan, after which no job runs (operators).
 
@@ -210,7 +210,7 @@ def until(
         else:
             end = None if moment == NONE else absolute_moment(moment, "TIME")
             timespan = client.change_timespan(end)
-    if output is Output.JSON:
+    if output == "json":
         print_json(timespan.record)
     else:
         print_line(end_line(timespan))
@@ -236,7 +236,7 @@ def observed(
         int, typer.Option(help="Maximum number of jobs to list, newest first.", min=0, max=10_000)
     ] = 20,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Compare the observed execution of jobs with the simulated one of the service.
 
@@ -250,7 +250,7 @@ def observed(
     with connect(server) as client:
         comparison = client.comparison(days)
         jobs = list(islice(client.compared_jobs(), limit))
-    if output is Output.JSON:
+    if output == "json":
         print_json({**comparison.record, "compared": [job.record for job in jobs]})
         return
     show(["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"])

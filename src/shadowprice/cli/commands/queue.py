@@ -13,7 +13,7 @@ import typer
 from shadowprice.cli import live
 from shadowprice.cli.commands.nodes import end_line
 from shadowprice.cli.commands.submit import print_job
-from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more
+from shadowprice.cli.console import Output, print_csv, print_json, print_more
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, YesOption, complete_live_job
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.plain_job import (
@@ -89,7 +89,7 @@ def queue(
         int, typer.Option(min=1, max=MAX_LISTED, help="Maximum number of jobs.")
     ] = 100,
     server: ServerOption = None,
-    output: ListingOption = Listing.TABLE,
+    output: ListingOption = "table",
 ) -> None:
     """List waiting and running jobs of the live service, as squeue does; newest first.
 
@@ -102,9 +102,9 @@ def queue(
     with live.connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
-    if output is Listing.JSON:
+    if output == "json":
         print_json([job.record for job in jobs])
-    elif output is Listing.CSV:
+    elif output == "csv":
         records = (
             {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text}
             for job in jobs
@@ -127,7 +127,7 @@ def status(
         ),
     ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show the status of a job of the live service, or of the service.
 
@@ -140,7 +140,7 @@ def status(
             _print_service(client.address.url, client.service(), output)
             return
         detail = client.job(job)
-    if output is Output.JSON:
+    if output == "json":
         print_json(detail.record)
     else:
         print_job(detail)
@@ -148,7 +148,7 @@ def status(
 
 def _print_service(address: str, service: ServiceStatus, output: Output) -> None:
 
-    if output is Output.JSON:
+    if output == "json":
         print_json(service.record)
         return
     slot = "none runs" if service.slot is None else f"slot {service.slot} runs"
@@ -184,7 +184,7 @@ def cancel(
     ] = None,
     yes: YesOption = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Cancel jobs of the live service, as scancel does, and stop their processes.
 
@@ -219,7 +219,7 @@ def cancel(
 
 
 def _print_states(jobs: list[Job], *, output: Output) -> None:
-    if output is Output.JSON:
+    if output == "json":
         print_json([job.record for job in jobs])
     else:
         live.show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
@@ -264,7 +264,7 @@ JobsArgument = Annotated[
 
 
 def resubmit(
-    jobs: JobsArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
+    jobs: JobsArgument, server: ServerOption = None, output: OutputOption = "table"
 ) -> None:
     """Submit closed jobs of the live service again, each under a new name.
 
@@ -282,7 +282,7 @@ def requeue(
     jobs: JobsArgument,
     yes: YesOption = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Cancel jobs of the live service if they are open, and submit them again under a new name.
 
@@ -318,7 +318,7 @@ def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bo
 
 
 def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
-    if output is Output.JSON:
+    if output == "json":
         print_json([job.record for _, job in repeated])
         return
     rows = [
@@ -350,7 +350,7 @@ def revise(
         bool, typer.Option("--dry-run", help="Print the resulting job and price; change nothing.")
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Revise an open job of the live service: its utility, work or deadline.
 
@@ -368,7 +368,7 @@ def revise(
         changes = _changes(set_, current.spec)
         # Another job may get the name meanwhile.
         revised = client.send(calls.revise(f"id:{current.id}", changes, dry_run=dry_run))
-    if output is Output.JSON:
+    if output == "json":
         print_json(revised.record)
     else:
         print_job(revised)
