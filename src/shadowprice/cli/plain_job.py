@@ -148,14 +148,11 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class PlainJob(JobOptions):
-    """A command and the options that describe its job.
-
-    ``program`` must be executable where the command runs, and ``title`` is in generated names.
-    """
+    """A command and the options that describe its job."""
 
     words: Sequence[str]
-    program: str = ""
-    title: str = ""
+    program: str = ""  # must be executable where the command runs
+    title: str = ""  # of generated names
 
     def record(
         self, client: Client, send: Callable[[Path, UploadLimits], str | None]

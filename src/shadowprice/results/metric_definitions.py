@@ -94,10 +94,7 @@ def _utility_reader(*path: str) -> Read:
 
 
 def _completion_ratio(info: Mapping[str, Any]) -> float | None:
-    """Return the mean completion time of jobs that state no utility over its lower bound.
-
-    None unless a bound was requested and the run finished all of these jobs.
-    """
+    """Return the mean JCT of jobs that state no utility over its lower bound; None if unknown."""
     minimum, mean = (
         _read_path("bound", "completion", key)(info) for key in ("mean_slots", "mean_jct")
     )

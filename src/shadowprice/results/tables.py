@@ -531,10 +531,7 @@ def _natural(values: Integers, dimension: Dimension) -> pl.Series:
 def _usage(
     recorder: Recorder, slots: Integers, rows: Rows, every: Integers
 ) -> tuple[Integers, Integers]:
-    """Return used and total amounts, shape (slots, resources), of servers that limit them.
-
-    Lost servers don't count towards the total until they are back.
-    """
+    """Return used and total amounts, shape (slots, resources), of present limited servers."""
     cluster, segments = recorder.cluster, recorder.segments()
     limited = cluster.capacity < UNLIMITED
     used = np.zeros((len(every), len(cluster.resources)), dtype=np.int64)

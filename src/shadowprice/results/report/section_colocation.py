@@ -72,10 +72,7 @@ def colocation(run: RunData) -> str | None:
 
 
 def _was_distributed(allocations: pl.DataFrame) -> bool:
-    """Return whether a job ever used several servers, or one for both workers and PS.
-
-    It doesn't iterate over slots, because a run may have millions.
-    """
+    """Return whether a job ever used several servers, or one for both workers and PS."""
     if ((allocations["workers"] > 0) & (allocations["ps"] > 0)).any():
         return True
     servers = allocations.group_by("job").agg(pl.col("server").n_unique())["server"]
