@@ -413,7 +413,7 @@ def test_a_line_carries_its_numbers() -> None:
 
 def test_boxes_carry_their_quantiles_and_few_dots() -> None:
     few, many = np.arange(5.0), np.linspace(-1, 1, 1001)
-    boxes = [charts.Box("few", few), charts.Box("many", many), charts.Box("none", few[:0])]
+    boxes = [("few", few, 0), ("many", many, 0), ("none", few[:0], 0)]
     (data,) = page_data(charts.box_plot(boxes, x_label="slots", zero="on target"))
     assert data["rows"][0]["five"] == [0.2, 1, 2, 3, 3.8]
     assert data["rows"][0]["dots"] == [0, 1, 2, 3, 4]

@@ -63,7 +63,7 @@ def lateness(run: RunData) -> str | None:
     if not len(late):
         return None
     boxes = [
-        charts.Box(name, frame["late"].to_numpy(), index % 7)
+        (name, frame["late"].to_numpy(), index % 7)
         for index, (name, frame) in enumerate(_by_class(late))
     ]
     chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
