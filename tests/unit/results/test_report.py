@@ -400,7 +400,7 @@ def test_thinning_keeps_sums_and_gaps() -> None:
 def test_a_line_carries_its_numbers() -> None:
     text = charts.line_chart(
         np.array([0.0, 1.0, 2.0]),
-        [charts.Series("a<b", np.array([1.0, np.nan, 3.5]), 2)],
+        [("a<b", np.array([1.0, np.nan, 3.5]), 2)],
         x_label="slot",
         y_label="jobs",
         steps=True,

@@ -25,15 +25,6 @@ MAX_CELLS: Final = 150_000
 """Maximum number of cells of a heat map; above it, neighbouring slots are merged."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """One line of a chart."""
-
-    name: str  # in the legend
-    values: Floats  # one per position on the x axis; NaN leaves a gap
-    colour: int = 0  # index
-
-
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
     """Return the element of a chart; ``blocks`` are uint8 arrays, too long for JSON."""
     inside = "".join(data_script(block) for block in (description, *blocks))
@@ -69,7 +60,7 @@ def downsample(
 
 def line_chart(
     xs: Floats,
-    series: Sequence[Series],
+    lines: Sequence[tuple[str, Floats, int]],
     *,
     x_label: str,
     y_label: str,
@@ -81,11 +72,11 @@ def line_chart(
 ) -> str:
     """Return a chart of lines over a shared x axis with ascending positions.
 
-    If positions are ``slots``, the axis shows time, and all such charts zoom together. ``y_high``
-    is the top of the y axis, by default the maximum. ``steps`` are constant until the next
-    position. Further flags: ``fill`` fills the area below the lines; ``percent`` values are
-    fractions; ``legend`` is shown even for a single line; job histories show an excerpt of
-    ``prices``.
+    ``lines`` are (name, values, colour), with a value for each position; NaN leaves a gap. If
+    positions are ``slots``, the axis shows time, and all such charts zoom together. ``y_high`` is
+    the top of the y axis, by default the maximum. ``steps`` are constant until the next position.
+    Further flags: ``fill`` fills the area below the lines; ``percent`` values are fractions;
+    ``legend`` is shown even for a single line; job histories show an excerpt of ``prices``.
     """
     description: dict[str, Any] = {
         "kind": "slotLines" if slots else "lines",
@@ -95,8 +86,8 @@ def line_chart(
         "y_label": y_label,
         "height": height,
         "series": [
-            {"name": line.name, "colour": line.colour, "values": round_numbers(line.values)}
-            for line in series
+            {"name": name, "colour": colour, "values": round_numbers(values)}
+            for name, values, colour in lines
         ],
     }
     if steps and len(xs):

@@ -16,7 +16,7 @@ from shadowprice.results.job_history import pluralize
 from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report import charts
-from shadowprice.results.report.charts import POINTS, Floats, Series, figure, interval_plot
+from shadowprice.results.report.charts import POINTS, Floats, figure, interval_plot
 from shadowprice.results.report.inline_assets import escape_invisible, text
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
@@ -165,7 +165,7 @@ def _slot_chart(
 ) -> str:
     """Return a chart of a column of every run; ``options`` are those of `charts.line_chart`."""
     series = [
-        Series(run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
+        (run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
         for order, run in enumerate(runs)
     ]
     label = slot_label(runs[0])
@@ -220,7 +220,7 @@ def _completion(runs: Sequence[RunData]) -> str | None:
     series = []
     for order, (run, spans) in enumerate(zip(runs, durations, strict=True)):
         share = np.searchsorted(spans, xs, side="right") / max(run.summary["arrived"], 1)
-        series.append(Series(run.policy, share, order % 8))
+        series.append((run.policy, share, order % 8))
     chart = charts.line_chart(
         xs,
         series,
