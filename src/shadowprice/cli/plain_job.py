@@ -212,13 +212,8 @@ class PlainJob(JobOptions):
         if self.gpus is not None:
             match = _GPUS.fullmatch(self.gpus)
             if match is None:
-                raise InputError(
-                    Fault(
-                        "--gpus",
-                        f"expected a number, got {quote_for_display(self.gpus)}",
-                        "write 2, or a100:2 for a kind",
-                    )
-                )
+                message = f"expected a number, got {quote_for_display(self.gpus)}"
+                raise InputError(Fault("--gpus", message, "write 2, or a100:2 for a kind"))
             kind = "gpu" if match["kind"] is None else f"gpu/{match['kind']}"
             if float(match["count"]) > 0:
                 worker[kind] = float(match["count"])
