@@ -304,7 +304,6 @@ def _tails(problem: CloningProblem) -> list[dict[str, object]]:
 
 
 def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
-
     screen = console.stdout()
     rows = []
     begin = 0

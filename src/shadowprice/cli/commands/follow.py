@@ -199,7 +199,6 @@ def top(
 
 
 def _render_screen(client: Client, height: int) -> RenderableType:
-
     from rich.console import Group
 
     service, servers = client.service(), client.servers()

@@ -198,7 +198,6 @@ def tokens(
 
 
 def _validity(token: Token, now: datetime) -> str:
-
     if token.revoked is not None:
         return f"revoked {when(token.revoked, now)}"
     if token.expires is None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,6 +82,11 @@ def nodes(
         live.show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
 
 
+def _print_changes(changes: Iterable[Server], output: Output) -> None:
+    columns = ("SERVER", "STATE")
+    live.print_changes(changes, output, columns, lambda server: (server.name, _state(server)))
+
+
 def drain(
     servers: ServersArgument,
     yes: YesOption = False,
@@ -101,7 +105,7 @@ def drain(
         jobs = sum(len(item.jobs) for item in busy)
         if busy and not live.confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
             raise typer.Exit(1)
-        live.print_changes(map(client.drain, servers), partial(_print_changed, output=output))
+        _print_changes(map(client.drain, servers), output)
 
 
 def cordon(
@@ -116,7 +120,7 @@ def cordon(
         shadowprice cordon gpu-3
     """
     with live.connect(server) as client:
-        live.print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
+        _print_changes(map(client.cordon, servers), output)
 
 
 def uncordon(
@@ -128,14 +132,7 @@ def uncordon(
         shadowprice uncordon gpu-3
     """
     with live.connect(server) as client:
-        live.print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
-
-
-def _print_changed(changed: list[Server], *, output: Output) -> None:
-    if output == "json":
-        print_json([item.record for item in changed])
-    else:
-        live.show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
+        _print_changes(map(client.uncordon, servers), output)
 
 
 def prices(

@@ -243,7 +243,6 @@ def _environment(pairs: list[str]) -> dict[str, str]:
 
 
 def _check_command(words: tuple[str, ...]) -> None:
-
     from shadowprice.core.specs import validate
     from shadowprice.core.specs.run import RunSpec
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,7 +146,6 @@ def status(
 
 
 def _print_service(address: str, service: ServiceStatus, output: Output) -> None:
-
     if output == "json":
         print_json(service.record)
         return
@@ -215,14 +213,8 @@ def cancel(
         if question and not live.confirm(question, yes):
             raise typer.Exit(1)
         cancelled = _cancelled(client, found, ended_is_error=not selected)
-        live.print_changes(cancelled, partial(_print_states, output=output))
-
-
-def _print_states(jobs: list[Job], *, output: Output) -> None:
-    if output == "json":
-        print_json([job.record for job in jobs])
-    else:
-        live.show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
+        columns = ("NAME", "STATE")
+        live.print_changes(cancelled, output, columns, lambda job: (job.name, job.state))
 
 
 def _parse_states(
@@ -307,32 +299,26 @@ def _distinct(client: Client, references: list[str]) -> list[Job]:
 
 
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
-
     client.retry = FAILOVER  # the service answered before: wait for it
+    repeated: dict[str, str] = {}  # names of the jobs by those of their repetitions
 
-    repeated = (
-        (job.name, client.resubmit(f"id:{job.id}", generate_repeated_name(job.name), cancel=cancel))
-        for job in jobs
-    )
-    live.print_changes(repeated, partial(_print_repeated, output=output))
+    def submit_again(job: Job) -> Job:
+        name = generate_repeated_name(job.name)
+        repeated[name] = job.name
+        return client.resubmit(f"id:{job.id}", name, cancel=cancel)
 
-
-def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
-    if output == "json":
-        print_json([job.record for _, job in repeated])
-        return
-    rows = [
-        (
+    def row(job: Job) -> tuple[object, ...]:
+        return (
             job.name,
-            name,
+            repeated[job.name],
             job.state,
             live.when(job.promise),
             live.expected(job.completion, job.predicted),
             live.with_local_times(first_line(job.reason_text)),
         )
-        for name, job in repeated
-    ]
-    live.show(["NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON"], rows)
+
+    columns = ("NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON")
+    live.print_changes(map(submit_again, jobs), output, columns, row)
 
 
 def revise(

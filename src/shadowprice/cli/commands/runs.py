@@ -218,7 +218,6 @@ def at(
 
 
 def _print_slot(moment: SlotSnapshot, *, servers: bool, maximum: int | None) -> None:
-
     screen = console.stdout()
     counts = {
         state: len(moment.jobs.filter(moment.jobs["state"] == state))
@@ -361,12 +360,10 @@ def _print_diff(found: RunDiff, limit: int) -> None:
 
 
 def _format_gain(value: float) -> str:
-
     return f"{'' if value < 0 else '+'}{format_number(value)}"
 
 
 def _changed_jobs(found: RunDiff, names: list[str], limit: int) -> Table:
-
     rows = []
     for row in found.jobs.head(limit).iter_rows(named=True):
         cells = [row["job"]]
@@ -447,7 +444,6 @@ def journal(
 
 
 def _read_journal(path: Path, *, check: bool, events: int) -> dict[str, Any]:
-
     from shadowprice.engine.engine import Entry
     from shadowprice.engine.journal import JournalReader, replay_item
 

@@ -278,7 +278,6 @@ def _hourly(statistics: Any) -> str:
 
 
 def _print_statistics(statistics: Any) -> None:
-
     shares = ", ".join(f"{name}: {share:.2%}" for name, share in statistics.gpu_shares.items())
     run = ", ".join(
         f"p{percentile} {seconds:,.0f} s" for percentile, seconds in statistics.run_time.items()

@@ -300,7 +300,6 @@ def _query_service(
 
 
 def _row(label: str, run: WhatIf) -> Sequence[object]:
-
     before, after = run.as_is or {}, run.changed or {}
     finished = wait = saved = "-"
     if run.times is not None:
