@@ -167,7 +167,7 @@ def read_parameters(path: Path) -> dict[str, Any]:
 
 
 def _yaml_list(path: Path, noun: str, hint: str, *others: str) -> tuple[Mapping[str, Any], Any]:
-    """Return a YAML document and its list of a noun; ``hint`` is for a document without it."""
+    """Return a YAML document and its list of ``noun``s; ``hint`` is for one without the list."""
     document = load_yaml(path)
     key = f"{noun}s"
     entries = document.get(key) if isinstance(document, Mapping) else None

@@ -148,13 +148,13 @@ _COMPUTING: Final = (
         "wall_seconds", "wall time", _read_path("timing", "wall_seconds"), -1, "seconds"
     ),
 )
-_BEFORE_USE: Final = (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST)
+_BEFORE_RESOURCES: Final = (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST)
 
 TIMING_METRICS: Final = frozenset(metric.key for metric in _COMPUTING)
 """Keys of metrics of elapsed time, which differ in every run."""
 
 OVER_SEEDS: Final = tuple(
-    metric for metric in (*_BEFORE_USE, *_MONEY, *_COMPUTING) if metric.over_seeds
+    metric for metric in (*_BEFORE_RESOURCES, *_MONEY, *_COMPUTING) if metric.over_seeds
 )
 """Measures with means over several seeds, in display order."""
 
@@ -172,7 +172,7 @@ def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
         for name in infos[0]["summary"]["utilisation"]
     ]
     shown = []
-    for measure in (*_BEFORE_USE, *use, *_MONEY, *_COMPUTING):
+    for measure in (*_BEFORE_RESOURCES, *use, *_MONEY, *_COMPUTING):
         values = [value for info in infos if (value := measure.read(info)) is not None]
         if any(values) if measure.unless_zero else values:
             shown.append(measure)
