@@ -25,14 +25,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.paths import expand_home
 from shadowprice.core.relative_values import STATED, check_values
 from shadowprice.core.wording import quote_for_display
-from shadowprice.inputs.given import (
-    list_entries,
-    to_int,
-    to_list,
-    to_mapping,
-    to_number,
-    to_python_values,
-)
+from shadowprice.inputs import given
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.comparison import (
@@ -504,20 +497,20 @@ def open_run(folder: PathLike) -> Result:
     return Result(read_run(_path(folder, "folder")))
 
 
-def _path(given: object, location: str) -> Path:
-    if not isinstance(given, str | Path):
-        raise InputError(Fault(location, f"expected a path, got {quote_for_display(given)}"))
-    if "\0" in str(given):
+def _path(value: object, location: str) -> Path:
+    if not isinstance(value, str | Path):
+        raise InputError(Fault(location, f"expected a path, got {quote_for_display(value)}"))
+    if "\0" in str(value):
         raise InputError(Fault(location, "contains a null character"))
-    return expand_home(given)
+    return expand_home(value)
 
 
 def _capacity_changes(
     more: CapacityAmounts, source: ScenarioSource, seed: int
 ) -> list[ClusterChange]:
-    amounts = to_python_values(more)
+    amounts = given.to_python_values(more)
     if not isinstance(amounts, str | int) or isinstance(amounts, bool):
-        amounts = to_list(amounts, "more", "write 8, or ['gpu/a100=8', 'cpu=64']")
+        amounts = given.to_list(amounts, "more", "write 8, or ['gpu/a100=8', 'cpu=64']")
     # The servers of a trace are only read if they are needed.
     return [] if amounts == [] else capacity_changes(amounts, source.server_entries(seed), "more")
 
@@ -530,11 +523,11 @@ def _check_name(policy: object, location: str = "policy") -> None:
 
 
 def _seed(seed: Any) -> int:
-    return to_int(seed, "seed", bounds.SEED, 0, "seed")
+    return given.to_int(seed, "seed", bounds.SEED, 0, "seed")
 
 
 def _seeds(seeds: Any) -> int:
-    return to_int(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
+    return given.to_int(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
 
 
 def _with_advice(
@@ -560,20 +553,22 @@ def _lengths(text: object, advice_seconds: float | None) -> tuple[str, ...]:
 def _advice_seconds(seconds: Any) -> float | None:
     if seconds is None:
         return None
-    return to_number(seconds, "advice_seconds", bounds.SECONDS, "0 or more seconds", "write 60")
+    return given.to_number(
+        seconds, "advice_seconds", bounds.SECONDS, "0 or more seconds", "write 60"
+    )
 
 
 def _parameters(parameters: Any, location: str) -> dict[str, Any]:
     hint = "write {'preset': 'paper'}"
-    return {} if parameters is None else to_mapping(parameters, location, hint)
+    return {} if parameters is None else given.to_mapping(parameters, location, hint)
 
 
 def _cluster_changes(changes: Any) -> list[ClusterChange]:
     requested = []
     hint = "write [{'gpu': 2}, {'gpu': -1}]"
-    for index, change in enumerate(to_list(changes, "changes", hint)):
+    for index, change in enumerate(given.to_list(changes, "changes", hint)):
         location = f"changes[{index}]"
-        added = to_mapping(change, location, hint)
+        added = given.to_mapping(change, location, hint)
         for name, count in added.items():
             if isinstance(count, bool) or not isinstance(count, int) or not count:
                 problem = f"expected a number of servers, got {quote_for_display(count)}"
@@ -596,13 +591,13 @@ def _source(
     if not isinstance(skip_invalid, bool | np.bool_):
         problem = f"expected True or False, got {quote_for_display(skip_invalid)}"
         raise InputError(Fault("skip_invalid", problem))
-    load = to_number(load, "load", bounds.OFFERED_LOAD, "a number above 0", "write 1.0")
+    load = given.to_number(load, "load", bounds.OFFERED_LOAD, "a number above 0", "write 1.0")
     if not load:
         raise InputError(Fault("load", "expected a number above 0, got 0", "write 1.0"))
     source = ScenarioSource(
         cluster=_path(cluster, "cluster")
         if isinstance(cluster, str | Path)
-        else to_python_values(cluster),
+        else given.to_python_values(cluster),
         jobs=_as_list(jobs, "jobs"),
         trace=None if trace is None else str(trace),
         incidents=_as_list(incidents, "incidents"),
@@ -620,17 +615,17 @@ def _source(
 
 
 def _as_list(
-    given: PathLike | Iterable[Mapping[str, Any]] | None, kind: str
+    value: PathLike | Iterable[Mapping[str, Any]] | None, kind: str
 ) -> Path | list[Any] | None:
-    if given is None:
+    if value is None:
         return None
-    return _path(given, kind) if isinstance(given, str | Path) else list_entries(given, kind)
+    return _path(value, kind) if isinstance(value, str | Path) else given.list_entries(value, kind)
 
 
 def _choices(policies: Policies) -> list[PolicyChoice]:
     choices = []
     hint = "write ['oasis', ('fifo', {'backfill': 2})]"
-    entries = [policies] if isinstance(policies, str) else to_list(policies, "policies", hint)
+    entries = [policies] if isinstance(policies, str) else given.to_list(policies, "policies", hint)
     for index, entry in enumerate(entries):
         location = f"policies[{index}]"
         pair = (entry, {}) if isinstance(entry, str) else entry

@@ -144,11 +144,7 @@ class InstalledExtension:
     rival: str = ""  # another distribution that declares the same name
 
     def load(self) -> Any:
-        """Import the module and return the object.
-
-        Raises `InputError` if the import fails, the module has no such name, or two distributions
-        declare it.
-        """
+        """Import the module and return the object, unless two distributions declare its name."""
         location = f"{self.group}: {self.name}"
         if self.rival:
             message = f"declared by {self.distribution} and by {self.rival}"

@@ -130,10 +130,7 @@ class ScriptCommand(CommandAfterDashes):
     """A command that takes options from the header of a script among its arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; options of other schedulers get a hint at ours.
-
-        A script's header is parsed before the arguments, which take precedence.
-        """
+        """Parse a script's header and the arguments; hint at our names of others' options."""
         try:
             return self._parse_with_header(ctx, args)
         except Exception as error:  # the parser's exceptions have no public names

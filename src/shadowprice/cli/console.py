@@ -10,8 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import typer
 from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderableType
@@ -40,19 +39,8 @@ NOTE_SECONDS: Final = 10.0
 """Seconds between two lines about the progress of a command without a terminal."""
 
 
-class Output(StrEnum):
-    """Output format of a result."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-class Listing(StrEnum):
-    """Output format of rows."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
+Output = Literal["table", "json"]  # format of a result
+Listing = Literal["table", "csv", "json"]  # format of rows
 
 
 class SafeConsole(Console):
@@ -192,7 +180,7 @@ def reserve_stdout(context: typer.Context, output: Output) -> Output:
 
     Prints of policies and libraries would break the JSON, so they go to stderr.
     """
-    if output is Output.JSON:
+    if output == "json":
         context.with_resource(_reserved_stdout())
     return output
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
-from shadowprice.cli.console import SafeText, make_table, rows_console, stdout
+from shadowprice.cli.console import Output, SafeText, make_table, print_json, rows_console, stdout
 from shadowprice.cli.program import PROGRAM, called_program
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import escape_controls, format_number
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from shadowprice.client import Client, Job
     from shadowprice.rest import PredictedLength
 
-Changed = TypeVar("Changed")
 
 FAILOVER: Final = 15.0
 """Retry timeout of commands that keep running, in seconds; failover takes ten."""
@@ -244,14 +243,24 @@ def confirm(question: str, yes: bool) -> bool:
 
 
 def print_changes(
-    changes: Iterable[Changed], print_changed: Callable[[list[Changed]], None]
+    changes: Iterable[Any],
+    output: Output,
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[object]],
 ) -> None:
-    """Make changes one by one, and print those made, also if a later one fails."""
-    changed: list[Changed] = []
+    """Make changes one by one, and print the changed records, also if a later one fails."""
+    changed: list[Any] = []
+
+    def print_changed() -> None:
+        if output == "json":
+            print_json([item.record for item in changed])
+        elif changed:
+            show(columns, map(row, changed))
+
     try:
         changed.extend(changes)
     except BaseException:
         if changed:
-            print_changed(changed)
+            print_changed()
         raise
-    print_changed(changed)
+    print_changed()

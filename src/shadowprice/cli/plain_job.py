@@ -147,14 +147,11 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class PlainJob(JobOptions):
-    """A command and the options that describe its job.
-
-    ``program`` must be executable where the command runs, and ``title`` is in generated names.
-    """
+    """A command and the options that describe its job."""
 
     words: Sequence[str]
-    program: str = ""
-    title: str = ""
+    program: str = ""  # must be executable where the command runs
+    title: str = ""  # of generated names
 
     def record(
         self, client: Client, send: Callable[[Path, UploadLimits], str | None]
@@ -214,13 +211,8 @@ class PlainJob(JobOptions):
         if self.gpus is not None:
             match = _GPUS.fullmatch(self.gpus)
             if match is None:
-                raise InputError(
-                    Fault(
-                        "--gpus",
-                        f"expected a number, got {quote_for_display(self.gpus)}",
-                        "write 2, or a100:2 for a kind",
-                    )
-                )
+                message = f"expected a number, got {quote_for_display(self.gpus)}"
+                raise InputError(Fault("--gpus", message, "write 2, or a100:2 for a kind"))
             kind = "gpu" if match["kind"] is None else f"gpu/{match['kind']}"
             if float(match["count"]) > 0:
                 worker[kind] = float(match["count"])

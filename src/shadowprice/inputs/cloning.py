@@ -9,7 +9,7 @@ tasks:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -65,12 +65,10 @@ class CloningFile:
         try:
             return CloningProblem(self.groups, self.machines, self.deadline, self.miss_probability)
         except InputError as error:
-            raise InputError(
-                [
-                    Fault(f"{self.place}: {fault.location}", fault.message, fault.hint)
-                    for fault in error.faults
-                ]
-            ) from error
+            faults = [
+                replace(fault, location=f"{self.place}: {fault.location}") for fault in error.faults
+            ]
+            raise InputError(faults) from error
 
 
 def read_cloning(path: Path) -> CloningFile:

@@ -105,12 +105,8 @@ def with_family(
     curve = {str(n): speed for n, speed in family["throughput"].items() if n <= max_workers}
     if not curve:
         min_workers = min(family["throughput"])
-        raise InputError(
-            Fault(
-                f"{location}.family",
-                f"was measured with {min_workers} workers or more",
-                "state the work as `steps`, or raise chunks",
-            )
-        )
+        message = f"was measured with {min_workers} workers or more"
+        hint = "state the work as `steps`, or raise chunks"
+        raise InputError(Fault(f"{location}.family", message, hint))
     restart = {"restart": family["restart"]} if "restart" in family else {}
     return {**restart, **record, "throughput": curve}

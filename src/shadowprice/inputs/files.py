@@ -122,10 +122,7 @@ def _first_problems(faults: Sequence[Fault], location: str) -> list[Fault]:
 
 
 def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault]:
-    """Register the name of a record; return the problem if an earlier record has the name.
-
-    The name is read from the record itself, so an otherwise invalid job also takes its name.
-    """
+    """Register the name of a record, also an invalid one; return the fault if it was taken."""
     name = record.get("name") if isinstance(record, Mapping) else None
     if not isinstance(name, str):
         return []
@@ -170,7 +167,7 @@ def read_parameters(path: Path) -> dict[str, Any]:
 
 
 def _yaml_list(path: Path, noun: str, hint: str, *others: str) -> tuple[Mapping[str, Any], Any]:
-    """Return a YAML document and its list of a noun; ``hint`` is for a document without it."""
+    """Return a YAML document and its list of ``noun``s; ``hint`` is for one without the list."""
     document = load_yaml(path)
     key = f"{noun}s"
     entries = document.get(key) if isinstance(document, Mapping) else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from shadowprice.results.report.number_format import format_duration, format_number
 
@@ -14,14 +13,6 @@ if TYPE_CHECKING:
     from shadowprice.results.significance import ConfidenceInterval
 
 Read = Callable[[Mapping[str, Any]], float | None]
-
-
-class MetricUnit(Enum):
-    """Unit in which a measure is formatted."""
-
-    NUMBER = "number"
-    SHARE = "share"
-    SECONDS = "seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +23,15 @@ class MetricDefinition:
     name: str  # label
     read: Read  # from ``run.json``; None if the run has no value
     better: int = 0  # 1 if higher is better, -1 if lower is better, else 0
-    unit: MetricUnit = MetricUnit.NUMBER
+    unit: Literal["number", "share", "seconds"] = "number"
     over_seeds: bool = False  # means over several seeds include it
     unless_zero: bool = False  # omitted if every value is 0
 
-    @property
-    def share(self) -> bool:
-        """Whether the value is a fraction."""
-        return self.unit is MetricUnit.SHARE
-
     def written(self, value: float, figures: Callable[[float], str] = format_number) -> str:
         """Format a value; ``figures`` formats plain numbers."""
-        if self.unit is MetricUnit.SHARE:
+        if self.unit == "share":
             return f"{value:.1%}"
-        return format_duration(value) if self.unit is MetricUnit.SECONDS else figures(value)
+        return format_duration(value) if self.unit == "seconds" else figures(value)
 
     def written_mean(self, mean: ConfidenceInterval) -> str:
         """Format a mean and half the width of its confidence interval."""
@@ -82,22 +68,19 @@ def _latency(percentile: str) -> Read:
     return _read_path("timing", "decision_latency", percentile)
 
 
-def _utility_reader(*path: str) -> Read:
-    """Return a reader of the total utility as a fraction of the value at a path."""
+def _utility_share(key: str, name: str, *path: str, over_seeds: bool = False) -> MetricDefinition:
+    """Return the measure of the total utility as a fraction of the value at a path."""
     whole = _read_path(*path)
 
     def read(info: Mapping[str, Any]) -> float | None:
         total = whole(info)
         return float(info["summary"]["total_utility"]) / total if total else None
 
-    return read
+    return MetricDefinition(key, name, read, 1, "share", over_seeds)
 
 
 def _completion_ratio(info: Mapping[str, Any]) -> float | None:
-    """Return the mean completion time of jobs that state no utility over its lower bound.
-
-    None unless a bound was requested and the run finished all of these jobs.
-    """
+    """Return the mean JCT of jobs that state no utility over its lower bound; None if unknown."""
     minimum, mean = (
         _read_path("bound", "completion", key)(info) for key in ("mean_slots", "mean_jct")
     )
@@ -107,17 +90,11 @@ def _completion_ratio(info: Mapping[str, Any]) -> float | None:
 RESTRICTED: Final = "restricted_mean_jct"
 """Key of the measure that is only comparable up to a common end; see `restricted_mean_until`."""
 
-_SHARE, _SECONDS = MetricUnit.SHARE, MetricUnit.SECONDS
-
 _EARNED: Final = (
     _summary("total_utility", "total utility", better=1, over_seeds=True),
-    MetricDefinition(
-        "value_share", "of the value on offer", _utility_reader("summary", "value"), 1, _SHARE, True
-    ),
+    _utility_share("value_share", "of the value on offer", "summary", "value", over_seeds=True),
     # What the best possible schedule reaches at most is only known if it was requested.
-    MetricDefinition(
-        "bound_share", "at least of the best possible", _utility_reader("bound", "bound"), 1, _SHARE
-    ),
+    _utility_share("bound_share", "at least of the best possible", "bound", "bound"),
 )
 _OUTCOMES: Final = (
     _summary("arrived", "jobs that arrived"),
@@ -130,7 +107,7 @@ _OUTCOMES: Final = (
     _summary("not_arrived", "not arrived", unless_zero=True),
 )
 _TIMES: Final = (
-    _summary("in_time", "in time, of all with a target", "met_target.share", 1, _SHARE, True),
+    _summary("in_time", "in time, of all with a target", "met_target.share", 1, "share", True),
     # Only covers finished jobs: without a preferred direction, because a policy may finish
     # only the short ones.
     _summary("mean_jct", "mean JCT of finished, slots", "jct.mean", over_seeds=True),
@@ -154,7 +131,7 @@ _FAIRNESS: Final = tuple(
 _LOST: Final = (
     _summary("restarts", "restarts", better=-1, over_seeds=True),
     _summary("lost_gpu_hours", "lost GPU-hours", "", -1, over_seeds=True, unless_zero=True),
-    _summary("abandoned_work", "work of unfinished jobs", "", -1, _SHARE, True, unless_zero=True),
+    _summary("abandoned_work", "work of unfinished jobs", "", -1, "share", True, unless_zero=True),
 )
 _MONEY: Final = (
     _summary("cost_used", "cost of what jobs used", "money.used", over_seeds=True),
@@ -165,19 +142,19 @@ _MONEY: Final = (
     ),
 )
 _COMPUTING: Final = (
-    MetricDefinition("decision_p50", "decision, median", _latency("p50"), -1, _SECONDS),
-    MetricDefinition("decision_p99", "decision, p99", _latency("p99"), -1, _SECONDS, True),
+    MetricDefinition("decision_p50", "decision, median", _latency("p50"), -1, "seconds"),
+    MetricDefinition("decision_p99", "decision, p99", _latency("p99"), -1, "seconds", True),
     MetricDefinition(
-        "wall_seconds", "wall time", _read_path("timing", "wall_seconds"), -1, _SECONDS
+        "wall_seconds", "wall time", _read_path("timing", "wall_seconds"), -1, "seconds"
     ),
 )
-_BEFORE_USE: Final = (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST)
+_BEFORE_RESOURCES: Final = (*_EARNED, *_OUTCOMES, *_TIMES, *_FAIRNESS, *_LOST)
 
 TIMING_METRICS: Final = frozenset(metric.key for metric in _COMPUTING)
 """Keys of metrics of elapsed time, which differ in every run."""
 
 OVER_SEEDS: Final = tuple(
-    metric for metric in (*_BEFORE_USE, *_MONEY, *_COMPUTING) if metric.over_seeds
+    metric for metric in (*_BEFORE_RESOURCES, *_MONEY, *_COMPUTING) if metric.over_seeds
 )
 """Measures with means over several seeds, in display order."""
 
@@ -190,12 +167,12 @@ def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
             f"{name} in use",
             # The name of a resource may contain dots.
             _read_path("summary", "utilisation", name),
-            unit=_SHARE,
+            unit="share",
         )
         for name in infos[0]["summary"]["utilisation"]
     ]
     shown = []
-    for measure in (*_BEFORE_USE, *use, *_MONEY, *_COMPUTING):
+    for measure in (*_BEFORE_RESOURCES, *use, *_MONEY, *_COMPUTING):
         values = [value for info in infos if (value := measure.read(info)) is not None]
         if any(values) if measure.unless_zero else values:
             shown.append(measure)

@@ -144,6 +144,7 @@ class BagAttempts:
         self._unfinished -= sum(finished)
 
 
+# Decisions that answer a job.
 Answer = events.Commit | events.Promise | events.Reject | events.Queue | events.Drop
 _ANSWERS: Final = frozenset(get_args(Answer))
 _STATUSES: Final = tuple(Status)

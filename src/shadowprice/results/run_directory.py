@@ -19,14 +19,8 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.results.advice import JobAdvice
 
-RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL = (
-    "run.json",
-    "decisions.jsonl",
-    "payments.jsonl",
-    "advice.jsonl",
-    "report.html",
-    "journal.jsonl",
-)
+RUN, DECISIONS, PAYMENTS = "run.json", "decisions.jsonl", "payments.jsonl"
+ADVICE, REPORT, JOURNAL = "advice.jsonl", "report.html", "journal.jsonl"
 TABLES: Final = ("jobs", "slots", "allocations", "heat")
 FILES: Final = frozenset(
     {RUN, DECISIONS, PAYMENTS, ADVICE, REPORT, JOURNAL, *(f"{table}.parquet" for table in TABLES)}
@@ -222,13 +216,9 @@ def read_info(folder: Path) -> Fields:
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(Fault(str(path), "is damaged", _RERUN_HINT)) from error
     if version != FORMAT:
-        raise InputError(
-            Fault(
-                str(path),
-                f"unknown format {quote_for_display(version)}; expected {FORMAT}",
-                "use the version of shadowprice that wrote it, or run the simulation again",
-            )
-        )
+        message = f"unknown format {quote_for_display(version)}; expected {FORMAT}"
+        hint = "use the version of shadowprice that wrote it, or run the simulation again"
+        raise InputError(Fault(str(path), message, hint))
     _verify(folder, info)
     return info
 

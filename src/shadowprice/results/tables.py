@@ -151,7 +151,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 None if fate is None or fate.status.open else ended[job.name],
                 jct,
                 recorder.earned.get(job.name, 0.0),
-                describe.value(job),
+                utility_value(job.utility, job.min_slots_colocated - 1),
                 target,
                 due,
                 late,
@@ -261,9 +261,6 @@ class _Descriptions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._demands: dict[bytes, str] = {}
-
-    def value(self, job: Job) -> float:
-        return utility_value(job.utility, job.min_slots_colocated - 1)
 
     def demand(self, job: Job) -> tuple[str, str | None, str, str]:
         shape: dict[str, object] = {
@@ -531,10 +528,7 @@ def _natural(values: Integers, dimension: Dimension) -> pl.Series:
 def _usage(
     recorder: Recorder, slots: Integers, rows: Rows, every: Integers
 ) -> tuple[Integers, Integers]:
-    """Return used and total amounts, shape (slots, resources), of servers that limit them.
-
-    Lost servers don't count towards the total until they are back.
-    """
+    """Return used and total amounts, shape (slots, resources), of present limited servers."""
     cluster, segments = recorder.cluster, recorder.segments()
     limited = cluster.capacity < UNLIMITED
     used = np.zeros((len(every), len(cluster.resources)), dtype=np.int64)

@@ -400,7 +400,7 @@ def test_thinning_keeps_sums_and_gaps() -> None:
 def test_a_line_carries_its_numbers() -> None:
     text = charts.line_chart(
         np.array([0.0, 1.0, 2.0]),
-        [charts.Series("a<b", np.array([1.0, np.nan, 3.5]), 2)],
+        [("a<b", np.array([1.0, np.nan, 3.5]), 2)],
         x_label="slot",
         y_label="jobs",
         steps=True,
@@ -413,7 +413,7 @@ def test_a_line_carries_its_numbers() -> None:
 
 def test_boxes_carry_their_quantiles_and_few_dots() -> None:
     few, many = np.arange(5.0), np.linspace(-1, 1, 1001)
-    boxes = [charts.Box("few", few), charts.Box("many", many), charts.Box("none", few[:0])]
+    boxes = [("few", few, 0), ("many", many, 0), ("none", few[:0], 0)]
     (data,) = page_data(charts.box_plot(boxes, x_label="slots", zero="on target"))
     assert data["rows"][0]["five"] == [0.2, 1, 2, 3, 3.8]
     assert data["rows"][0]["dots"] == [0, 1, 2, 3, 4]

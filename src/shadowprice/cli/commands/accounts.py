@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from shadowprice.cli import console
-from shadowprice.cli.console import Listing, Output
+from shadowprice.cli.console import Listing
 from shadowprice.cli.lazy import is_run
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import ListingOption, OutputOption
@@ -80,10 +80,10 @@ def print_statement(
         stream = client.entries(tenant, since=first, until=last)
         entries = list(islice(stream, limit + 1))
     more, entries = len(entries) > limit, entries[:limit]
-    if output is Listing.JSON:
+    if output == "json":
         record = {key: value for key, value in statement.record.items() if key != "next"}
         console.print_json({**record, "entries": [entry.record for entry in entries]})
-    elif output is Listing.CSV:
+    elif output == "csv":
         console.print_csv(COLUMNS, [entry.record for entry in entries])
     else:
         _print_account(statement, entries)
@@ -140,7 +140,7 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
 
 
 def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
-    if output is Listing.JSON:
+    if output == "json":
         console.print_json([tenant.record for tenant in tenants])
         return
     names = ("tenant", "points", "period", "carry", "held", "reserved_points", "spent", "ends")
@@ -152,7 +152,7 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
         }
         for tenant in tenants
     ]
-    if output is Listing.CSV:
+    if output == "csv":
         console.print_csv(names, rows)
         return
     table = []
@@ -192,7 +192,7 @@ def budget(
         typer.Option("--remove", help="Remove the budget: the tenant can spend without limit."),
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show and change the budgets of tenants (operators).
 
@@ -219,8 +219,7 @@ def budget(
         raise InputError(Fault("TENANT", "is missing", hint))
     with connect(server) as client:
         if tenant is None:
-            listing = Listing.JSON if output is Output.JSON else Listing.TABLE
-            _print_accounts(client.tenants(), listing)
+            _print_accounts(client.tenants(), output)
             return
         if remove:
             changed = client.remove_budget(tenant)
@@ -230,7 +229,7 @@ def budget(
             changed = _change_budget(client, tenant, change)
         else:
             changed = _tenant(client, tenant)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(changed.record)
     else:
         facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
@@ -302,7 +301,7 @@ def statement(
         typer.Option(help="Live service only: maximum number of entries.", min=1, max=MAX_ENTRIES),
     ] = 50,
     server: ServerOption = None,
-    output: ListingOption = Listing.TABLE,
+    output: ListingOption = "table",
 ) -> None:
     """Show the payments of tenants in a run, or their entries at the live service.
 
@@ -331,9 +330,9 @@ def _print_run_statement(run: Path, tenant: str | None, output: Listing) -> None
         tenants = ", ".join(result.accounts)
         fault = Fault("--tenant", f"no tenant {tenant!r} in this run", f"known: {tenants}")
         raise InputError(fault)
-    if output is Listing.JSON:
+    if output == "json":
         console.print_json(_record(loaded, result, tenant))
-    elif output is Listing.CSV:
+    elif output == "csv":
         _print_csv(loaded, result, tenant)
     elif tenant is None:
         _print_tenants(loaded, result)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output, make_table, print_json, progress_bar, stdout
+from shadowprice.cli.console import make_table, print_json, progress_bar, stdout
 from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core import bounds
 
@@ -40,7 +40,7 @@ def truthfulness(
         ),
     ] = 8,
     seed: o.SeedOption = 0,
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
     """Misreport the jobs of one tenant at a time and show the largest gain found.
@@ -60,7 +60,7 @@ def truthfulness(
         results = audit_truthfulness(
             scenario, choice, tenants=tenant, trials=trials, latest=delay, progress=progress
         )
-    if output is Output.JSON:
+    if output == "json":
         print_json([result.record() for result in results])
         return
     rows = []
@@ -97,7 +97,7 @@ def sharing(
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
     seed: o.SeedOption = 0,
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
     """Compare each tenant's utility and revenue in the pool with those of its share alone.
@@ -116,7 +116,7 @@ def sharing(
     names = set(parameters) | {field.alias for field in parameters.values() if field.alias}
     alone = {name: value for name, value in choice.settings.items() if name in names}
     results = audit_sharing(scenario, choice, alone)
-    if output is Output.JSON:
+    if output == "json":
         print_json([result.record() for result in results])
         return
     rows = [

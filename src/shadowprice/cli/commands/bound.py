@@ -15,7 +15,6 @@ from rich.table import Table
 
 from shadowprice.cli import console
 from shadowprice.cli import options as o
-from shadowprice.cli.console import Output
 from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
@@ -60,7 +59,7 @@ def bound(
             metavar="FILE",
         ),
     ] = None,
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
     """Prove an upper bound of the utility that any schedule of a workload can earn.
@@ -103,7 +102,7 @@ def bound(
     if prices is not None:
         document = certificate.prices.document(scenario.cluster)
         write_atomically(prices, json.dumps(document) + "\n")
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(certificate.record())
         return
     console.stdout().print(_table(certificate, distance))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -32,21 +31,6 @@ app = typer.Typer(
 )
 
 
-class MethodName(StrEnum):
-    """Solver of the number of copies."""
-
-    EXACT = "exact"
-    CLOSED_FORM = "closed-form"
-    SUBGRADIENT = "subgradient"
-
-
-class ConstraintName(StrEnum):
-    """Form of the deadline constraint."""
-
-    EXACT = "exact"
-    RELAXED = "relaxed"
-
-
 FileArgument = Annotated[
     Path,
     typer.Argument(
@@ -54,13 +38,13 @@ FileArgument = Annotated[
     ),
 ]
 MethodOption = Annotated[
-    MethodName,
+    Literal["exact", "closed-form", "subgradient"],
     typer.Option(
         help="Solver. exact: the optimum; closed-form: Theorem 1; subgradient: Algorithm 1."
     ),
 ]
 ConstraintOption = Annotated[
-    ConstraintName,
+    Literal["exact", "relaxed"],
     typer.Option(
         help="Deadline constraint. exact: (6); relaxed: (7), which can miss slightly more often."
     ),
@@ -70,13 +54,13 @@ ConstraintOption = Annotated[
 @app.command()
 def solve(
     file: FileArgument,
-    method: MethodOption = MethodName.EXACT,
-    constraint: ConstraintOption = ConstraintName.EXACT,
-    output: PlainOutputOption = Output.TABLE,
+    method: MethodOption = "exact",
+    constraint: ConstraintOption = "exact",
+    output: PlainOutputOption = "table",
 ) -> None:
     """Compute the number of copies of each task."""
     problem, solution = _solve(file, method, constraint, output)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(_solution_record(problem, solution))
         return
     _print_solution(problem, solution)
@@ -89,15 +73,15 @@ def simulate(
         int, typer.Option(min=1, max=bounds.TRIALS.maximum, help="Simulated runs of the job.")
     ] = 10_000,
     seed: PlainSeedOption = 0,
-    method: MethodOption = MethodName.EXACT,
-    constraint: ConstraintOption = ConstraintName.EXACT,
+    method: MethodOption = "exact",
+    constraint: ConstraintOption = "exact",
     copies: Annotated[
         int | None,
         typer.Option(
             min=1, max=bounds.COPIES.maximum, help="Copies of every task; skips the solver."
         ),
     ] = None,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Simulate the job many times; report deadline misses, machine time and flowtime."""
     import numpy as np
@@ -112,7 +96,7 @@ def simulate(
         problem = _read(file, output)
         numbers = np.full(problem.tasks, copies, dtype=np.int64)
     measured = run(problem, numbers, trials=trials, seed=seed)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(_measured_record(problem, measured, numbers, seed))
         return
     _print_measured(problem, measured)
@@ -158,7 +142,7 @@ def waves(
         ),
     ] = 0.1,
     seed: PlainSeedOption = 0,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Simulate many jobs on fewer machines than tasks; compare rules for free machines.
 
@@ -171,7 +155,7 @@ def waves(
 
     rules = _rules(rule)
     content = read_cloning(file)
-    console.announce_compiling(output is Output.JSON)
+    console.announce_compiling(output == "json")
     drawn = poisson_jobs(
         content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
         spread=spread, max_copies=copies,
@@ -186,7 +170,7 @@ def waves(
         _waves_record(name, item, content.deadline, content.machines)
         for name, item in results.items()
     ]
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(
             {"machines": content.machines, "load": load, "jobs": jobs, "seed": seed,
              "deadline": content.deadline, "rules": records}
@@ -248,21 +232,21 @@ def _read(file: Path, output: Output) -> CloningProblem:
     from shadowprice.inputs.cloning import read_cloning
 
     problem = read_cloning(file).problem()
-    console.announce_compiling(output is Output.JSON)
+    console.announce_compiling(output == "json")
     return problem
 
 
 def _solve(
-    file: Path, method: MethodName, constraint: ConstraintName, output: Output
+    file: Path, method: str, constraint: str, output: Output
 ) -> tuple[CloningProblem, CloningSolution]:
     from shadowprice.cloning.api import DeadlineConstraint, SolveMethod
     from shadowprice.cloning.api import solve as find
 
     problem = _read(file, output)
     solution = find(problem, SolveMethod(method), DeadlineConstraint(constraint))
-    if method is MethodName.CLOSED_FORM and constraint is ConstraintName.EXACT:
+    if method == "closed-form" and constraint == "exact":
         console.print_note("note: Theorem 1 is about the relaxed constraint (7)")
-    if method is MethodName.SUBGRADIENT and solution.violation > 1e-5:
+    if method == "subgradient" and solution.violation > 1e-5:
         console.print_note(
             f"warning: Algorithm 1 stopped after {solution.iterations} iterations with its "
             f"constraints off by {solution.violation:.1e}"
@@ -319,7 +303,6 @@ def _tails(problem: CloningProblem) -> list[dict[str, object]]:
 
 
 def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
-
     screen = console.stdout()
     rows = []
     begin = 0

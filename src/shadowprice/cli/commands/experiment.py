@@ -82,7 +82,7 @@ def experiment(
             "picks a free port."
         ),
     ] = "127.0.0.1:0",
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Regenerate a figure of a paper as CSV tables, a PNG and a manifest.
 
@@ -132,14 +132,14 @@ def experiment(
                     continue
             figure = directory / f"{entry.name}.png"
             figures[entry.name] = str(figure)
-            if output is Output.JSON:
+            if output == "json":
                 continue
             stdout().print(
                 SafeText.assemble(f"{entry.title} ({entry.source})\n", (str(figure), "bold")),
                 soft_wrap=True,
             )
     incomplete = [row for row in results if row.why]
-    if output is Output.JSON:
+    if output == "json":
         failures = {row.name: str(row) for row in incomplete}
         print_json({"figures": figures, "failures": failures})
     elif name == ALL:
@@ -155,7 +155,7 @@ def experiment(
 
 
 def _print_list(declared: Sequence[Experiment], output: Output) -> None:
-    if output is Output.JSON:
+    if output == "json":
         names = ("name", "title", "source")
         print_json([{name: getattr(entry, name) for name in names} for entry in declared])
         return

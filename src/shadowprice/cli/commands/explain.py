@@ -52,7 +52,7 @@ def explain(
         ),
     ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show a job's history: its request, decisions with reasons, slots and servers.
 
@@ -71,7 +71,7 @@ def explain(
 
     history = read_job_history(run, job)
     job_advice, remark = _advice(run, history, advice)
-    if output is Output.JSON:
+    if output == "json":
         record = history.record()
         if job_advice is not None:
             record["advice"] = job_advice.record()
@@ -96,7 +96,7 @@ def _explain_live(
             # Another job may get the name meanwhile.
             listed = [*client.job_events(f"id:{history.job.id}")][::-1]
             events, lines, omitted = listed, [event.line for event in listed], None
-    if output is Output.JSON:
+    if output == "json":
         gap = None if omitted is None else omitted.record
         event_records = [event.record for event in events]
         print_json({**history.record, "events": event_records, "lines": lines, "omitted": gap})

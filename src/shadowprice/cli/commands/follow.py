@@ -13,7 +13,6 @@ import typer
 from shadowprice.cli import live
 from shadowprice.cli.commands.queue import COLUMNS, OPEN, squeue_rows
 from shadowprice.cli.console import (
-    Output,
     SafeText,
     print_json,
     print_json_line,
@@ -52,7 +51,7 @@ def logs(
         typer.Option("--all", help="Print the output from the beginning instead of the end only."),
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Print the output of a process of a job.
 
@@ -64,7 +63,7 @@ def logs(
     """
 
     def write(piece: LogChunk) -> None:
-        if output is Output.JSON:
+        if output == "json":
             print_json_line(piece.record)
         else:
             print_text(piece.text)
@@ -112,7 +111,7 @@ def events(
         int | None, typer.Option(min=1, help="Number of events after which to stop.")
     ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Stream the events of the live service until interrupted; reconnect if needed.
 
@@ -125,7 +124,7 @@ def events(
         for event in client.events(after):
             if event.id is None or (job is not None and not _is_about(event, job)):
                 continue
-            if output is Output.JSON:
+            if output == "json":
                 print_json_line(event.record)
             else:
                 print_result(escape_controls(_event_line(event)))
@@ -166,7 +165,7 @@ def top(
         ),
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show the live service on one screen: running jobs, promises and waiting jobs.
 
@@ -179,7 +178,7 @@ def top(
 
     console = stdout()
     with live.connect(server) as client:
-        if output is Output.JSON:
+        if output == "json":
             service, jobs, servers = client.service(), client.jobs(*OPEN), client.servers()
             record = {
                 "service": service.record,
@@ -200,7 +199,6 @@ def top(
 
 
 def _render_screen(client: Client, height: int) -> RenderableType:
-
     from rich.console import Group
 
     service, servers = client.service(), client.servers()

@@ -46,7 +46,7 @@ def login(
         ),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove a saved server.")] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Save the URL and token of a service; the last saved server is the default.
 
@@ -74,7 +74,7 @@ def login(
         del saved.known[server]
         saved.chosen = next(iter(saved.known), None) if saved.chosen == server else saved.chosen
         saved.save()
-        if output is Output.JSON:
+        if output == "json":
             _list(saved, output)
         return
     line = None
@@ -97,7 +97,7 @@ def login(
         saved.chosen = label
         line = f"{label}: {url}, policy {info.policy}, as {info.caller.tenant or info.caller.role}"
     saved.save()
-    if output is Output.JSON:
+    if output == "json":
         _list(saved, output)
         return
     if line is not None:
@@ -138,7 +138,7 @@ def _list(kept: Any, output: Output) -> None:
         {"name": name, "url": address.url, "default": name == kept.chosen}
         for name, address in kept.known.items()
     ]
-    if output is Output.JSON:
+    if output == "json":
         print_json(rows)
     elif rows:
         show(
@@ -161,7 +161,7 @@ def tokens(
         int | None, typer.Option(help="Number of the token to revoke.", min=1)
     ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """List, issue and revoke tokens of a service (operators).
 
@@ -175,18 +175,18 @@ def tokens(
     with connect(server) as client:
         if revoke is not None:
             client.revoke_token(revoke)
-            if output is Output.JSON:
+            if output == "json":
                 [revoked] = (token for token in client.tokens() if token.id == revoke)
                 print_json(revoked.record)
         elif operator or tenant is not None:
             created = client.create_token(tenant, expires=expires, note=note)
-            if output is Output.JSON:
+            if output == "json":
                 print_json(created.record)
             else:
                 typer.echo(created.token)
         else:
             listed = client.tokens()
-            if output is Output.JSON:
+            if output == "json":
                 print_json([token.record for token in listed])
                 return
             now = datetime.now(UTC)
@@ -198,7 +198,6 @@ def tokens(
 
 
 def _validity(token: Token, now: datetime) -> str:
-
     if token.revoked is not None:
         return f"revoked {when(token.revoked, now)}"
     if token.expires is None:

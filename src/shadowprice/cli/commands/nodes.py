@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +43,7 @@ def nodes(
         bool, typer.Option("--each", "-N", help="Print one line per server, with its jobs.")
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """List the servers of the live service in groups of equal servers, as sinfo does.
 
@@ -54,7 +53,7 @@ def nodes(
     """
     with live.connect(server) as client:
         servers = client.servers()
-    if output is Output.JSON:
+    if output == "json":
         print_json([item.record for item in servers])
     elif each:
         rows = [
@@ -82,11 +81,16 @@ def nodes(
         live.show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
 
 
+def _print_changes(changes: Iterable[Server], output: Output) -> None:
+    columns = ("SERVER", "STATE")
+    live.print_changes(changes, output, columns, lambda server: (server.name, _state(server)))
+
+
 def drain(
     servers: ServersArgument,
     yes: YesOption = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Stop placing work on servers; running jobs move at the end of their slot (operators).
 
@@ -100,11 +104,11 @@ def drain(
         jobs = sum(len(item.jobs) for item in busy)
         if busy and not live.confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
             raise typer.Exit(1)
-        live.print_changes(map(client.drain, servers), partial(_print_changed, output=output))
+        _print_changes(map(client.drain, servers), output)
 
 
 def cordon(
-    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = "table"
 ) -> None:
     """Stop placing work on servers; running jobs stay there until they end (operators).
 
@@ -115,11 +119,11 @@ def cordon(
         shadowprice cordon gpu-3
     """
     with live.connect(server) as client:
-        live.print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
+        _print_changes(map(client.cordon, servers), output)
 
 
 def uncordon(
-    servers: ServersArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
+    servers: ServersArgument, server: ServerOption = None, output: OutputOption = "table"
 ) -> None:
     """Return drained or cordoned servers to service (operators).
 
@@ -127,20 +131,13 @@ def uncordon(
         shadowprice uncordon gpu-3
     """
     with live.connect(server) as client:
-        live.print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
-
-
-def _print_changed(changed: list[Server], *, output: Output) -> None:
-    if output is Output.JSON:
-        print_json([item.record for item in changed])
-    else:
-        live.show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
+        _print_changes(map(client.uncordon, servers), output)
 
 
 def prices(
     slots: Annotated[int, typer.Option(min=1, max=1_000, help="Number of slots.")] = 12,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show the prices and reserved shares of servers in the next slots.
 
@@ -151,7 +148,7 @@ def prices(
     """
     with live.connect(server) as client:
         slot_prices = client.prices(slots)
-    if output is Output.JSON:
+    if output == "json":
         print_json([slot_entry.record for slot_entry in slot_prices])
         return
     columns = ["SLOT", "BEGINS"]
@@ -192,7 +189,7 @@ def until(
         ),
     ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show, set or remove the end of the timespan, after which no job runs (operators).
 
@@ -209,7 +206,7 @@ def until(
         else:
             end = None if moment == NONE else absolute_moment(moment, "TIME")
             timespan = client.change_timespan(end)
-    if output is Output.JSON:
+    if output == "json":
         print_json(timespan.record)
     else:
         print_line(end_line(timespan))
@@ -235,7 +232,7 @@ def observed(
         int, typer.Option(help="Maximum number of jobs to list, newest first.", min=0, max=10_000)
     ] = 20,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Compare the observed execution of jobs with the simulated one of the service.
 
@@ -249,7 +246,7 @@ def observed(
     with connect(server) as client:
         comparison = client.comparison(days)
         jobs = list(islice(client.compared_jobs(), limit))
-    if output is Output.JSON:
+    if output == "json":
         print_json({**comparison.record, "compared": [job.record for job in jobs]})
         return
     show(["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"])

@@ -11,7 +11,7 @@ import typer
 from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, SafeText, print_json, print_line
+from shadowprice.cli.console import SafeText, print_json, print_line
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import InputError, ShadowpriceError
 
@@ -29,7 +29,7 @@ def policies(
             autocompletion=complete_policy,
         ),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """List the policies, or show a policy with its parameters.
 
@@ -48,7 +48,7 @@ def policies(
                 registry.policy_info(broken)
             except InputError as error:  # the others are listed
                 console.print_note(f"note: {error}")
-        if output is Output.JSON:
+        if output == "json":
             console.print_json([_record(info) for info in by_name.values()])
         else:
             infos = by_name.values()
@@ -57,7 +57,7 @@ def policies(
             console.stdout().print(console.make_table(columns, rows, left=(0, 1, 2)))
         return
     info = PolicyChoice.named(name, location="policies").info
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(_record(info))
     else:
         _print_one(info)
@@ -155,7 +155,7 @@ def warm(
         ),
     ] = None,
     quiet: o.QuietOption = False,
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
 ) -> None:
     """Compile the kernels of policies in parallel, and cache them for later runs.
 
@@ -182,7 +182,7 @@ def warm(
     started = time.perf_counter()
     compiled = warm_up_all(missing) if missing else 0
     took = time.perf_counter() - started
-    if output is Output.JSON:
+    if output == "json":
         print_json({"compiled": compiled, "seconds": round(took, 3), "folder": str(folder)})
     elif not missing:
         print_line(f"nothing to compile: everything is kept in {folder}")

@@ -134,7 +134,7 @@ def profile(
     output: Annotated[
         Output,
         o.output_option("--output", "-o", help="Output format.", callback=console.reserve_stdout),
-    ] = Output.TABLE,
+    ] = "table",
     quiet: o.QuietOption = False,
 ) -> None:
     """Measure a command's training speed by worker count, and write a job file.
@@ -174,7 +174,7 @@ def profile(
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
-        _show_progress(counts, quiet or output is Output.JSON) as report,
+        _show_progress(counts, quiet or output == "json") as report,
     ):
         points, unmeasured = asyncio.run(
             measure_all(Path(folder), measured, counts, limits, report)
@@ -183,7 +183,7 @@ def profile(
         raise _not_measured(unmeasured)
     findings = Findings(points, unmeasured, measured)
     files.write(findings, library)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(findings.record())
     else:
         _print(findings, files.out)
@@ -243,7 +243,6 @@ def _environment(pairs: list[str]) -> dict[str, str]:
 
 
 def _check_command(words: tuple[str, ...]) -> None:
-
     from shadowprice.core.specs import validate
     from shadowprice.core.specs.run import RunSpec
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ import typer
 from shadowprice.cli import live
 from shadowprice.cli.commands.nodes import end_line
 from shadowprice.cli.commands.submit import print_job
-from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more, print_note
+from shadowprice.cli.console import Output, print_csv, print_json, print_more, print_note
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, YesOption, complete_live_job
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.plain_job import (
@@ -89,7 +88,7 @@ def queue(
         int, typer.Option(min=1, max=MAX_LISTED, help="Maximum number of jobs.")
     ] = 100,
     server: ServerOption = None,
-    output: ListingOption = Listing.TABLE,
+    output: ListingOption = "table",
 ) -> None:
     """List waiting and running jobs of the live service, as squeue does; newest first.
 
@@ -102,9 +101,9 @@ def queue(
     with live.connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
-    if output is Listing.JSON:
+    if output == "json":
         print_json([job.record for job in jobs])
-    elif output is Listing.CSV:
+    elif output == "csv":
         records = (
             {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text}
             for job in jobs
@@ -127,7 +126,7 @@ def status(
         ),
     ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show the status of a job of the live service, or of the service.
 
@@ -140,15 +139,14 @@ def status(
             _print_service(client.address.url, client.service(), output)
             return
         detail = client.job(job)
-    if output is Output.JSON:
+    if output == "json":
         print_json(detail.record)
     else:
         print_job(detail)
 
 
 def _print_service(address: str, service: ServiceStatus, output: Output) -> None:
-
-    if output is Output.JSON:
+    if output == "json":
         print_json(service.record)
         return
     slot = "none runs" if service.slot is None else f"slot {service.slot} runs"
@@ -184,7 +182,7 @@ def cancel(
     ] = None,
     yes: YesOption = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Cancel jobs of the live service, as scancel does, and stop their processes.
 
@@ -217,14 +215,8 @@ def cancel(
         if question and not live.confirm(question, yes):
             raise typer.Exit(1)
         cancelled = _cancelled(client, found, ended_is_error=not selected)
-        live.print_changes(cancelled, partial(_print_states, output=output))
-
-
-def _print_states(jobs: list[Job], *, output: Output) -> None:
-    if output is Output.JSON:
-        print_json([job.record for job in jobs])
-    else:
-        live.show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
+        columns = ("NAME", "STATE")
+        live.print_changes(cancelled, output, columns, lambda job: (job.name, job.state))
 
 
 def _parse_states(
@@ -266,7 +258,7 @@ JobsArgument = Annotated[
 
 
 def resubmit(
-    jobs: JobsArgument, server: ServerOption = None, output: OutputOption = Output.TABLE
+    jobs: JobsArgument, server: ServerOption = None, output: OutputOption = "table"
 ) -> None:
     """Submit closed jobs of the live service again, each under a new name.
 
@@ -284,7 +276,7 @@ def requeue(
     jobs: JobsArgument,
     yes: YesOption = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Cancel jobs of the live service if they are open, and submit them again under a new name.
 
@@ -309,32 +301,26 @@ def _distinct(client: Client, references: list[str]) -> list[Job]:
 
 
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
-
     client.retry = FAILOVER  # the service answered before: wait for it
+    repeated: dict[str, str] = {}  # names of the jobs by those of their repetitions
 
-    repeated = (
-        (job.name, client.resubmit(f"id:{job.id}", generate_repeated_name(job.name), cancel=cancel))
-        for job in jobs
-    )
-    live.print_changes(repeated, partial(_print_repeated, output=output))
+    def submit_again(job: Job) -> Job:
+        name = generate_repeated_name(job.name)
+        repeated[name] = job.name
+        return client.resubmit(f"id:{job.id}", name, cancel=cancel)
 
-
-def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
-    if output is Output.JSON:
-        print_json([job.record for _, job in repeated])
-        return
-    rows = [
-        (
+    def row(job: Job) -> tuple[object, ...]:
+        return (
             job.name,
-            name,
+            repeated[job.name],
             job.state,
             live.when(job.promise),
             live.expected(job.completion, job.predicted),
             live.with_local_times(first_line(job.reason_text)),
         )
-        for name, job in repeated
-    ]
-    live.show(["NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON"], rows)
+
+    columns = ("NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON")
+    live.print_changes(map(submit_again, jobs), output, columns, row)
 
 
 def revise(
@@ -352,7 +338,7 @@ def revise(
         bool, typer.Option("--dry-run", help="Print the resulting job and price; change nothing.")
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Revise an open job of the live service: its utility, work or deadline.
 
@@ -369,8 +355,8 @@ def revise(
         current = client.job(job)
         changes = _changes(set_, current.spec)
         # Another job may get the name meanwhile.
-        revised = client.send(calls.revise_keys(f"id:{current.id}", changes, dry_run=dry_run))
-    if output is Output.JSON:
+        revised = client.send(calls.revise(f"id:{current.id}", changes, dry_run=dry_run))
+    if output == "json":
         print_json(revised.record)
     else:
         print_job(revised)

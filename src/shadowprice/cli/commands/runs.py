@@ -13,7 +13,7 @@ from rich.table import Table
 
 from shadowprice.cli import console, options
 from shadowprice.cli.completion import complete_column, complete_value
-from shadowprice.cli.console import UNLIMITED_WIDTH, Listing, Output, SafeText
+from shadowprice.cli.console import UNLIMITED_WIDTH, Listing, SafeText
 from shadowprice.cli.options import ListingOption, OutputOption, PlainOutputOption, RunArgument
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
 from shadowprice.core.errors import Fault, InputError
@@ -93,7 +93,7 @@ def jobs(
     ] = None,
     output: Annotated[
         Listing, options.output_option("--output", "-o", help="Output format.")
-    ] = Listing.TABLE,
+    ] = "table",
 ) -> None:
     """List the jobs of a run with their requests, run times and utilities.
 
@@ -126,12 +126,12 @@ def jobs(
     default = [name for name in listing.DEFAULT_COLUMNS if name in table.columns]
     names = listing.select_columns(table, requested or default)
     rows = listing.sort_jobs(chosen, _split_list(sort))
-    if limit is None and output is Listing.TABLE:
+    if limit is None and output == "table":
         limit = DEFAULT_MAX_JOBS
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)
-    if output is Listing.CSV:
+    if output == "csv":
         console.print_text(shown.write_csv())
-    elif output is Listing.JSON:
+    elif output == "json":
         console.print_json(shown.to_dicts())
     else:
         if len(shown) or not len(rows):
@@ -196,7 +196,7 @@ def at(
     all_: Annotated[
         bool, typer.Option("--all", help=f"Show every job instead of the first {MAX_SHOWN_JOBS}.")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Show one slot of a run: utilization of servers, running jobs and waiting jobs.
 
@@ -211,14 +211,13 @@ def at(
     loaded = read_run(run)
     number = parse_slot(slot, loaded.info["cluster"]["slot_seconds"], "SLOT")
     moment = slot_snapshot_of(loaded, number, str(run))
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(moment.record())
     else:
         _print_slot(moment, servers=servers, maximum=None if all_ else MAX_SHOWN_JOBS)
 
 
 def _print_slot(moment: SlotSnapshot, *, servers: bool, maximum: int | None) -> None:
-
     screen = console.stdout()
     counts = {
         state: len(moment.jobs.filter(moment.jobs["state"] == state))
@@ -305,7 +304,7 @@ def diff(
     limit: Annotated[
         int, typer.Option(min=0, help="Maximum number of jobs in the table.")
     ] = DEFAULT_MAX_CHANGED,
-    output: ListingOption = Listing.TABLE,
+    output: ListingOption = "table",
 ) -> None:
     """Compare two runs of a workload job by job, largest change of utility first.
 
@@ -318,12 +317,12 @@ def diff(
     from shadowprice.results.run_directory import read_run
 
     result = diff_runs(read_run(first), read_run(second))
-    if output is Listing.JSON:
+    if output == "json":
         console.print_json(result.record())
         return
     for remark in result.remarks:
         console.print_note(f"note: {remark}")
-    if output is Listing.CSV:
+    if output == "csv":
         console.print_text(result.jobs.write_csv())
         return
     _print_diff(result, limit)
@@ -361,12 +360,10 @@ def _print_diff(found: RunDiff, limit: int) -> None:
 
 
 def _format_gain(value: float) -> str:
-
     return f"{'' if value < 0 else '+'}{format_number(value)}"
 
 
 def _changed_jobs(found: RunDiff, names: list[str], limit: int) -> Table:
-
     rows = []
     for row in found.jobs.head(limit).iter_rows(named=True):
         cells = [row["job"]]
@@ -383,7 +380,7 @@ def report(
     to: Annotated[
         Path | None, typer.Option(help="Output file.", show_default="RUN/report.html")
     ] = None,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Rebuild the HTML page of a run from its files.
 
@@ -403,7 +400,7 @@ def report(
         check_output_file(path, is_page)
         loaded = read_run(run)
     write_report(loaded, path)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json({"page": str(path)})
     else:
         console.print_line(f"see {path}")
@@ -422,7 +419,7 @@ def journal(
     events: Annotated[
         int, typer.Option("--events", "-n", min=0, help="Number of latest events to show.")
     ] = 0,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Show the content of a journal, and check it.
 
@@ -439,7 +436,7 @@ def journal(
     if file != path and not file.exists():
         raise InputError(Fault(str(path), "has no journal", "simulate --journal writes one"))
     summary = _read_journal(file, check=check, events=events)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(summary)
         return
     for line in _journal_lines(summary):
@@ -447,7 +444,6 @@ def journal(
 
 
 def _read_journal(path: Path, *, check: bool, events: int) -> dict[str, Any]:
-
     from shadowprice.engine.engine import Entry
     from shadowprice.engine.journal import JournalReader, replay_item
 

@@ -15,7 +15,7 @@ import typer
 
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, print_line, print_note, print_result
+from shadowprice.cli.console import print_line, print_note, print_result
 from shadowprice.cli.options import expand_options
 from shadowprice.core.amounts import Dimension, parse_amount, parse_positive_duration
 from shadowprice.core.defaults import DEFAULT_POLICY
@@ -259,7 +259,7 @@ class ServeOptions:
 
 @expand_options()
 def serve(
-    options: ServeOptions, output: o.OutputOption = Output.TABLE, quiet: o.QuietOption = False
+    options: ServeOptions, output: o.OutputOption = "table", quiet: o.QuietOption = False
 ) -> None:
     """Run the service: accept jobs, promise completion slots, run jobs, and recover.
 
@@ -289,7 +289,7 @@ def serve(
         warm_up_all([settings.policy.name])
 
     def on_ready(address: str) -> None:
-        if output is Output.JSON:
+        if output == "json":
             print_result(json.dumps({"address": address, "pid": os.getpid()}))
         else:
             print_line(f"listening on {address}")
@@ -332,7 +332,7 @@ def backup(
         str, typer.Argument(help="Data directory of the service.", metavar="DIR", callback=_expand)
     ],
     target: Annotated[Path, typer.Argument(help="Output file.", metavar="FILE")],
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
 ) -> None:
     """Back up the data of a service, even a running one, to a file.
 
@@ -394,7 +394,7 @@ def backup(
         print_note(
             f"the submitted files of {shown}{more} are missing or damaged, so the backup lacks them"
         )
-    if output is Output.JSON:
+    if output == "json":
         print_result(json.dumps(record))
         return
     text = f"wrote {target} ({record['bytes']:,} bytes)"

@@ -65,7 +65,7 @@ def simulate(
     advice_time: Annotated[
         str, o.output_option(help="Time limit of --advice, such as 1min.")
     ] = "1min",
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
     """Run a workload under one policy.
@@ -134,7 +134,7 @@ def simulate(
                 write_run_with_report(run, pending.path)
                 pending.commit()
     _print_run(run, output)
-    if output is not Output.JSON:
+    if output != "json":
         _print_place(out, REPORT, quiet, "decisions, tables and a report")
     _leave_if_partial(run, out, stop.status)
     if stop.requested_at is not None and "advice" in run.info:
@@ -154,7 +154,7 @@ def _print_before_failing(print_results: Callable[[], None]) -> Iterator[None]:
 def _print_run(run: RunData, output: Output) -> None:
     from shadowprice.cli.tables import summary_table
 
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(run.info)
     else:
         console.stdout().print(summary_table([run]))
@@ -250,7 +250,7 @@ def compare(
     *,
     options: ComparisonOptions,
     out: o.OutOption = None,
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
     """Run a workload under several policies with the same seed.
@@ -354,7 +354,7 @@ def compare(
                 write_comparison(runs, pending.path, record, gains, drawn)
                 pending.commit()
     print_results()
-    if output is not Output.JSON:
+    if output != "json":
         _print_place(out, PAGE, quiet, "the runs and a page")
     _leave_if_partial(stopped, out, stop.status)
 
@@ -545,7 +545,7 @@ def _print_comparison(
     from shadowprice.cli.tables import comparison_table, gains_table, seeds_table, summary_table
     from shadowprice.results.comparison import comparison_to_record, drawn_text
 
-    if output is Output.JSON:
+    if output == "json":
         record = None if trials is None else trials.record()
         console.print_json(comparison_to_record(runs, record, gains, drawn))
         return

@@ -118,7 +118,7 @@ def submit(
         ),
     ] = False,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
     quiet: QuietOption = False,
 ) -> None:
     """Submit a command, a script, or the jobs of files to the live service; show its promises.
@@ -164,12 +164,12 @@ def submit(
             job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
         wait = wait and result.error is None
-        is_brief = wait or result.error is not None or output is Output.JSON or quiet
+        is_brief = wait or result.error is not None or output == "json" or quiet
         with _named_on_error(submitted):
             if wait:
-                submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
+                submitted = _wait_until_closed(client, submitted, quiet or output == "json")
             outlooks = [] if is_brief else _outlooks(client, submitted)
-    if output is Output.JSON:
+    if output == "json":
         records = [job.record for job in submitted]
         records += [
             {"name": entry.name, "tenant": entry.record.get("tenant"), "problem": str(error)}
@@ -429,7 +429,7 @@ def quote(
     ],
     only: OnlyOption = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = "table",
 ) -> None:
     """Query the promise or refusal that jobs would get if submitted now; reserve nothing.
 
@@ -465,7 +465,7 @@ def _print_quotes(
                 break
     if faults:
         raise InputError(faults)
-    if output is Output.JSON:
+    if output == "json":
         print_json([item.record for item in quotes])
         return
     rows: list[tuple[object, ...]] = []

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from shadowprice.cli import console
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import Output, SafeText
+from shadowprice.cli.console import SafeText
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_seconds, parse_positive_duration
@@ -51,7 +51,7 @@ MapOption = Annotated[
 @app.command()
 def info(
     spec: SpecArgument,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
     columns: MapOption = None,
     skip_invalid: SkipOption = False,
 ) -> None:
@@ -61,7 +61,7 @@ def info(
 
     trace = read_trace(with_columns(spec, columns), skip_invalid=skip_invalid)
     statistics = describe(trace)
-    if output is Output.JSON:
+    if output == "json":
         record = asdict(statistics)
         record["start"] = statistics.start.isoformat() if statistics.start else None
         console.print_json(record)
@@ -97,7 +97,7 @@ def convert(
     ] = 300,
     columns: MapOption = None,
     skip_invalid: SkipOption = False,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
     from shadowprice.results.job_history import pluralize
@@ -122,7 +122,7 @@ def convert(
     if cluster is not None and document is not None:
         write_yaml(cluster, document, _CLUSTER_HINT)
     notes = [*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes]
-    if output is Output.JSON:
+    if output == "json":
         made = {"jobs": len(workload), "file": str(out), "notes": notes}
         console.print_json({**made, "cluster": None if cluster is None else str(cluster)})
         return
@@ -133,7 +133,7 @@ def convert(
 
 
 @app.command()
-def formats(output: PlainOutputOption = Output.TABLE) -> None:
+def formats(output: PlainOutputOption = "table") -> None:
     """List the trace formats with their files, sources, options and notes."""
     from shadowprice.traces.locate import SELECTION_OPTIONS
     from shadowprice.traces.options import SYNTHESIS_OPTIONS
@@ -147,7 +147,7 @@ def formats(output: PlainOutputOption = Output.TABLE) -> None:
         except InputError as error:
             console.print_note(f"note: {error}")
     known = by_name.values()
-    if output is Output.JSON:
+    if output == "json":
         hidden = {"read", "extension"}
         names = [item.name for item in fields(TraceFormat) if item.name not in hidden]
         rows = [{name: getattr(item, name) for name in names} for item in known]
@@ -206,7 +206,7 @@ def generate(
         ),
     ] = 50,
     seed: PlainSeedOption = 0,
-    output: PlainOutputOption = Output.TABLE,
+    output: PlainOutputOption = "table",
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.inputs.text import check_document_size
@@ -250,7 +250,7 @@ def generate(
         workload.write(out / "jobs.jsonl")
         write_yaml(out / "cluster.yaml", document, _CLUSTER_HINT)
     servers = sum(server.get("count", 1) for server in document["servers"])
-    if output is Output.JSON:
+    if output == "json":
         console.print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
         return
     console.print_line(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
@@ -278,7 +278,6 @@ def _hourly(statistics: Any) -> str:
 
 
 def _print_statistics(statistics: Any) -> None:
-
     shares = ", ".join(f"{name}: {share:.2%}" for name, share in statistics.gpu_shares.items())
     run = ", ".join(
         f"p{percentile} {seconds:,.0f} s" for percentile, seconds in statistics.run_time.items()

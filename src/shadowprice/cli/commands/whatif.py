@@ -97,7 +97,7 @@ def whatif(
             show_default="7",
         ),
     ] = None,
-    output: o.OutputOption = Output.TABLE,
+    output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
     """Compute what a workload would have earned and waited with more or fewer servers.
@@ -142,7 +142,7 @@ def whatif(
                 bar(next(started), clusters * len(choices) * len(chosen))
 
         result = run_whatif(source, choices, changes, chosen, stop=stop, progress=on_run)
-    if output is Output.JSON:
+    if output == "json":
         console.print_json(result.record())
         return
     for index, name in enumerate(result.policies):
@@ -230,7 +230,7 @@ def run_on_service(
                 at = run.question.at
                 runs.append(run)
                 labels.append(change.label)
-    if output is Output.JSON:
+    if output == "json":
         print_json({"runs": [run.record for run in runs]})
     else:
         rows = [_row(label, run) for label, run in zip(labels, runs, strict=True)]
@@ -300,7 +300,6 @@ def _query_service(
 
 
 def _row(label: str, run: WhatIf) -> Sequence[object]:
-
     before, after = run.as_is or {}, run.changed or {}
     finished = wait = saved = "-"
     if run.times is not None:

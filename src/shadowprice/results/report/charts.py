@@ -25,35 +25,6 @@ MAX_CELLS: Final = 150_000
 """Maximum number of cells of a heat map; above it, neighbouring slots are merged."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """One line of a chart."""
-
-    name: str  # in the legend
-    values: Floats  # one per position on the x axis; NaN leaves a gap
-    colour: int = 0  # index
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Box:
-    """One row of a box plot."""
-
-    label: str
-    values: Floats
-    colour: int = 0  # index
-
-
-@dataclass(frozen=True, slots=True)
-class GanttBar:
-    """One bar of a Gantt chart."""
-
-    row: int  # index
-    begin: int  # first slot
-    end: int  # slot after the last
-    style: str  # entry in the legend
-    remark: str = ""  # text of the tooltip
-
-
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
     """Return the element of a chart; ``blocks`` are uint8 arrays, too long for JSON."""
     inside = "".join(data_script(block) for block in (description, *blocks))
@@ -89,7 +60,7 @@ def downsample(
 
 def line_chart(
     xs: Floats,
-    series: Sequence[Series],
+    lines: Sequence[tuple[str, Floats, int]],
     *,
     x_label: str,
     y_label: str,
@@ -101,11 +72,11 @@ def line_chart(
 ) -> str:
     """Return a chart of lines over a shared x axis with ascending positions.
 
-    If positions are ``slots``, the axis shows time, and all such charts zoom together. ``y_high``
-    is the top of the y axis, by default the maximum. ``steps`` are constant until the next
-    position. Further flags: ``fill`` fills the area below the lines; ``percent`` values are
-    fractions; ``legend`` is shown even for a single line; job histories show an excerpt of
-    ``prices``.
+    ``lines`` are (name, values, colour), with a value for each position; NaN leaves a gap. If
+    positions are ``slots``, the axis shows time, and all such charts zoom together. ``y_high`` is
+    the top of the y axis, by default the maximum. ``steps`` are constant until the next position.
+    Further flags: ``fill`` fills the area below the lines; ``percent`` values are fractions;
+    ``legend`` is shown even for a single line; job histories show an excerpt of ``prices``.
     """
     description: dict[str, Any] = {
         "kind": "slotLines" if slots else "lines",
@@ -115,8 +86,8 @@ def line_chart(
         "y_label": y_label,
         "height": height,
         "series": [
-            {"name": line.name, "colour": line.colour, "values": round_numbers(line.values)}
-            for line in series
+            {"name": name, "colour": colour, "values": round_numbers(values)}
+            for name, values, colour in lines
         ],
     }
     if steps and len(xs):
@@ -141,23 +112,24 @@ def _axis(xs: Floats) -> object:
     return round_numbers(xs, _AXIS_DIGITS)
 
 
-def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
+def box_plot(rows: Sequence[tuple[str, Floats, int]], *, x_label: str, zero: str) -> str:
     """Return a horizontal box plot: median, quartiles, whiskers at 5 % and 95 %.
 
-    If a row has at most `DOTS` values, they are also drawn as dots. ``zero`` labels the line at 0.
+    ``rows`` are (name, values, colour). If a row has at most `DOTS` values, they are also drawn as
+    dots. ``zero`` labels the line at 0.
     """
-    limits = [np.percentile(box.values, (1, 99)) for box in boxes if len(box.values)]
-    rows = []
-    for box in boxes:
-        dots = box.values if len(box.values) <= DOTS else box.values[:0]
-        row: dict[str, Any] = {"name": box.label, "count": len(box.values), "colour": box.colour}
-        if len(box.values):
-            row["five"] = round_numbers(np.percentile(box.values, (5, 25, 50, 75, 95)))
-        rows.append(row | {"dots": round_numbers(dots)})
+    limits = [np.percentile(values, (1, 99)) for _, values, _ in rows if len(values)]
+    drawn = []
+    for name, values, colour in rows:
+        row: dict[str, Any] = {"name": name, "count": len(values), "colour": colour}
+        if len(values):
+            row["five"] = round_numbers(np.percentile(values, (5, 25, 50, 75, 95)))
+        row["dots"] = round_numbers(values if len(values) <= DOTS else values[:0])
+        drawn.append(row)
     return chart(
         {
             "kind": "boxes",
-            "rows": rows,
+            "rows": drawn,
             "x_label": x_label,
             "zero": zero,
             "low": min([float(limit[0]) for limit in limits] + [0.0]),
@@ -235,14 +207,18 @@ def share_bars(
 
 def gantt(
     rows: Sequence[str],
-    bars_drawn: Sequence[GanttBar],
+    bars_drawn: Sequence[tuple[int, int, int, str, str]],
     legend: Sequence[tuple[str, str, int]],
     *,
     label: str,
     first: int,
     last: int,
 ) -> str:
-    """Return a Gantt chart; ``legend`` has (style, name, colour), and ``last`` ends the axis."""
+    """Return a Gantt chart over slots, from ``first`` to before ``last``.
+
+    ``bars_drawn`` are (row, first slot, slot after the last, style, tooltip), and ``legend`` has
+    (style, name, colour).
+    """
     return chart(
         {
             "kind": "gantt",
@@ -255,14 +231,8 @@ def gantt(
                 for style, name, colour in legend
             ],
             "bars": [
-                {
-                    "row": bar.row,
-                    "from": bar.begin,
-                    "to": bar.end,
-                    "style": bar.style,
-                    "text": bar.remark,
-                }
-                for bar in bars_drawn
+                {"row": row, "from": begin, "to": end, "style": style, "text": text}
+                for row, begin, end, style, text in bars_drawn
             ],
         }
     )

@@ -16,7 +16,7 @@ from shadowprice.results.job_history import pluralize
 from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report import charts
-from shadowprice.results.report.charts import POINTS, Box, Floats, Series, figure, interval_plot
+from shadowprice.results.report.charts import POINTS, Floats, figure, interval_plot
 from shadowprice.results.report.inline_assets import escape_invisible, text
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
@@ -165,7 +165,7 @@ def _slot_chart(
 ) -> str:
     """Return a chart of a column of every run; ``options`` are those of `charts.line_chart`."""
     series = [
-        Series(run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
+        (run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
         for order, run in enumerate(runs)
     ]
     label = slot_label(runs[0])
@@ -220,7 +220,7 @@ def _completion(runs: Sequence[RunData]) -> str | None:
     series = []
     for order, (run, spans) in enumerate(zip(runs, durations, strict=True)):
         share = np.searchsorted(spans, xs, side="right") / max(run.summary["arrived"], 1)
-        series.append(Series(run.policy, share, order % 8))
+        series.append((run.policy, share, order % 8))
     chart = charts.line_chart(
         xs,
         series,
@@ -268,7 +268,7 @@ def _lateness(runs: Sequence[RunData]) -> str | None:
     figures = []
     for name in names:
         boxes = [
-            Box(run.policy, frame.filter(pl.col("class") == name)["late"].to_numpy(), order % 8)
+            (run.policy, frame.filter(pl.col("class") == name)["late"].to_numpy(), order % 8)
             for order, (run, frame) in enumerate(zip(runs, late, strict=True))
         ]
         chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
@@ -406,7 +406,7 @@ def _chart(metric: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]
             [number for number in entry.get("values", ()) if number is not None], dtype=np.float64
         )
         if len(measured):
-            scale = 100.0 if metric.share else 1.0
+            scale = 100.0 if metric.unit == "share" else 1.0
             mean = entry["mean"]
             # The bounds are None for a single value.
             low, high = (mean if entry[end] is None else entry[end] for end in ("low", "high"))
@@ -414,7 +414,7 @@ def _chart(metric: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]
             rows.append((name, scale * measured, (ends[0], ends[1], ends[2]), index % 8))
     if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
         return ""
-    label = f"{metric.name}, %" if metric.share else metric.name
+    label = f"{metric.name}, %" if metric.unit == "share" else metric.name
     remark = "Box: the 95 % interval of the mean, with the mean; a dot is the run of one seed."
     return figure(metric.name, interval_plot(rows, x_label=label), remark)
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shadowprice.results.report.charts import GanttBar, figure, gantt, share_bars
+from shadowprice.results.report.charts import figure, gantt, share_bars
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.sections import slot_chart
 from shadowprice.results.report.tables import MAX_ROWS, Cell, TableColumn, data_table
@@ -72,10 +72,7 @@ def colocation(run: RunData) -> str | None:
 
 
 def _was_distributed(allocations: pl.DataFrame) -> bool:
-    """Return whether a job ever used several servers, or one for both workers and PS.
-
-    It doesn't iterate over slots, because a run may have millions.
-    """
+    """Return whether a job ever used several servers, or one for both workers and PS."""
     if ((allocations["workers"] > 0) & (allocations["ps"] > 0)).any():
         return True
     servers = allocations.group_by("job").agg(pl.col("server").n_unique())["server"]
@@ -111,7 +108,7 @@ def _strips(run: RunData, slots: pl.DataFrame) -> str:
         rows.append(f"{name} {share:.0%}")
         for start, end, colocated in _stretches(own):
             kind = "colocated" if colocated else "spread"
-            bars.append(GanttBar(index, start, end + 1, kind, f"slots {start} to {end}"))
+            bars.append((index, start, end + 1, kind, f"slots {start} to {end}"))
     drawing = gantt(
         rows,
         bars,

@@ -237,10 +237,7 @@ def _merge_placements(
 def _compare(
     ran: PlacementColumns, plan: PlacementColumns, count: int
 ) -> tuple[NDArray[np.int64], PlacementColumns]:
-    """Return how each job ran, and the plans that weren't kept.
-
-    The code is 0 without a plan, 1 as planned (the plan is then not stored again), 2 otherwise.
-    """
+    """Return how each job ran (0: no plan, 1: as planned, 2: otherwise), and plans not kept."""
     planned = np.zeros(count, dtype=np.int64)
     planned[plan["job"]] = 1
     stacked = [

@@ -63,7 +63,7 @@ def lateness(run: RunData) -> str | None:
     if not len(late):
         return None
     boxes = [
-        charts.Box(name, frame["late"].to_numpy(), index % 7)
+        (name, frame["late"].to_numpy(), index % 7)
         for index, (name, frame) in enumerate(_by_class(late))
     ]
     chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
@@ -167,12 +167,12 @@ def slot_chart(
     ``lines`` are (name, values, colour). ``last`` selects last values instead of means, for sums
     over time. ``options`` are those of `charts.line_chart`.
     """
-    series, positions = [], np.zeros(0, np.intp)
+    drawn, positions = [], np.zeros(0, np.intp)
     for name, values, colour in lines:
         positions, thinned = charts.downsample(values, last=last)
-        series.append(charts.Series(name, thinned, colour))
+        drawn.append((name, thinned, colour))
     xs = run.slots["slot"].to_numpy().astype(np.float64)[positions]
-    return charts.line_chart(xs, series, x_label=slot_label(run), steps=True, **options)
+    return charts.line_chart(xs, drawn, x_label=slot_label(run), steps=True, **options)
 
 
 def used_share(run: RunData, resource: str) -> Floats:
