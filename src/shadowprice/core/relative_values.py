@@ -373,11 +373,7 @@ def _largest_share(value: float, gpu_hours: float) -> float:
 
 
 def _value(job: Job) -> float:
-    """Return the utility that a job states for completing as soon as it can.
-
-    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility or a
-    negligible one.
-    """
+    """Return the utility that a job states for completing soon; 0 if it isn't relative."""
     if job.points is not None or job.has_default_utility:
         return 0.0
     nominal = utility_value(job.earned_utility, 0)

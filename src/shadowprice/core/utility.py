@@ -44,7 +44,10 @@ class _Family:
 
     def values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the utility at each duration in slots."""
-        return np.exp(self.log_values(durations))
+        return np.asarray(self._at(np.asarray(durations, np.float64)), np.float64)
+
+    def _at(self, durations: Floats) -> Floats:
+        raise NotImplementedError
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
@@ -85,8 +88,7 @@ class Constant(_Family):
     value: float
     kind: ClassVar[str] = "constant"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
+    def _at(self, durations: Floats) -> Floats:
         return np.full(durations.shape, self.value)
 
 
@@ -104,10 +106,9 @@ class Sigmoid(_Family):
     target: float
     kind: ClassVar[str] = "sigmoid"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        exponent = self.decay * (np.asarray(durations, np.float64) - self.target)
-        return np.asarray(self.value / (1.0 + np.exp(np.minimum(exponent, 700.0))), np.float64)
+    def _at(self, durations: Floats) -> Floats:
+        exponent = self.decay * (durations - self.target)
+        return self.value / (1.0 + np.exp(np.minimum(exponent, 700.0)))
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the natural logarithm of the utility at each duration."""
@@ -122,9 +123,8 @@ class Reciprocal(_Family):
     value: float
     kind: ClassVar[str] = "reciprocal"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        return np.asarray(self.value / (1.0 + np.asarray(durations, np.float64)), np.float64)
+    def _at(self, durations: Floats) -> Floats:
+        return self.value / (1.0 + durations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,8 @@ class Linear(_Family):
     slope: float
     kind: ClassVar[str] = "linear"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        return np.maximum(0.0, self.value + self.slope * np.asarray(durations, np.float64))
+    def _at(self, durations: Floats) -> Floats:
+        return np.maximum(0.0, self.value + self.slope * durations)
 
     def scaled(self, factor: float) -> Linear:
         """Return the utility times a positive factor."""
@@ -152,10 +151,8 @@ class Power(_Family):
     exponent: float
     kind: ClassVar[str] = "power"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        spans = np.maximum(1.0, np.asarray(durations, np.float64))
-        return np.asarray((self.scale / spans) ** self.exponent, dtype=np.float64)
+    def _at(self, durations: Floats) -> Floats:
+        return (self.scale / np.maximum(1.0, durations)) ** self.exponent
 
     def scaled(self, factor: float) -> Utility:
         """Return the utility times a positive factor."""
@@ -178,9 +175,8 @@ class Deadline(_Family):
     by: float
     kind: ClassVar[str] = "deadline"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        return np.where(np.asarray(durations, np.float64) <= self.by, self.value, 0.0)
+    def _at(self, durations: Floats) -> Floats:
+        return np.where(durations <= self.by, self.value, 0.0)
 
 
 FAMILIES: Mapping[str, type[_Family]] = {

@@ -132,12 +132,10 @@ class Captured:
         }
 
 
-def restore(
-    record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool = True, memory: bool = True
-) -> Engine:
+def restore(record: Mapping[str, Any], policy: Policy, *, memory: bool = True) -> Engine:
     """Return an engine in the state of a snapshot, with a newly built policy.
 
-    ``keeps_memory`` is as in `Engine`. Without ``memory`` the policy state isn't restored: the
+    Without ``memory`` the policy state isn't restored: the
     policy resyncs with the view, as another policy or one with other parameters must. Policy state
     from another version of the source code is never restored.
 
@@ -148,7 +146,7 @@ def restore(
     if version != FORMAT:
         raise InputError(Fault("snapshot", f"unknown format {version!r}; expected {FORMAT}"))
     try:
-        engine = _restore_engine(record, policy, keeps_memory=keeps_memory)
+        engine = _restore_engine(record, policy)
         same_sources = record["versions"]["sources"] == sources()
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
@@ -186,15 +184,9 @@ def clone(engine: Engine) -> Engine:
     return copy
 
 
-def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
+def _restore_engine(record: Mapping[str, Any], policy: Policy) -> Engine:
     cluster = cluster_from_record(record["cluster"])
-    engine = Engine(
-        cluster,
-        policy,
-        until=record["until"],
-        keeps_memory=keeps_memory,
-        acknowledges=record["acknowledges"],
-    )
+    engine = Engine(cluster, policy, until=record["until"], acknowledges=record["acknowledges"])
     state, index = engine.state, cluster.index
     for name in (*COUNTERS, "slot_running"):
         setattr(state, name, record[name])

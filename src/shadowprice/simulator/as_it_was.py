@@ -115,10 +115,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
 
 
 def _lost_gpu_hours(log: pl.DataFrame, timed: pl.DataFrame) -> Floats | list[None]:
-    """Return the GPU-hours of each job's earlier attempts; None if the log has none of any job.
-
-    A job without GPUs counts as one GPU, as everywhere.
-    """
+    """Return the GPU-hours of each job's earlier attempts; None if the log has none of any job."""
     if log["lost"].null_count() == len(log):
         return [None] * len(timed)
     gpus = timed["gpus"].to_numpy()

@@ -150,9 +150,8 @@ def add_advice(
     few. ``progress`` is called with (jobs with advice, jobs in total). A first ``stop`` request
     ends it after the current jobs, a second one immediately.
 
-    ``info["advice"]`` has the number of ``refused`` (or abandoned) jobs, see
-    `outcomes_with_advice`, the number of those with advice (``advised``), and the allowed
-    ``seconds``.
+    ``info["advice"]`` has the numbers of ``refused`` (or abandoned) jobs and of those that are
+    ``advised``, and the allowed ``seconds``.
     """
     refused = run.jobs.filter(run.jobs["outcome"].is_in(outcomes_with_advice(run.info)))
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
@@ -397,14 +396,11 @@ class _Advisor:
         return True
 
     def _verify(self, change: JobChange, quoted: SearchResult, answer: StepFn) -> None:
-        """Record the result of a change's queries at the arrival.
-
-        If the change also changes the policy's parameters, these queries prove nothing, and the
-        policy is run with them.
-        """
+        """Record the result of a change's queries at the arrival."""
         if self._initial_parameters is None:
             self._record(change, quoted, None)
             return
+        # If the change also changes the policy's parameters, the queries prove nothing.
         gaps: dict[int, tuple[float, float]] = {}
         is_number = change.kind == "value" and change.key[0] == "utility"
         estimate = partial(_break_even_step, change.values, gaps) if is_number else None
