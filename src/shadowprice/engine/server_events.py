@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,16 +69,15 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             narrowed.append(name)
     new_rows = {name: row for row, name in enumerate(names)}
     rows = np.array([new_rows.get(name, -1) for name in cluster.names], dtype=np.int64)
-    tenants = cluster.tenants if event.tenants is None else event.tenants
-    restart_seconds = (
-        cluster.restart_seconds if event.restart_seconds is None else event.restart_seconds
-    )
-    restart_first = cluster.restart_first if event.restart_first is None else event.restart_first
+    settings: dict[str, Any] = {
+        name: value
+        for name in ("tenants", "restart_seconds", "restart_first")
+        if (value := getattr(event, name)) is not None
+    }
     if (
         names == cluster.names
         and tuple(roles) == cluster.roles
-        and tenants == cluster.tenants
-        and (restart_seconds, restart_first) == (cluster.restart_seconds, cluster.restart_first)
+        and all(getattr(cluster, name) == value for name, value in settings.items())
         and (capacity == cluster.capacity).all()
         and (cluster.costs is None or (costs == cluster.costs).all())
     ):
@@ -89,10 +88,8 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             names=names,
             roles=tuple(roles),
             capacity=capacity,
-            tenants=tenants,
-            restart_seconds=restart_seconds,
-            restart_first=restart_first,
             costs=None if cluster.costs is None else costs,
+            **settings,
         )
     remaining = [(name, state) for name, state in states.items() if state is not None]
     return Change(

@@ -23,19 +23,10 @@ from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status
 from shadowprice.core.schedule import Placement
+from shadowprice.engine import records
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.memory import copy_policy, sources
-from shadowprice.engine.records import (
-    Fields,
-    cluster_from_record,
-    cluster_record,
-    placement_from_record,
-    placement_record,
-    refusal_from_record,
-    schedule_from_record,
-    schedule_record,
-)
 from shadowprice.engine.state import COUNTERS, JOB_SETS, SERVER_SETS
 
 FORMAT: Final = 1
@@ -46,7 +37,7 @@ _COMMANDS: Final = {kind.tag: kind for kind in (Start, Resize, Stop)}
 _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def snapshot(engine: Engine) -> Fields:
+def snapshot(engine: Engine) -> records.Fields:
     """Return an engine's complete state as plain values that JSON can represent.
 
     Raises PolicyError if the policy holds objects that can't be pickled.
@@ -71,7 +62,7 @@ class Captured:
         self._jobs = [_values(record) for record in state.jobs.values()]
         self._running = dict(state.running)
         self._unacknowledged = list(state.unacknowledged.values())
-        self._counts: Fields = {
+        self._counts: records.Fields = {
             "until": state.until,
             "acknowledges": state.acknowledges,
             **{name: getattr(state, name) for name in COUNTERS},
@@ -83,13 +74,13 @@ class Captured:
             "state_digest": state.state_digest(),
         }
 
-    def record(self) -> Fields:
+    def record(self) -> records.Fields:
         """Return the state as plain values for `restore`."""
         return {
             **self._head(),
             "jobs": list(self._job_records()),
             "running": {
-                name: placement_record(placement, self._names)
+                name: records.placement_record(placement, self._names)
                 for name, placement in self._running.items()
             },
             "unacknowledged": [_command_record(command) for command in self._unacknowledged],
@@ -98,7 +89,7 @@ class Captured:
     def pieces(self, size: int) -> Iterator[str]:
         """Yield the JSON text of `record`, with ``size`` jobs, commands or placements per piece."""
         running = (
-            f"{_JSON(job)}:{_JSON(placement_record(placement, self._names))}"
+            f"{_JSON(job)}:{_JSON(records.placement_record(placement, self._names))}"
             for job, placement in self._running.items()
         )
         yield _JSON(self._head())[:-1]
@@ -113,10 +104,10 @@ class Captured:
             yield closing
         yield "}"
 
-    def _job_records(self) -> Iterator[Fields]:
+    def _job_records(self) -> Iterator[records.Fields]:
         return (_job_record(JobRecord(*values), self._names) for values in self._jobs)
 
-    def _head(self) -> Fields:
+    def _head(self) -> records.Fields:
         """Return all values except the jobs, running placements and commands."""
         versions = {
             "shadowprice": shadowprice.__version__,
@@ -126,7 +117,7 @@ class Captured:
         return {
             "snapshot": FORMAT,
             "versions": versions,
-            "cluster": cluster_record(self._cluster),
+            "cluster": records.cluster_record(self._cluster),
             **self._counts,
             "memory": base64.b64encode(zlib.compress(self._memory, 1)).decode(),
         }
@@ -185,7 +176,7 @@ def clone(engine: Engine) -> Engine:
 
 
 def _restore_engine(record: Mapping[str, Any], policy: Policy) -> Engine:
-    cluster = cluster_from_record(record["cluster"])
+    cluster = records.cluster_from_record(record["cluster"])
     engine = Engine(cluster, policy, until=record["until"], acknowledges=record["acknowledges"])
     state, index = engine.state, cluster.index
     for name in (*COUNTERS, "slot_running"):
@@ -197,7 +188,7 @@ def _restore_engine(record: Mapping[str, Any], policy: Policy) -> Engine:
     state.load_jobs(
         [_job_from_record(item, index) for item in record["jobs"]],
         {
-            name: placement_from_record(placement, index)
+            name: records.placement_from_record(placement, index)
             for name, placement in record["running"].items()
         },
         start=record["start"],
@@ -222,13 +213,13 @@ _NUMBERS: Final = [field.name for field in fields(JobRecord) if field.name not i
 """Fields of `JobRecord` that are stored unchanged, under their own names."""
 
 
-def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
-    values: Fields = {"job": record.job.record(), "status": record.status.value}
+def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
+    values: records.Fields = {"job": record.job.record(), "status": record.status.value}
     values |= {name: getattr(record, name) for name in _NUMBERS}
     if len(record.plan) and record.status.open:
-        values["plan"] = schedule_record(record.plan, names)
+        values["plan"] = records.schedule_record(record.plan, names)
     if record.placement is not None:
-        values["placement"] = placement_record(record.placement, names)
+        values["placement"] = records.placement_record(record.placement, names)
     if record.refusal is not None:
         values["refusal"] = record.refusal.record()
     if record.copies:
@@ -246,19 +237,19 @@ def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> Job
     for name in _NUMBERS:
         setattr(record, name, values[name])
     if "plan" in values:
-        record.plan = schedule_from_record(values["plan"], index)
+        record.plan = records.schedule_from_record(values["plan"], index)
     if "placement" in values:
-        record.placement = placement_from_record(values["placement"], index)
+        record.placement = records.placement_from_record(values["placement"], index)
     if "refusal" in values:
-        record.refusal = refusal_from_record(values["refusal"])
+        record.refusal = records.refusal_from_record(values["refusal"])
     record.copies = tuple(TaskCopies(*entry) for entry in values.get("copies", ()))
     record.left, record.finished = list(values.get("left", ())), list(values.get("finished", ()))
     record.earlier_slots, record.earlier_share = values.get("earlier", (0, 0.0))
     return record
 
 
-def _command_record(command: Start | Resize | Stop) -> Fields:
-    values: Fields = {
+def _command_record(command: Start | Resize | Stop) -> records.Fields:
+    values: records.Fields = {
         "order": command.tag,
         "slot": command.slot,
         "job": command.job,
