@@ -71,7 +71,6 @@ PRECISION_BITS: Final = 24
 """Bits to which counted values are rounded, so that rounding of stated values has no effect."""
 
 MAX_BLOCK_JOBS: Final = 256  # jobs in a block of `DensestFirst`, above which it is split
-
 _FRACTION_BITS: Final = 1074  # binary digits after the point of the smallest positive float
 
 

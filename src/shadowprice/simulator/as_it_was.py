@@ -19,9 +19,7 @@ from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.traces.records import Trace
 
 LABEL: Final = "as it was"  # name of the log among the policies of a comparison
-
 MAX_SLOTS: Final = 10**6  # longest log, in slots, for which the table of slots is built
-
 GPU: Final = "gpu"  # the resource whose use the log shows
 
 
