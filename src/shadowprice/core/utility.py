@@ -11,8 +11,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,27 +19,14 @@ from numpy.typing import NDArray
 from shadowprice.core.arrays import Floats
 
 
-class Utility(Protocol):
-    """A non-increasing, non-negative value of completing ``d`` slots after arrival."""
+class Utility:
+    """A non-increasing, non-negative value of completing ``d`` slots after arrival.
 
-    @property
-    def kind(self) -> str:
-        """Name of the family in files."""
-
-    def log_values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
-
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-
-    def scaled(self, factor: float) -> Utility:
-        """Return the utility times a positive factor."""
-
-
-class _Family:
-    """Base of the utility families."""
+    A family is a dataclass that defines `_at`.
+    """
 
     kind: ClassVar[str]
+    """Name of the family in files."""
 
     def values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the utility at each duration in slots."""
@@ -70,19 +56,13 @@ def utility_value(utility: Utility, duration: float) -> float:
 def utility_record(utility: Utility) -> dict[str, float | str]:
     """Return the utility as in files: its kind and its parameters."""
     record: dict[str, float | str] = {"kind": utility.kind}
-    for name in _parameters(type(utility)):
-        record[name] = getattr(utility, name)
+    for field in fields(utility):  # type: ignore[arg-type]  # every family is a dataclass
+        record[field.name] = getattr(utility, field.name)
     return record
 
 
-@cache
-def _parameters(family: type) -> tuple[str, ...]:
-    """Return the names of a family's parameters; every family is a dataclass."""
-    return tuple(field.name for field in fields(family))
-
-
 @dataclass(frozen=True, slots=True)
-class Constant(_Family):
+class Constant(Utility):
     """``value`` at any completion."""
 
     value: float
@@ -93,7 +73,7 @@ class Constant(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Sigmoid(_Family):
+class Sigmoid(Utility):
     """``value / (1 + exp(decay (d - target)))`` (OASiS section V).
 
     ``value`` is the utility of completing long before the target (half of it if ``decay`` is 0).
@@ -117,7 +97,7 @@ class Sigmoid(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Reciprocal(_Family):
+class Reciprocal(Utility):
     """``value / (1 + d)``."""
 
     value: float
@@ -128,7 +108,7 @@ class Reciprocal(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Linear(_Family):
+class Linear(Utility):
     """``max(0, value + slope d)`` with ``slope <= 0``."""
 
     value: float
@@ -144,7 +124,7 @@ class Linear(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Power(_Family):
+class Power(Utility):
     """``(scale / max(d, 1))^exponent``."""
 
     scale: float
@@ -168,7 +148,7 @@ class Power(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline(_Family):
+class Deadline(Utility):
     """``value`` up to ``by`` slots after arrival, 0 later."""
 
     value: float
@@ -179,7 +159,7 @@ class Deadline(_Family):
         return np.where(durations <= self.by, self.value, 0.0)
 
 
-FAMILIES: Mapping[str, type[_Family]] = {
+FAMILIES: Mapping[str, type[Utility]] = {
     family.kind: family for family in (Constant, Sigmoid, Reciprocal, Linear, Power, Deadline)
 }
 
