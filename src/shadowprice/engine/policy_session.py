@@ -94,23 +94,20 @@ class PolicySession:
     def _replay_decisions(self, event: PolicyEvent, recorded: Consultation) -> Iterator[Decision]:
         """Yield the recorded decisions on an event, while the policy decides on it again."""
         names = self._state.cluster.names
-        try:
-            own = iter(self._policy_decisions(event))
-        except Exception as error:  # whatever the policy raises, the record counts
-            own = iter(())
-            self._lose_track(error)
+
+        def decide() -> Iterator[Decision]:
+            yield from self._policy_decisions(event)
+
+        own = decide()
         for decision in recorded:
             if self.is_following:
                 try:
                     repeated = next(own, None)
-                    is_same = repeated is not None and decision_record(
-                        repeated, names
-                    ) == decision_record(decision, names)
-                except Exception as error:
-                    self._lose_track(error)
-                else:
-                    if not is_same:
+                    record = None if repeated is None else decision_record(repeated, names)
+                    if record != decision_record(decision, names):
                         self._lose_track(f"{repeated!r} instead of {decision!r}")
+                except Exception as error:  # whatever the policy raises, the record counts
+                    self._lose_track(error)
             yield decision
         try:
             if self.is_following and next(own, None) is not None:

@@ -6,7 +6,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -214,16 +214,6 @@ def _query_policy(
         advisor.finish()
 
 
-@dataclass(frozen=True, slots=True)
-class _ChangeResult:
-    """Result of one kind of change."""
-
-    change: JobChange
-    result: SearchResult
-    verified: str
-    at_quoted_prices: str | None = None
-
-
 def _break_even_step(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
     """Return the step at which a job's utility would equal its price; 0 if unknown.
 
@@ -325,7 +315,7 @@ class _Advisor:
         self._job = scenario.jobs[position]
         self._variants = JobVariants(entry, self._job, scenario.cluster)
         self._rerun = Rerun(scenario, choice, position, cache)
-        self._results: list[_ChangeResult] = []
+        self._results: list[Advice | IneffectiveChange | None] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
         if scenario.until is not None:  # from then on no server could complete it
@@ -367,11 +357,15 @@ class _Advisor:
         """Evaluate later arrivals, once all answers are there."""
         if self.error is not None:
             return
-        true_result = (
-            None
-            if self._initial_parameters is None
-            else self._rerun_results_for_delays(self._initial_parameters, self._delays)
-        )
+        true_result, answers = None, self._delays.outcomes
+        if self._initial_parameters is not None:
+            true_result = self._true_results(
+                self._later,
+                self._initial_parameters,
+                answers.__getitem__,
+                {},
+                answers.__contains__,
+            )
         self._record(self._later, self._delays.found(), true_result)
         self._unchanged_text = (
             f"the reservations and prices of slot {self._job.arrival}, and the rest of the job's "
@@ -441,14 +435,6 @@ class _Advisor:
 
         return true_result
 
-    def _rerun_results_for_delays(
-        self, initial_parameters: str, delays: ArrivalDelaySearch
-    ) -> StepFn:
-        answers = delays.outcomes
-        return self._true_results(
-            self._later, initial_parameters, answers.__getitem__, {}, answers.__contains__
-        )
-
     def _record(
         self,
         change: JobChange,
@@ -458,7 +444,7 @@ class _Advisor:
     ) -> None:
         """Record the result of the queries; verify it with ``true_result`` if it may differ."""
         if true_result is None:
-            self._results.append(_ChangeResult(change, quoted, "quoted"))
+            self._results.append(describe_result(change, quoted, verified="quoted"))
             return
         start = quoted.step if isinstance(quoted, StepFound) else 0
         try:
@@ -472,7 +458,9 @@ class _Advisor:
             at_quoted_prices = "nothing"
         elif isinstance(quoted, StepFound) and result != quoted:
             at_quoted_prices = format_value(change.values[quoted.step - 1])
-        self._results.append(_ChangeResult(change, result, "run", at_quoted_prices))
+        self._results.append(
+            describe_result(change, result, verified="run", at_quoted_prices=at_quoted_prices)
+        )
 
     # ------------------------------------------------------------ running again
 
@@ -512,7 +500,7 @@ class _Advisor:
             except _TooExpensiveError:
                 self._left_out.append(change.label)
                 continue
-            self._results.append(_ChangeResult(change, result, "run"))
+            self._results.append(describe_result(change, result, verified="run"))
             if change.key == ("epochs",) and isinstance(result, StepFound):
                 work = change.values[result.step - 1] / int(change.before)
         self._unchanged_text = (
@@ -544,18 +532,7 @@ class _Advisor:
 
     def job_advice(self) -> JobAdvice:
         """Return all results."""
-        advice: list[Advice] = []
-        ineffective: list[IneffectiveChange] = []
-        for outcome in self._results:
-            described = describe_result(
-                outcome.change,
-                outcome.result,
-                verified=outcome.verified,
-                at_quoted_prices=outcome.at_quoted_prices,
-            )
-            if isinstance(described, Advice):
-                advice.append(described)
-            elif described is not None:
-                ineffective.append(described)
+        advice = [result for result in self._results if isinstance(result, Advice)]
+        ineffective = [result for result in self._results if isinstance(result, IneffectiveChange)]
         name, arrival = self._job.name, self._job.arrival
         return JobAdvice(name, arrival, self._unchanged_text, advice, ineffective, self._left_out)
