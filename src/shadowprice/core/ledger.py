@@ -439,16 +439,6 @@ class Ledger:
         }
         return ledger
 
-    def recompute_usage(self) -> Amounts:
-        """Return the reserved amounts, recomputed from all reservations; for checks."""
-        total = np.zeros_like(self.used)
-        self._add_plans(total, self.start)
-        for reservation in self.reservations.values():
-            if reservation.placement is not None:
-                servers, added = _placement_amounts(reservation.placement, reservation)
-                total[:, servers] += added
-        return total
-
     def _add_plans(self, used: Amounts, start: int) -> None:
         """Add the amounts of all plans to ``used``, whose first row is slot ``start``."""
         for reservation in self.reservations.values():
