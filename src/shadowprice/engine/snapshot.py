@@ -1,7 +1,7 @@
 """Snapshots: an engine's complete state as plain values, and restoring an engine from them.
 
 The engine's state is stored by name, so that later versions of the program can read it. The policy
-state (`shadowprice.engine.memory`) is stored with it, and can only be restored into the same policy
+state (`engine.policy_session`) is stored with it, and can only be restored into the same policy
 with the same parameters. Otherwise the policy resyncs with the view.
 """
 
@@ -26,7 +26,7 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine import records
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.memory import copy_policy, sources
+from shadowprice.engine.policy_session import copy_policy, sources
 from shadowprice.engine.state import COUNTERS, JOB_SETS, SERVER_SETS
 
 FORMAT: Final = 1
