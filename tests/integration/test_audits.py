@@ -12,10 +12,9 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.simulator.audit import audit_sharing, audit_truthfulness
+from shadowprice.simulator.audit import TrueRevenue, audit_sharing, audit_truthfulness, misreports
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.execution import ExactExecution
-from shadowprice.simulator.misreports import TrueRevenue, misreports
 from shadowprice.simulator.scenario import Scenario
 from shadowprice.simulator.source import ScenarioSource
 from tests.support.astraea_cases import (

@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"dorm": {"window": 2, "adjustable": 2}}
 
 
 @dataclass(frozen=True, slots=True)
-class Sloping(utility._Family):
+class Sloping(utility.Utility):
     """Copy of `Linear` under an unregistered name, for arrays of durations only."""
 
     at_first: float

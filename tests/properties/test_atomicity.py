@@ -49,6 +49,7 @@ from tests.support.policy_cases import (
     record_run,
     run_slot,
 )
+from tests.support.validation import recompute_usage
 
 
 class Fused:
@@ -301,7 +302,7 @@ class Invariants(Observer):
 
     def on_slot(self, engine: Engine, slot: int) -> None:
         ledger, cluster = engine.ledger, engine.cluster
-        assert (ledger.recompute_usage() == ledger.used).all()
+        assert (recompute_usage(ledger) == ledger.used).all()
         assert (ledger.used <= ledger.capacity).all()
         assert (ledger.used >= 0).all()
         assert ledger.capacity.shape == cluster.capacity.shape

@@ -44,6 +44,7 @@ from tests.support.engine_events import describe_commands
 from tests.support.examples import sample
 from tests.support.policies import EarliestPlanner
 from tests.support.policy_cases import build_policy, build_world
+from tests.support.validation import recompute_usage
 
 POLICIES = ("earliest", "fifo", "las", "oasis", "rolling")
 SLOTS = 25
@@ -138,7 +139,7 @@ class InterruptedWorld:
                     engine.quote(replace(self.jobs[0], name="quoted", arrival=engine.slot))
                 raise _RollbackError
             assert snapshot(engine) | {"memory": None} == before
-            assert (engine.ledger.used == engine.ledger.recompute_usage()).all()
+            assert (engine.ledger.used == recompute_usage(engine.ledger)).all()
 
     def send_to_interrupted(self, event: DriverEvent) -> None:
         with suppress(ShadowpriceError):

@@ -18,6 +18,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample
 from tests.support.policy_cases import build_world, policy_names
+from tests.support.validation import recompute_usage
 
 CHOOSE = ("oasis", "pdors")
 """Policies of papers that count restarts by default."""
@@ -31,7 +32,7 @@ class Books(Observer):
 
     def on_slot(self, engine: Engine, slot: int) -> None:
         del slot
-        assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
+        assert (recompute_usage(engine.ledger) == engine.ledger.used).all()
         assert (engine.ledger.used <= engine.ledger.capacity).all()
         self.again |= {name for name, job in engine.open_jobs.items() if job.plans > 1}
 

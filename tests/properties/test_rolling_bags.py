@@ -45,6 +45,7 @@ from tests.support.engine_events import describe_commands
 from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver
+from tests.support.validation import recompute_usage
 from tests.support.workloads import make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -230,7 +231,7 @@ def drive(engine: Engine, slots: int, rng: np.random.Generator) -> None:
     for slot in range(engine.slot if running is None else running, engine.slot + slots):
         if engine.slot_running is None:
             engine.handle(SlotBegan(slot))
-        assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
+        assert (recompute_usage(engine.ledger) == engine.ledger.used).all()
         assert (engine.ledger.used <= engine.ledger.capacity).all()
         gained, finished = {}, {}
         for name, placement in engine.running.items():

@@ -16,7 +16,7 @@ from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import DriverEvent
 from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
-from shadowprice.engine.memory import dump_policy_state, load_policy_state
+from shadowprice.engine.policy_session import dump_policy_state, load_policy_state
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.kernels.replanning.plans import JobArrays
 from shadowprice.simulator.driver import Simulation

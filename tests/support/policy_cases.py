@@ -26,6 +26,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support import policy_runs
 from tests.support.astraea_cases import random_jobs, shared_cluster
+from tests.support.validation import recompute_usage
 
 PLACE_COUNTING_POLICIES: Final = tuple(
     name for name, info in policies().items() if info.counts_places
@@ -131,7 +132,7 @@ def run_slot(engine: Engine, slot: int) -> None:
     """Start a slot, unless it runs, and end it with the declared progress of every job."""
     if engine.slot_running is None:
         engine.handle(SlotBegan(slot))
-    assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
+    assert (recompute_usage(engine.ledger) == engine.ledger.used).all()
     assert (engine.ledger.used <= engine.ledger.limits).all()
     gained = {}
     for name, placement in engine.running.items():

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shadowprice.core.cluster import Amounts
+from shadowprice.core.ledger import Ledger
 from shadowprice.core.policy import Status
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
@@ -88,7 +90,7 @@ def _validate_closed_job(record: JobRecord) -> None:
 def _validate_reservations(state: EngineState) -> None:
     """Compare the agenda and the ledger with the plans and placements of the open jobs."""
     ledger = state.ledger
-    assert (ledger.used == ledger.recompute_usage()).all(), "used amounts"
+    assert (ledger.used == recompute_usage(ledger)).all(), "used amounts"
     assert (ledger.used <= ledger.limits).all(), "more is used than there is"
     open_rows = np.setdiff1d(np.arange(state.cluster.servers), list(state.lost))
     assert (ledger.capacity[list(state.lost)] == 0).all(), "capacity of unavailable servers"
@@ -100,6 +102,23 @@ def _validate_reservations(state: EngineState) -> None:
     assert state.agenda == agenda, "placements of plans"
     for slot, planned in agenda.items():
         assert list(state.agenda[slot]) == list(planned), f"order of jobs in slot {slot}"
+
+
+def recompute_usage(ledger: Ledger) -> Amounts:
+    """Return the reserved amounts, recomputed from all reservations."""
+    total = np.zeros_like(ledger.used)
+    for reservation in ledger.reservations.values():
+        plan = reservation.plan.from_slot(ledger.start)
+        entries = [
+            *zip(plan.slots - ledger.start, plan.servers, plan.workers, plan.ps, strict=True)
+        ]
+        if reservation.placement is not None:
+            placement = reservation.placement
+            columns = (placement.servers, placement.workers, placement.ps)
+            entries += [(slice(None), *entry) for entry in zip(*columns, strict=True)]
+        for slots, server, workers, ps in entries:
+            total[slots, server] += workers * reservation.worker + ps * reservation.ps
+    return total
 
 
 def _validate_cordons(state: EngineState) -> None:

@@ -129,11 +129,11 @@ _DURATION_HELP = "write it with a unit: 90s, 20min, 6h, 2d, 250ms or '3 slots'"
 _AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rate as 10Gbps"
 
 
-def _split(text: str, help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
+def _split(text: str, what: str = "quantity", help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
     # The length first, because parsing a million digits takes too long.
     match = _QUANTITY.fullmatch(text) if len(text) <= bounds.QUANTITY.maximum else None
     if match is None:
-        raise InputError(f"{quote_for_display(text)} is not a quantity; {help_}")
+        raise InputError(f"{quote_for_display(text)} is not a {what}; {help_}")
     return Fraction(match[1]), match[2]
 
 
@@ -147,10 +147,7 @@ def parse_duration(value: object) -> Duration:
         raise InputError(
             f"{quote_for_display(value)} is a duration without a unit; {_DURATION_HELP}"
         )
-    match = _QUANTITY.fullmatch(value) if len(value) <= bounds.QUANTITY.maximum else None
-    if match is None:
-        raise InputError(f"{quote_for_display(value)} is not a duration; {_DURATION_HELP}")
-    number, unit = Fraction(match[1]), match[2]
+    number, unit = _split(value, "duration", _DURATION_HELP)
     if number < 0:
         raise InputError(f"{value!r} is negative; durations start at 0")
     if unit in ("slot", "slots"):

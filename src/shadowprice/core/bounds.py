@@ -32,10 +32,7 @@ class InputLimit:
         return value
 
     def check(self, value: float, location: str, hint: str = "") -> None:
-        """Raise InputError at location ``location`` if the value exceeds the maximum.
-
-        A ``hint`` names a remedy other than a smaller value.
-        """
+        """Raise InputError with a location if the value exceeds the maximum."""
         if not value <= self.maximum:
             raise InputError(Fault(location, self.message(value), hint))
 

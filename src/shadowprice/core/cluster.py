@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -226,16 +226,16 @@ def build_cluster(
     kinds is the last. Adjacent servers with the identical mapping of amounts are converted once.
     Other parameters are as in `Cluster`.
     """
-    resources = tuple(dict.fromkeys(_resource_names(servers)))
+    groups = [list(group) for _, group in groupby(servers, key=lambda server: id(server[2]))]
+    resources = tuple(dict.fromkeys(name for group in groups for name in group[0][2]))
     kinds = [name for name in resources if is_gpu_kind(name)]
     if len(kinds) > 1 and GPU not in resources:
         resources, dimensions = (*resources, GPU), {GPU: dimensions[kinds[0]], **dimensions}
     capacity = np.zeros((len(servers), len(resources)), dtype=np.int64)
     row = 0
-    for _, group in groupby(servers, key=lambda server: id(server[2])):
-        group_amounts = [amounts for _, _, amounts in group]
-        capacity[row : row + len(group_amounts)] = capacity_row(group_amounts[0], resources)
-        row += len(group_amounts)
+    for group in groups:
+        capacity[row : row + len(group)] = capacity_row(group[0][2], resources)
+        row += len(group)
     return Cluster(
         slot_seconds=slot_seconds,
         horizon=horizon,
@@ -260,8 +260,3 @@ def capacity_row(amounts: Mapping[str, int], resources: Sequence[str]) -> Amount
     amounts = {**amounts, GPU: gpus} if gpus else amounts
     row = [amounts.get(name, UNLIMITED if name == BANDWIDTH else 0) for name in resources]
     return np.array(row, dtype=np.int64)
-
-
-def _resource_names(servers: Sequence[tuple[str, Role, Mapping[str, int]]]) -> Iterator[str]:
-    for _, group in groupby(servers, key=lambda server: id(server[2])):
-        yield from next(group)[2]

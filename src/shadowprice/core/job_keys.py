@@ -74,8 +74,7 @@ class Owner:
 
     It is stored in the job's labels, so that the engine and the store don't depend on Kubernetes.
     Only the service's own controller may set these labels: they choose the namespace in which pods
-    run. Its UID differs from those of earlier and later resources
-    with the same name.
+    run. Its UID differs from those of earlier and later resources with the same name.
     """
 
     namespace: str

@@ -49,8 +49,6 @@ class JobReservation:
     ps: Amounts
     plan: Schedule = EMPTY_SCHEDULE
     placement: Placement | None = None
-    placement_amounts: tuple[int | list[int], Amounts] | None = None
-    """Cached amounts of the placement: index of the servers, and amounts."""
 
 
 class LedgerView:
@@ -251,7 +249,7 @@ class Ledger:
                 f"{self.start}..{self.end - 1}"
             )
         rows = plan.slots - self.start
-        amounts = self.used[rows, plan.servers] + self._plan_amounts(plan, reservation)
+        amounts = self.used[rows, plan.servers] + _plan_amounts(plan, reservation)
         exceeds = amounts > self.limits[plan.servers]
         if exceeds.any():
             self._delete_if_empty(job)
@@ -273,10 +271,10 @@ class Ledger:
         if len(plan) and plan.completion >= self.start:
             released = plan.from_slot(self.start)
             rows = released.slots - self.start
-            self.used[rows, released.servers] -= self._plan_amounts(released, reservation)
+            self.used[rows, released.servers] -= _plan_amounts(released, reservation)
             self._touch(released)
         if reservation.placement is not None:
-            servers, amounts = self._placement_amounts(reservation)
+            servers, amounts = _placement_amounts(reservation.placement, reservation)
             self._change_placed(servers, -amounts)
         return released
 
@@ -285,16 +283,16 @@ class Ledger:
         self.reservations[job] = reservation
         if len(released):
             rows = released.slots - self.start
-            self.used[rows, released.servers] += self._plan_amounts(released, reservation)
+            self.used[rows, released.servers] += _plan_amounts(released, reservation)
             self._touch(released)
         if reservation.placement is not None:
-            self._change_placed(*self._placement_amounts(reservation))
+            self._change_placed(*_placement_amounts(reservation.placement, reservation))
 
     def undo_reserve(self, job: str) -> None:
         """Undo `reserve`."""
         reservation = self.reservations[job]
         plan, reservation.plan = reservation.plan, EMPTY_SCHEDULE
-        self.used[plan.slots - self.start, plan.servers] -= self._plan_amounts(plan, reservation)
+        self.used[plan.slots - self.start, plan.servers] -= _plan_amounts(plan, reservation)
         self._touch(plan)
         self._delete_if_empty(job)
 
@@ -307,9 +305,9 @@ class Ledger:
         reservation = self._get_or_create(job, worker, ps)
         previous_placement = reservation.placement
         if previous_placement is not None:
-            previous_servers, previous_amounts = self._placement_amounts(reservation)
+            previous_servers, previous_amounts = _placement_amounts(previous_placement, reservation)
             self._change_placed(previous_servers, -previous_amounts)
-        servers, added = placement_amounts = self._compute_placement_amounts(placement, reservation)
+        servers, added = _placement_amounts(placement, reservation)
         amounts = self.used[:, servers] + added
         exceeds = amounts > self.limits[servers]
         # Most placements are small: searching bytes is then faster than `any`.
@@ -326,17 +324,17 @@ class Ledger:
         self._placed[servers] += added
         self._has_placed = True
         self._touch_all()
-        reservation.placement, reservation.placement_amounts = placement, placement_amounts
+        reservation.placement = placement
 
     def undo_place(self, job: str, previous: Placement | None) -> None:
         """Undo `place`; ``previous`` is the job's placement before."""
         reservation = self.reservations[job]
         assert reservation.placement is not None
-        servers, amounts = self._placement_amounts(reservation)
+        servers, amounts = _placement_amounts(reservation.placement, reservation)
         self._change_placed(servers, -amounts)
-        reservation.placement, reservation.placement_amounts = previous, None
+        reservation.placement = previous
         if previous is not None:
-            self._change_placed(*self._placement_amounts(reservation))
+            self._change_placed(*_placement_amounts(previous, reservation))
         self._delete_if_empty(job)
 
     def can_place(
@@ -344,12 +342,12 @@ class Ledger:
     ) -> bool:
         """Return whether `place` would succeed."""
         reservation = JobReservation(worker, self._zero_demand if ps is None else ps)
-        servers, added = self._compute_placement_amounts(placement, reservation)
+        servers, added = _placement_amounts(placement, reservation)
         amounts = self.used[:, servers] + added
         present = self.reservations.get(job)
         if present is not None and present.placement is not None:
             replaced = np.zeros_like(self.capacity)
-            replaced_servers, replaced_amounts = self._placement_amounts(present)
+            replaced_servers, replaced_amounts = _placement_amounts(present.placement, present)
             replaced[replaced_servers] += replaced_amounts
             amounts = amounts - replaced[servers]
         return bool((amounts <= self.limits[servers]).all())
@@ -441,21 +439,11 @@ class Ledger:
         }
         return ledger
 
-    def recompute_usage(self) -> Amounts:
-        """Return the reserved amounts, recomputed from all reservations; for checks."""
-        total = np.zeros_like(self.used)
-        self._add_plans(total, self.start)
-        for reservation in self.reservations.values():
-            if reservation.placement is not None:
-                servers, added = self._compute_placement_amounts(reservation.placement, reservation)
-                total[:, servers] += added
-        return total
-
     def _add_plans(self, used: Amounts, start: int) -> None:
         """Add the amounts of all plans to ``used``, whose first row is slot ``start``."""
         for reservation in self.reservations.values():
             plan = reservation.plan.from_slot(start)
-            used[plan.slots - start, plan.servers] += self._plan_amounts(plan, reservation)
+            used[plan.slots - start, plan.servers] += _plan_amounts(plan, reservation)
 
     def _uses_server(self, job: str, server: int) -> bool:
         reservation = self.reservations[job]
@@ -489,15 +477,6 @@ class Ledger:
             self.used[:, servers] += change
         self._touch_all()
 
-    def _placement_amounts(self, reservation: JobReservation) -> tuple[int | list[int], Amounts]:
-        """Return the amounts of a job's placement, cached."""
-        if reservation.placement_amounts is None:
-            assert reservation.placement is not None
-            reservation.placement_amounts = self._compute_placement_amounts(
-                reservation.placement, reservation
-            )
-        return reservation.placement_amounts
-
     def raise_versions(self, sequence: int) -> None:
         """Raise the versions above every version that a stored policy state can contain.
 
@@ -509,27 +488,27 @@ class Ledger:
         self._restart_log(max(self._log_start + len(self._log), minimum) + 1)
         self.capacity_version = max(self.capacity_version, minimum)
 
-    @staticmethod
-    def _plan_amounts(plan: Schedule, reservation: JobReservation) -> Amounts:
-        return plan.workers[:, None] * reservation.worker + plan.ps[:, None] * reservation.ps
 
-    @staticmethod
-    def _compute_placement_amounts(
-        placement: Placement, reservation: JobReservation
-    ) -> tuple[int | list[int], Amounts]:
-        """Return the index of a placement's servers, and the amounts on them.
+def _plan_amounts(plan: Schedule, reservation: JobReservation) -> Amounts:
+    return plan.workers[:, None] * reservation.worker + plan.ps[:, None] * reservation.ps
 
-        A single server, the most frequent case, is an integer and a row: plain indexing costs a
-        fifth of indexing by a list.
-        """
-        if len(placement.servers) == 1:
-            workers, ps = placement.workers[0], placement.ps[0]
-            amounts = reservation.worker if workers == 1 else workers * reservation.worker
-            if ps:
-                amounts = amounts + (reservation.ps if ps == 1 else ps * reservation.ps)
-            return placement.servers[0], amounts
-        counts = np.array((placement.workers, placement.ps), dtype=np.int64)[:, :, None]
-        return list(placement.servers), counts[0] * reservation.worker + counts[1] * reservation.ps
+
+def _placement_amounts(
+    placement: Placement, reservation: JobReservation
+) -> tuple[int | list[int], Amounts]:
+    """Return the index of a placement's servers, and the amounts on them.
+
+    A single server, the most frequent case, is an integer and a row: plain indexing costs a fifth
+    of indexing by a list.
+    """
+    if len(placement.servers) == 1:
+        workers, ps = placement.workers[0], placement.ps[0]
+        amounts = reservation.worker if workers == 1 else workers * reservation.worker
+        if ps:
+            amounts = amounts + (reservation.ps if ps == 1 else ps * reservation.ps)
+        return placement.servers[0], amounts
+    counts = np.array((placement.workers, placement.ps), dtype=np.int64)[:, :, None]
+    return list(placement.servers), counts[0] * reservation.worker + counts[1] * reservation.ps
 
 
 def _has_large_rows(shape: tuple[int, ...]) -> bool:

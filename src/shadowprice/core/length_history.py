@@ -25,17 +25,11 @@ from shadowprice.core.job import Job
 from shadowprice.core.utility import Constant, Deadline, Utility
 
 DEFAULT_SECONDS: Final = 3600  # length of a job without history and time limit, in seconds
-
 QUANTILE: Final = Fraction(3, 4)  # quantile of earlier lengths that is predicted
-
 MIN_SIMILAR: Final = 3  # minimum number of earlier jobs that a prediction is made from
-
 MAX_SIMILAR: Final = 50  # maximum number of earlier jobs, because older ones may be outdated
-
 GROWTH: Final = 2  # factor by which a length grows if no earlier job ran as long
-
 MAX_GROUPS: Final = 1_000  # maximum number of groups of a tenant; the oldest is dropped first
-
 MAX_TENANTS: Final = 10_000  # maximum number of tenants; the oldest is dropped first
 
 _GENERATED_PART: Final = re.compile(r"[-_.:/][^-_.:/]*\d[^-_.:/]*$")

@@ -39,11 +39,7 @@ class Quote:
 
     @classmethod
     def of(cls, decision: Decision, slot: int) -> Quote:
-        """Return the quote for a decision on an arriving job.
-
-        ``slot`` is the first slot that can still be decided. Raises TypeError for decisions that
-        don't answer an arrival.
-        """
+        """Return the quote for a decision on an arriving job; raise TypeError for other ones."""
         match decision:
             case Commit(job, schedule, _, utility, cost):
                 end = schedule.completion
@@ -55,13 +51,6 @@ class Quote:
             case Queue(job, message):
                 return cls(job, slot, QuoteAnswer.QUEUED, message=message)
             case Reject(job, refusal):
-                return cls(
-                    job,
-                    slot,
-                    QuoteAnswer.REFUSED,
-                    refusal.completion,
-                    refusal.value,
-                    refusal.cost,
-                    refusal=refusal,
-                )
+                numbers = refusal.completion, refusal.value, refusal.cost
+                return cls(job, slot, QuoteAnswer.REFUSED, *numbers, refusal=refusal)
         raise TypeError(f"{decision.tag} is not an answer to an arrival")

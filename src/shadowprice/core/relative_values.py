@@ -71,7 +71,6 @@ PRECISION_BITS: Final = 24
 """Bits to which counted values are rounded, so that rounding of stated values has no effect."""
 
 MAX_BLOCK_JOBS: Final = 256  # jobs in a block of `DensestFirst`, above which it is split
-
 _FRACTION_BITS: Final = 1074  # binary digits after the point of the smallest positive float
 
 
@@ -373,11 +372,7 @@ def _largest_share(value: float, gpu_hours: float) -> float:
 
 
 def _value(job: Job) -> float:
-    """Return the utility that a job states for completing as soon as it can.
-
-    It is 0 if the value isn't relative: the tenant pays, or the job has the default utility or a
-    negligible one.
-    """
+    """Return the utility that a job states for completing soon; 0 if it isn't relative."""
     if job.points is not None or job.has_default_utility:
         return 0.0
     nominal = utility_value(job.earned_utility, 0)

@@ -11,8 +11,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,31 +19,21 @@ from numpy.typing import NDArray
 from shadowprice.core.arrays import Floats
 
 
-class Utility(Protocol):
-    """A non-increasing, non-negative value of completing ``d`` slots after arrival."""
+class Utility:
+    """A non-increasing, non-negative value of completing ``d`` slots after arrival.
 
-    @property
-    def kind(self) -> str:
-        """Name of the family in files."""
-
-    def log_values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
-
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-
-    def scaled(self, factor: float) -> Utility:
-        """Return the utility times a positive factor."""
-
-
-class _Family:
-    """Base of the utility families."""
+    A family is a dataclass that defines `_at`.
+    """
 
     kind: ClassVar[str]
+    """Name of the family in files."""
 
     def values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the utility at each duration in slots."""
-        return np.exp(self.log_values(durations))
+        return np.asarray(self._at(np.asarray(durations, np.float64)), np.float64)
+
+    def _at(self, durations: Floats) -> Floats:
+        raise NotImplementedError
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the natural logarithm of the utility at each duration (``-inf`` for 0)."""
@@ -67,31 +56,24 @@ def utility_value(utility: Utility, duration: float) -> float:
 def utility_record(utility: Utility) -> dict[str, float | str]:
     """Return the utility as in files: its kind and its parameters."""
     record: dict[str, float | str] = {"kind": utility.kind}
-    for name in _parameters(type(utility)):
-        record[name] = getattr(utility, name)
+    for field in fields(utility):  # type: ignore[arg-type]  # every family is a dataclass
+        record[field.name] = getattr(utility, field.name)
     return record
 
 
-@cache
-def _parameters(family: type) -> tuple[str, ...]:
-    """Return the names of a family's parameters; every family is a dataclass."""
-    return tuple(field.name for field in fields(family))
-
-
 @dataclass(frozen=True, slots=True)
-class Constant(_Family):
+class Constant(Utility):
     """``value`` at any completion."""
 
     value: float
     kind: ClassVar[str] = "constant"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
+    def _at(self, durations: Floats) -> Floats:
         return np.full(durations.shape, self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Sigmoid(_Family):
+class Sigmoid(Utility):
     """``value / (1 + exp(decay (d - target)))`` (OASiS section V).
 
     ``value`` is the utility of completing long before the target (half of it if ``decay`` is 0).
@@ -104,10 +86,9 @@ class Sigmoid(_Family):
     target: float
     kind: ClassVar[str] = "sigmoid"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        exponent = self.decay * (np.asarray(durations, np.float64) - self.target)
-        return np.asarray(self.value / (1.0 + np.exp(np.minimum(exponent, 700.0))), np.float64)
+    def _at(self, durations: Floats) -> Floats:
+        exponent = self.decay * (durations - self.target)
+        return self.value / (1.0 + np.exp(np.minimum(exponent, 700.0)))
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the natural logarithm of the utility at each duration."""
@@ -116,28 +97,26 @@ class Sigmoid(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Reciprocal(_Family):
+class Reciprocal(Utility):
     """``value / (1 + d)``."""
 
     value: float
     kind: ClassVar[str] = "reciprocal"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        return np.asarray(self.value / (1.0 + np.asarray(durations, np.float64)), np.float64)
+    def _at(self, durations: Floats) -> Floats:
+        return self.value / (1.0 + durations)
 
 
 @dataclass(frozen=True, slots=True)
-class Linear(_Family):
+class Linear(Utility):
     """``max(0, value + slope d)`` with ``slope <= 0``."""
 
     value: float
     slope: float
     kind: ClassVar[str] = "linear"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        return np.maximum(0.0, self.value + self.slope * np.asarray(durations, np.float64))
+    def _at(self, durations: Floats) -> Floats:
+        return np.maximum(0.0, self.value + self.slope * durations)
 
     def scaled(self, factor: float) -> Linear:
         """Return the utility times a positive factor."""
@@ -145,17 +124,15 @@ class Linear(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Power(_Family):
+class Power(Utility):
     """``(scale / max(d, 1))^exponent``."""
 
     scale: float
     exponent: float
     kind: ClassVar[str] = "power"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        spans = np.maximum(1.0, np.asarray(durations, np.float64))
-        return np.asarray((self.scale / spans) ** self.exponent, dtype=np.float64)
+    def _at(self, durations: Floats) -> Floats:
+        return (self.scale / np.maximum(1.0, durations)) ** self.exponent
 
     def scaled(self, factor: float) -> Utility:
         """Return the utility times a positive factor."""
@@ -171,19 +148,18 @@ class Power(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline(_Family):
+class Deadline(Utility):
     """``value`` up to ``by`` slots after arrival, 0 later."""
 
     value: float
     by: float
     kind: ClassVar[str] = "deadline"
 
-    def values(self, durations: NDArray[np.generic]) -> Floats:
-        """Return the utility at each duration in slots."""
-        return np.where(np.asarray(durations, np.float64) <= self.by, self.value, 0.0)
+    def _at(self, durations: Floats) -> Floats:
+        return np.where(durations <= self.by, self.value, 0.0)
 
 
-FAMILIES: Mapping[str, type[_Family]] = {
+FAMILIES: Mapping[str, type[Utility]] = {
     family.kind: family for family in (Constant, Sigmoid, Reciprocal, Linear, Power, Deadline)
 }
 

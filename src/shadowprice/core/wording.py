@@ -80,10 +80,7 @@ def closest_match(name: str, known: Iterable[str], cutoff: float = 0.6) -> str |
 def hint_for_unknown(
     name: object, known: Collection[str], otherwise: str | None = None, *, cutoff: float = 0.6
 ) -> str:
-    """Return the hint for an unknown name: the most similar known name, or ``otherwise``.
-
-    By default, ``otherwise`` lists the known names.
-    """
+    """Return the hint for an unknown name: a similar one, ``otherwise``, or all known names."""
     similar = closest_match(name, known, cutoff) if isinstance(name, str) else None
     if similar is not None:
         return f"did you mean {similar!r}?"

@@ -112,10 +112,8 @@ def _place(state: EngineState, record: JobRecord, decision: events.Place) -> Non
 
 
 def _check_servers_available(state: EngineState, record: JobRecord, servers: Iterable[int]) -> None:
-    """Check that no unavailable server is used, except a cordoned one on which the job runs.
-
-    The ledger alone can't refuse these: a process may need no counted resource.
-    """
+    """Check that no unavailable server is used, except a cordoned one on which the job runs."""
+    # The ledger alone can't refuse these: a process may need no counted resource.
     for row in state.lost.intersection(servers) if state.lost else ():
         if row not in state.cordoned or not runs_on(state, record.job.name, row):
             name = state.cluster.names[row]

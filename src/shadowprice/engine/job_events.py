@@ -95,10 +95,7 @@ def _withdraw(
 
 
 def revise_job(state: EngineState, session: PolicySession, event: JobRevised) -> list[Command]:
-    """Replace a job's specification; replan it if its plan or placement no longer suffices.
-
-    The job is displaced first if its new specification doesn't allow its plan or placement.
-    """
+    """Replace a job's specification; replan it if its plan or placement no longer suffices."""
     job = event.job
     record = state.open_jobs[job.name]
     old_job = record.job

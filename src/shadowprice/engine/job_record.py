@@ -98,10 +98,7 @@ class JobRecord:
         return micro * self.job.required // (self.job.work * MICRO)
 
     def slots_run(self, slot: int) -> int:
-        """Return the slots that the newest generation has run before a slot, without its start-up.
-
-        A start-up may take long, for example if it pulls an image.
-        """
+        """Return the slots that the newest generation has run before a slot, after its start-up."""
         return slot - self.running_since if self.running_since >= 0 else 0
 
     def stated_slots(self, placement: Placement) -> int:

@@ -280,10 +280,14 @@ class JournalReader:
                 try:
                     item = _item(_text(line, location), cluster, location)
                 except InputError:
-                    if not line.endswith(b"\n") and _is_last(file):
-                        self._report_incomplete_line(number)
-                        return
-                    raise
+                    if line.endswith(b"\n") or not _is_last(file):
+                        raise
+                    if self._notice is not None:
+                        self._notice(
+                            f"{location}: incomplete line; its event never took effect, and the "
+                            "line is dropped"
+                        )
+                    return
                 if isinstance(item, Entry):
                     if item.sequence != sequence + 1:
                         raise _damage_error(
@@ -304,13 +308,6 @@ class JournalReader:
 
     def _place(self, number: int) -> str:
         return f"{self.path}: line {number}"
-
-    def _report_incomplete_line(self, number: int) -> None:
-        if self._notice is not None:
-            self._notice(
-                f"{self._place(number)}: incomplete line; its event never took effect, and "
-                "the line is dropped"
-            )
 
 
 def replay(journal: JournalReader, engine: Engine) -> Engine:
@@ -347,14 +344,14 @@ def replay_item(engine: Engine, item: Entry | Mark, path: Path) -> None:
         )
 
 
-def parse_entry(line: str, cluster: Cluster, location: str = "journal") -> Entry:
+def parse_entry(line: str, cluster: Cluster) -> Entry:
     """Parse a line that `entry_line` wrote; raise InputError if it isn't an entry.
 
-    ``cluster`` is the cluster before the event, ``location`` the location for error messages.
+    ``cluster`` is the cluster before the event.
     """
-    item = _item(line, cluster, location)
+    item = _item(line, cluster, "journal")
     if not isinstance(item, Entry):
-        raise _damage_error(location, "is not an event of a journal")
+        raise _damage_error("journal", "is not an event of a journal")
     return item
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,6 @@ class Change:
     cluster: Cluster  # the same object as before if nothing in it changed
     rows: NDArray[np.int64]  # new row of each old server, -1 if it was removed
     narrowed: tuple[str, ...]  # servers with less capacity or another role
-    drained: tuple[str, ...]
-    cordoned: tuple[str, ...]
-    restored: tuple[str, ...]  # servers that the event makes available
 
 
 def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
@@ -69,16 +66,15 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             narrowed.append(name)
     new_rows = {name: row for row, name in enumerate(names)}
     rows = np.array([new_rows.get(name, -1) for name in cluster.names], dtype=np.int64)
-    tenants = cluster.tenants if event.tenants is None else event.tenants
-    restart_seconds = (
-        cluster.restart_seconds if event.restart_seconds is None else event.restart_seconds
-    )
-    restart_first = cluster.restart_first if event.restart_first is None else event.restart_first
+    settings: dict[str, Any] = {
+        name: value
+        for name in ("tenants", "restart_seconds", "restart_first")
+        if (value := getattr(event, name)) is not None
+    }
     if (
         names == cluster.names
         and tuple(roles) == cluster.roles
-        and tenants == cluster.tenants
-        and (restart_seconds, restart_first) == (cluster.restart_seconds, cluster.restart_first)
+        and all(getattr(cluster, name) == value for name, value in settings.items())
         and (capacity == cluster.capacity).all()
         and (cluster.costs is None or (costs == cluster.costs).all())
     ):
@@ -89,20 +85,10 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
             names=names,
             roles=tuple(roles),
             capacity=capacity,
-            tenants=tenants,
-            restart_seconds=restart_seconds,
-            restart_first=restart_first,
             costs=None if cluster.costs is None else costs,
+            **settings,
         )
-    remaining = [(name, state) for name, state in states.items() if state is not None]
-    return Change(
-        changed,
-        rows,
-        tuple(narrowed),
-        tuple(name for name, state in remaining if state.drained),
-        tuple(name for name, state in remaining if state.cordoned),
-        tuple(name for name, state in remaining if not (state.drained or state.cordoned)),
-    )
+    return Change(changed, rows, tuple(narrowed))
 
 
 def lose_server(state: EngineState, session: PolicySession, event: ServerLost) -> list[Command]:
@@ -136,17 +122,22 @@ def change_capacity(
     commands: list[Command] = []
     if change.cluster is not state.cluster:
         commands += _replace_cluster(state, session, event, change)
-    for name in change.drained:
-        row = state.cluster.index[name]
-        if row not in state.lost or row in state.cordoned:
+    servers = {
+        state.cluster.index[name]: server
+        for name, server in event.servers.items()
+        if server is not None
+    }
+    for row, server in servers.items():
+        if server.drained and (row not in state.lost or row in state.cordoned):
             commands += _close_server(state, session, event.slot, row, "is drained")
-    for name in change.cordoned:
-        row = state.cluster.index[name]
-        if row not in state.lost or row in state.drained:
+    for row, server in servers.items():
+        if server.cordoned and (row not in state.lost or row in state.drained):
             commands += _close_server(state, session, event.slot, row, "is cordoned")
-    for name in change.restored:
-        if state.cluster.index[name] in state.drained | state.cordoned:
-            commands += restore_server(state, session, ServerBack(event.slot, name))
+    for row, server in servers.items():
+        is_open = not (server.drained or server.cordoned)
+        if is_open and row in state.drained | state.cordoned:
+            back = ServerBack(event.slot, state.cluster.names[row])
+            commands += restore_server(state, session, back)
     return commands
 
 

@@ -301,10 +301,8 @@ def _abandon_endless(state: EngineState, session: PolicySession) -> list[Command
 
 
 def _is_long_worthless(job: Job, slot: int) -> bool:
-    """Return whether a job of unknown length was worth something for a third of its life at most.
-
-    Its predicted length grows while it runs, so it never runs far beyond that.
-    """
+    """Return whether a job of unknown length had a value for a third of its life at most."""
+    # Its predicted length grows while it runs, so it never runs far beyond that.
     age = (slot - job.arrival) / ENDLESS_FACTOR
     return job.predicted and utility_value(job.utility, age) <= 0
 

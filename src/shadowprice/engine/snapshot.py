@@ -1,7 +1,7 @@
 """Snapshots: an engine's complete state as plain values, and restoring an engine from them.
 
 The engine's state is stored by name, so that later versions of the program can read it. The policy
-state (`shadowprice.engine.memory`) is stored with it, and can only be restored into the same policy
+state (`engine.policy_session`) is stored with it, and can only be restored into the same policy
 with the same parameters. Otherwise the policy resyncs with the view.
 """
 
@@ -23,19 +23,10 @@ from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status
 from shadowprice.core.schedule import Placement
+from shadowprice.engine import records
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.memory import copy_policy, sources
-from shadowprice.engine.records import (
-    Fields,
-    cluster_from_record,
-    cluster_record,
-    placement_from_record,
-    placement_record,
-    refusal_from_record,
-    schedule_from_record,
-    schedule_record,
-)
+from shadowprice.engine.policy_session import copy_policy, sources
 from shadowprice.engine.state import COUNTERS, JOB_SETS, SERVER_SETS
 
 FORMAT: Final = 1
@@ -46,7 +37,7 @@ _COMMANDS: Final = {kind.tag: kind for kind in (Start, Resize, Stop)}
 _JSON: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def snapshot(engine: Engine) -> Fields:
+def snapshot(engine: Engine) -> records.Fields:
     """Return an engine's complete state as plain values that JSON can represent.
 
     Raises PolicyError if the policy holds objects that can't be pickled.
@@ -71,7 +62,7 @@ class Captured:
         self._jobs = [_values(record) for record in state.jobs.values()]
         self._running = dict(state.running)
         self._unacknowledged = list(state.unacknowledged.values())
-        self._counts: Fields = {
+        self._counts: records.Fields = {
             "until": state.until,
             "acknowledges": state.acknowledges,
             **{name: getattr(state, name) for name in COUNTERS},
@@ -83,13 +74,13 @@ class Captured:
             "state_digest": state.state_digest(),
         }
 
-    def record(self) -> Fields:
+    def record(self) -> records.Fields:
         """Return the state as plain values for `restore`."""
         return {
             **self._head(),
             "jobs": list(self._job_records()),
             "running": {
-                name: placement_record(placement, self._names)
+                name: records.placement_record(placement, self._names)
                 for name, placement in self._running.items()
             },
             "unacknowledged": [_command_record(command) for command in self._unacknowledged],
@@ -98,7 +89,7 @@ class Captured:
     def pieces(self, size: int) -> Iterator[str]:
         """Yield the JSON text of `record`, with ``size`` jobs, commands or placements per piece."""
         running = (
-            f"{_JSON(job)}:{_JSON(placement_record(placement, self._names))}"
+            f"{_JSON(job)}:{_JSON(records.placement_record(placement, self._names))}"
             for job, placement in self._running.items()
         )
         yield _JSON(self._head())[:-1]
@@ -113,10 +104,10 @@ class Captured:
             yield closing
         yield "}"
 
-    def _job_records(self) -> Iterator[Fields]:
+    def _job_records(self) -> Iterator[records.Fields]:
         return (_job_record(JobRecord(*values), self._names) for values in self._jobs)
 
-    def _head(self) -> Fields:
+    def _head(self) -> records.Fields:
         """Return all values except the jobs, running placements and commands."""
         versions = {
             "shadowprice": shadowprice.__version__,
@@ -126,18 +117,16 @@ class Captured:
         return {
             "snapshot": FORMAT,
             "versions": versions,
-            "cluster": cluster_record(self._cluster),
+            "cluster": records.cluster_record(self._cluster),
             **self._counts,
             "memory": base64.b64encode(zlib.compress(self._memory, 1)).decode(),
         }
 
 
-def restore(
-    record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool = True, memory: bool = True
-) -> Engine:
+def restore(record: Mapping[str, Any], policy: Policy, *, memory: bool = True) -> Engine:
     """Return an engine in the state of a snapshot, with a newly built policy.
 
-    ``keeps_memory`` is as in `Engine`. Without ``memory`` the policy state isn't restored: the
+    Without ``memory`` the policy state isn't restored: the
     policy resyncs with the view, as another policy or one with other parameters must. Policy state
     from another version of the source code is never restored.
 
@@ -148,7 +137,7 @@ def restore(
     if version != FORMAT:
         raise InputError(Fault("snapshot", f"unknown format {version!r}; expected {FORMAT}"))
     try:
-        engine = _restore_engine(record, policy, keeps_memory=keeps_memory)
+        engine = _restore_engine(record, policy)
         same_sources = record["versions"]["sources"] == sources()
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
@@ -186,15 +175,9 @@ def clone(engine: Engine) -> Engine:
     return copy
 
 
-def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
-    cluster = cluster_from_record(record["cluster"])
-    engine = Engine(
-        cluster,
-        policy,
-        until=record["until"],
-        keeps_memory=keeps_memory,
-        acknowledges=record["acknowledges"],
-    )
+def _restore_engine(record: Mapping[str, Any], policy: Policy) -> Engine:
+    cluster = records.cluster_from_record(record["cluster"])
+    engine = Engine(cluster, policy, until=record["until"], acknowledges=record["acknowledges"])
     state, index = engine.state, cluster.index
     for name in (*COUNTERS, "slot_running"):
         setattr(state, name, record[name])
@@ -205,7 +188,7 @@ def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: 
     state.load_jobs(
         [_job_from_record(item, index) for item in record["jobs"]],
         {
-            name: placement_from_record(placement, index)
+            name: records.placement_from_record(placement, index)
             for name, placement in record["running"].items()
         },
         start=record["start"],
@@ -230,13 +213,13 @@ _NUMBERS: Final = [field.name for field in fields(JobRecord) if field.name not i
 """Fields of `JobRecord` that are stored unchanged, under their own names."""
 
 
-def _job_record(record: JobRecord, names: tuple[str, ...]) -> Fields:
-    values: Fields = {"job": record.job.record(), "status": record.status.value}
+def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
+    values: records.Fields = {"job": record.job.record(), "status": record.status.value}
     values |= {name: getattr(record, name) for name in _NUMBERS}
     if len(record.plan) and record.status.open:
-        values["plan"] = schedule_record(record.plan, names)
+        values["plan"] = records.schedule_record(record.plan, names)
     if record.placement is not None:
-        values["placement"] = placement_record(record.placement, names)
+        values["placement"] = records.placement_record(record.placement, names)
     if record.refusal is not None:
         values["refusal"] = record.refusal.record()
     if record.copies:
@@ -254,19 +237,19 @@ def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> Job
     for name in _NUMBERS:
         setattr(record, name, values[name])
     if "plan" in values:
-        record.plan = schedule_from_record(values["plan"], index)
+        record.plan = records.schedule_from_record(values["plan"], index)
     if "placement" in values:
-        record.placement = placement_from_record(values["placement"], index)
+        record.placement = records.placement_from_record(values["placement"], index)
     if "refusal" in values:
-        record.refusal = refusal_from_record(values["refusal"])
+        record.refusal = records.refusal_from_record(values["refusal"])
     record.copies = tuple(TaskCopies(*entry) for entry in values.get("copies", ()))
     record.left, record.finished = list(values.get("left", ())), list(values.get("finished", ()))
     record.earlier_slots, record.earlier_share = values.get("earlier", (0, 0.0))
     return record
 
 
-def _command_record(command: Start | Resize | Stop) -> Fields:
-    values: Fields = {
+def _command_record(command: Start | Resize | Stop) -> records.Fields:
+    values: records.Fields = {
         "order": command.tag,
         "slot": command.slot,
         "job": command.job,

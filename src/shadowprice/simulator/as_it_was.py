@@ -19,9 +19,7 @@ from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.traces.records import Trace
 
 LABEL: Final = "as it was"  # name of the log among the policies of a comparison
-
 MAX_SLOTS: Final = 10**6  # longest log, in slots, for which the table of slots is built
-
 GPU: Final = "gpu"  # the resource whose use the log shows
 
 
@@ -115,10 +113,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
 
 
 def _lost_gpu_hours(log: pl.DataFrame, timed: pl.DataFrame) -> Floats | list[None]:
-    """Return the GPU-hours of each job's earlier attempts; None if the log has none of any job.
-
-    A job without GPUs counts as one GPU, as everywhere.
-    """
+    """Return the GPU-hours of each job's earlier attempts; None if the log has none of any job."""
     if log["lost"].null_count() == len(log):
         return [None] * len(timed)
     gpus = timed["gpus"].to_numpy()

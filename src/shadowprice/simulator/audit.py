@@ -1,18 +1,364 @@
-"""Audits of a policy's promises to tenants: that misreports don't pay, and that sharing does."""
+"""Audits of a policy's promises to tenants: that misreports don't pay, and that sharing does.
+
+A tenant can misstate its jobs in several ways. Its true revenue doesn't depend on the reports.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from itertools import islice
+from typing import Any, Final
 
+import numpy as np
+
+from shadowprice.core import bounds, utility
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotEnded
 from shadowprice.core.job import Job
+from shadowprice.core.schedule import Placement
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import TenantAccount, compute_tenant_accounts
-from shadowprice.simulator.misreports import MISREPORT_KINDS, Misreport, TrueRevenue, misreports
+from shadowprice.results.observer import Observer
+from shadowprice.simulator.execution import ExecutionModel
 from shadowprice.simulator.scenario import Scenario, run_policy
+
+MISREPORT_KINDS: Final = (
+    "workers", "work", "less work", "split", "value", "urgency", "arrival", "several", "sham",
+)  # fmt: skip
+"""Properties that can be misreported, demands first."""
+
+MisreportFn = Callable[[Job], "ReportedJob | None"]
+"""Function that misstates a job; it returns None if the job has no such property."""
+
+_FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
+_URGENCY_PARAMETERS: Final[Mapping[type, tuple[str, ...]]] = {
+    utility.Sigmoid: ("decay", "target"),
+    utility.Linear: ("slope",),
+    utility.Power: ("exponent",),
+    utility.Deadline: ("by",),
+}
+"""Parameters that determine the cost of waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedJob:
+    """The reported version of a misreported job."""
+
+    jobs: tuple[Job, ...]  # the misstated job, or the parts that it is split into
+    need: int  # total progress, in units of the misreport, at which the true job is done
+    max_slot_progress: int | None = None
+    """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
+    pace: Fraction = Fraction(1)
+    """True progress of a slot divided by the declared one; below 1 if work was understated, above 1
+    if the throughput was."""
+
+    @classmethod
+    def of(cls, reported: Job, truth: Job) -> ReportedJob:
+        """Return one reported job that is done when the true one would be."""
+        return cls((reported,), truth.required)
+
+
+@dataclass(frozen=True, slots=True)
+class Misreport:
+    """A workload with one tenant's jobs misreported."""
+
+    kind: str  # one of `MISREPORT_KINDS`
+    story: str  # description of the misreport for people
+    jobs: tuple[Job, ...]  # jobs that the policy sees
+    reported: Mapping[str, ReportedJob] = field(default_factory=dict)
+    """Report of each misreported job, by its true name."""
+
+    def execution(self, true: ExecutionModel) -> ExecutionModel:
+        """Return the execution of the reported jobs: understated work isn't done any faster."""
+        paces = {
+            job.name: report.pace
+            for report in self.reported.values()
+            for job in report.jobs
+            if report.pace != 1
+        }
+        return TrueSpeedExecution(paces, true) if paces else true
+
+
+class TrueSpeedExecution:
+    """Execution of jobs that progress faster or slower than reported.
+
+    ``paces`` are true over declared progress of a slot, ``true`` the execution of true reports.
+    """
+
+    def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
+        self._paces, self._true = paces, true
+
+    def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
+        """Return the progress at the job's pace, rounded up."""
+        gain = self._true.progress(job, placement, slot, moved=moved)
+        return math.ceil(gain * self._paces.get(job.name, 1))
+
+
+class TrueRevenue(Observer):
+    """True revenue of a tenant in a run, regardless of the reports.
+
+    A job is done in the slot in which its progress, or that of its parts, reaches its true need. It
+    earns its true utility from its true arrival. Payments are those of the policy. ``truth`` are
+    the tenant's true jobs, and ``reported`` the reports of those that were misreported.
+    """
+
+    def __init__(
+        self,
+        truth: Mapping[str, Job],
+        tenant: str,
+        reported: Mapping[str, ReportedJob] | None = None,
+    ) -> None:
+        self._truth = truth
+        self._tenant = tenant
+        self._reports = {
+            name: (reported or {}).get(name) or ReportedJob.of(job, job)
+            for name, job in truth.items()
+        }
+        self._owner = {
+            part.name: name for name, report in self._reports.items() for part in report.jobs
+        }
+        self._progress = dict.fromkeys(truth, 0)
+        self.done: dict[str, int] = {}
+        self.balance = 0
+
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        """Record progress and payments."""
+        if isinstance(event, SlotEnded):
+            gained: Counter[str] = Counter()
+            for part, progress in event.progress.items():
+                if part in self._owner:
+                    gained[self._owner[part]] += progress
+            for name, progress in gained.items():
+                report = self._reports[name]
+                self._progress[name] += min(progress, report.max_slot_progress or progress)
+                if self._progress[name] >= report.need and name not in self.done:
+                    self.done[name] = event.slot
+        for command in commands:
+            if isinstance(command, Decided) and isinstance(command.decision, Charge):
+                charge = command.decision
+                amount = sum(charge.amounts.values())
+                if charge.payer == self._tenant:
+                    self.balance -= amount
+                if charge.payee == self._tenant:
+                    self.balance += amount
+
+    @property
+    def utility(self) -> float:
+        """True utility of the jobs that are truly done."""
+        return sum(
+            utility.utility_value(self._truth[name].utility, slot - self._truth[name].arrival)
+            for name, slot in self.done.items()
+        )
+
+    @property
+    def revenue(self) -> float:
+        """Utility, minus payments, plus income."""
+        return self.utility + self.balance / 1_000_000
+
+
+def misreports(
+    jobs: Sequence[Job], tenant: str, trials: int, seed: int, latest: int
+) -> Iterator[Misreport]:
+    """Yield workloads with misreports by a tenant: of all jobs, of one job, then mixtures.
+
+    The seed draws the single misreports and the mixtures; ``latest`` limits the delay of an arrival
+    in slots.
+    """
+    rng = np.random.default_rng(seed)
+    own = [index for index, job in enumerate(jobs) if job.tenant == tenant]
+    misstatements = list(_misstatements(latest))
+    everything = list(_misreport_all(jobs, own, misstatements))
+    singles = list(_singles(jobs, own, misstatements))
+    singles = [singles[index] for index in rng.permutation(len(singles))]
+    # A third of each, if there are enough.
+    third = trials // 3
+    chosen = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
+    yield from chosen[:trials]
+    if everything:  # else no mixture could misstate a job
+        yield from islice(_mixtures(jobs, own, misstatements, rng), max(0, trials - len(chosen)))
+
+
+def _singles(
+    jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
+) -> Iterator[Misreport]:
+    for index in mine:
+        for kind, story, misstate in misstatements:
+            report = misstate(jobs[index])
+            if report is not None:
+                yield build_misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
+    for index in mine:
+        sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
+        story = f"{jobs[index].name}: a second one, worth nothing"
+        yield Misreport("sham", story, (*jobs, sham))
+
+
+def _misreport_all(
+    jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
+) -> Iterator[Misreport]:
+    for kind, story, misstate in misstatements:
+        reports = {index: report for index in mine if (report := misstate(jobs[index])) is not None}
+        if reports:
+            yield build_misreport(kind, f"all jobs: {story}", jobs, reports)
+
+
+def _mixtures(
+    jobs: Sequence[Job],
+    mine: Sequence[int],
+    misstatements: Sequence[tuple[str, str, MisreportFn]],
+    rng: np.random.Generator,
+) -> Iterator[Misreport]:
+    while True:
+        reports: dict[int, ReportedJob] = {}
+        stories = []
+        for index in mine:
+            if rng.random() < 0.5:
+                _, story, misstate = misstatements[int(rng.integers(len(misstatements)))]
+                report = misstate(jobs[index])
+                if report is not None:
+                    reports[index] = report
+                    stories.append(f"{jobs[index].name}: {story}")
+        if reports:
+            shown = "; ".join(stories[:3]) + (
+                f"; and {len(stories) - 3} more" if stories[3:] else ""
+            )
+            yield build_misreport("several", shown, jobs, reports)
+
+
+def build_misreport(
+    kind: str, story: str, jobs: Sequence[Job], reported: Mapping[int, ReportedJob]
+) -> Misreport:
+    """Build a workload with reports of some jobs, by index."""
+    stated = [
+        entry
+        for index, job in enumerate(jobs)
+        for entry in (reported[index].jobs if index in reported else (job,))
+    ]
+    return Misreport(
+        kind, story, tuple(stated), {jobs[index].name: entry for index, entry in reported.items()}
+    )
+
+
+def _misstatements(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
+    # Demands come first, because Astraea's strategy-proofness is about them.
+    for words, keeps in (
+        ("one worker", lambda counts: counts == counts[0]),
+        ("exactly its most workers", lambda counts: counts == counts[-1]),
+        ("at most half its workers", lambda counts: counts <= counts[-1] // 2),
+        ("at most a quarter of its workers", lambda counts: counts <= counts[-1] // 4),
+        ("at least half its workers", lambda counts: counts >= counts[-1] // 2),
+    ):
+        yield "workers", words, partial(_restrict_worker_counts, keeps=keeps)
+    for factor in (2.0, 1.5, 1.1):
+        yield "work", f"{factor:g} times the work", partial(_overstate_work, factor=factor)
+    for factor in (0.5, 0.75, 0.9):
+        understate = partial(understate_work, factor=Fraction(str(factor)))
+        yield "less work", f"{factor:g} times the work", understate
+    for parts, words in ((2, "two halves"), (3, "three thirds")):
+        for whole, worth in ((False, "its part"), (True, "all of it")):
+            split = partial(split_job, parts=parts, whole=whole)
+            yield "split", f"split into {words}, each worth {worth}", split
+    for factor in _FACTORS:
+        yield "value", f"worth {factor:g} times as much", partial(scale_value, factor=factor)
+        urgency = partial(scale_urgency, factor=factor)
+        yield "urgency", f"waiting costs {factor:g} times as much", urgency
+    for delay in sorted({1, 2, 3, 5, 8, latest}):
+        if 0 < delay <= latest:
+            slots = "a slot" if delay == 1 else f"{delay} slots"
+            yield "arrival", f"arrives {slots} later", partial(_delay, slots=delay)
+
+
+def scale_value(job: Job, factor: float) -> ReportedJob | None:
+    """Multiply a job's utility."""
+    changed = _scale_utility(job, factor)
+    return None if changed is None else ReportedJob.of(changed, job)
+
+
+def _scale_utility(job: Job, factor: float) -> Job | None:
+    """Return a job with its utility times a factor; None if that is the same utility."""
+    scaled = job.utility.scaled(factor)
+    return None if scaled == job.utility else replace(job, utility=scaled)
+
+
+def scale_urgency(job: Job, factor: float) -> ReportedJob | None:
+    """Multiply a job's cost of waiting; its target or deadline is divided."""
+    changes: dict[str, Any] = {
+        name: getattr(job.utility, name) * (1 / factor if name in {"target", "by"} else factor)
+        for name in _URGENCY_PARAMETERS.get(type(job.utility), ())
+    }
+    if not any(getattr(job.utility, name) != value for name, value in changes.items()):
+        return None
+    changed: utility.Utility = replace(job.utility, **changes)  # type: ignore[type-var]
+    return ReportedJob.of(replace(job, utility=changed), job)
+
+
+def _restrict_worker_counts(job: Job, keeps: Callable[[Any], Any]) -> ReportedJob | None:
+    is_kept = keeps(job.worker_counts)
+    if not is_kept.any() or is_kept.all():
+        return None
+    names = ("worker_counts", "gains", "internal_gains", "ps_counts")
+    kept = {name: getattr(job, name)[is_kept] for name in names}
+    return ReportedJob.of(replace(job, **kept), job)
+
+
+def _overstate_work(job: Job, factor: float) -> ReportedJob | None:
+    required = math.ceil(job.required * factor)
+    if job.bag is not None or required >= bounds.PROGRESS.maximum:
+        return None
+    return ReportedJob.of(replace(job, required=required), job)
+
+
+def understate_work(job: Job, factor: Fraction) -> ReportedJob | None:
+    """Multiply a job's work by a factor below 1.
+
+    The job runs past its plan, and the policy plans the rest again.
+    """
+    required = math.ceil(job.required * factor)
+    if job.bag is not None or required >= job.required:
+        return None
+    return _with_pace(job, required)
+
+
+def misstate_rate(job: Job, factor: Fraction) -> ReportedJob | None:
+    """Multiply a job's throughput, as seen in its stated duration."""
+    required = math.ceil(job.required / factor)
+    if job.bag is not None or not 0 < required < bounds.PROGRESS.maximum:
+        return None
+    return _with_pace(job, required)
+
+
+def _with_pace(job: Job, required: int) -> ReportedJob:
+    """Return a job with other stated work, which takes as long as the true work."""
+    changed = replace(job, required=required)
+    return ReportedJob((changed,), required, pace=Fraction(required, job.required))
+
+
+def split_job(job: Job, parts: int, *, whole: bool) -> ReportedJob | None:
+    """Submit a job in parts of equal work.
+
+    They may run in parallel as far as the job could. ``whole``: each states the whole value.
+    """
+    if job.bag is not None or job.required < parts:
+        return None
+    changed = job if whole else _scale_utility(job, 1 / parts)
+    if changed is None:
+        return None
+    required = -(-job.required // parts)
+    pieces = tuple(
+        replace(changed, name=f"{job.name}+{index + 1}", required=required)
+        for index in range(parts)
+    )
+    max_gain = int(max(job.gains.max(), job.internal_gains.max()))
+    return ReportedJob(pieces, job.required, max_gain)
+
+
+def _delay(job: Job, slots: int) -> ReportedJob:
+    return ReportedJob.of(replace(job, arrival=job.arrival + slots), job)
+
 
 Progress = Callable[[int, int], None]
 

@@ -9,20 +9,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, Protocol
 
-from shadowprice.core import bounds
+from shadowprice.core import bounds, events
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import (
-    Command,
-    Completed,
-    Decision,
-    DriverEvent,
-    JobCancelled,
-    JobsArrived,
-    PolicyEvent,
-    ServerBack,
-    ServerLost,
-    SlotBegan,
-)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, Policy, View
 from shadowprice.core.relative_values import OpenValues, RelativeValues
@@ -35,7 +23,7 @@ from shadowprice.simulator.execution import ExactExecution, ExecutionModel
 from shadowprice.simulator.lengths import HiddenLengths
 from shadowprice.simulator.machines import SimulatedCluster
 
-Incident = ServerLost | ServerBack | JobCancelled
+Incident = events.ServerLost | events.ServerBack | events.JobCancelled
 
 _SLOTS_PER_REPORT: Final = 1024
 """Slots between two progress reports without events."""
@@ -152,7 +140,7 @@ class SimulationRun:
         self._agenda = _agenda(jobs, incidents, at_once=self._at_once)
         self._upcoming = next(self._agenda, None)
         # Incidents may name these jobs long after they are closed.
-        self._awaited = {event.job for event in incidents if isinstance(event, JobCancelled)}
+        self._awaited = {event.job for event in incidents if isinstance(event, events.JobCancelled)}
         self._jobs = len(simulation.jobs)
         self._observers = observers
         # Hidden lengths may be revised in every slot.
@@ -199,7 +187,7 @@ class SimulationRun:
                     self._handle(event)
                 upcoming = self._upcoming = next(self._agenda, None)
                 self._report_progress(self._arrived, self._jobs, slot)
-            machines.execute(_send(engine, SlotBegan(slot), observers))
+            machines.execute(_send(engine, events.SlotBegan(slot), observers))
             for observer in observers:
                 observer.on_slot(engine, slot)
             idle = machines.idle
@@ -256,9 +244,9 @@ class SimulationRun:
         if self._simulated % _SLOTS_PER_REPORT == 0:
             self._report_progress(self._arrived, self._jobs, self.slot)
 
-    def _handle(self, event: DriverEvent) -> None:
+    def _handle(self, event: events.DriverEvent) -> None:
         """Pass an external event to the engine."""
-        if isinstance(event, JobsArrived):
+        if isinstance(event, events.JobsArrived):
             self._arrived += len(event.jobs)
             self._machines.submit(event)
             if self._hidden_lengths is not None:
@@ -266,9 +254,9 @@ class SimulationRun:
             if self._values is not None:
                 cluster = self.engine.cluster
                 weighed = self._values.weigh(event.jobs, self._open_values, cluster, event.slot)
-                event = JobsArrived(event.slot, weighed)
+                event = events.JobsArrived(event.slot, weighed)
         self._machines.execute(_send(self.engine, event, self._observers))
-        if isinstance(event, JobCancelled):
+        if isinstance(event, events.JobCancelled):
             self._machines.withdraw(event.job)
             if self._hidden_lengths is not None:
                 self._hidden_lengths.remove(event.job)
@@ -277,9 +265,9 @@ class SimulationRun:
         """Handle the jobs that arrive while a slot runs; they belong to the next slot."""
         if self._upcoming is None or self._upcoming[0] != slot + 1:
             return
-        later: list[DriverEvent] = []
+        later: list[events.DriverEvent] = []
         for event in self._upcoming[1]:
-            if isinstance(event, JobsArrived) and event.jobs[0].before_arrival:
+            if isinstance(event, events.JobsArrived) and event.jobs[0].before_arrival:
                 self._handle(event)
             else:
                 later.append(event)
@@ -341,7 +329,9 @@ def _report_nothing(arrived: int, jobs: int, slot: int | None = None, /) -> None
     del arrived, jobs, slot
 
 
-def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> list[Command]:
+def _send(
+    engine: Engine, event: events.DriverEvent, observers: Sequence[Observer]
+) -> list[events.Command]:
     for observer in observers:
         observer.before_event(engine, event)
     commands = engine.handle(event)
@@ -350,10 +340,12 @@ def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> 
     return commands
 
 
-def _record_finished(values: RelativeValues, commands: Sequence[Command], engine: Engine) -> None:
+def _record_finished(
+    values: RelativeValues, commands: Sequence[events.Command], engine: Engine
+) -> None:
     """Record the values of jobs that completed."""
     for command in commands:
-        if isinstance(command, Completed):
+        if isinstance(command, events.Completed):
             job = engine.jobs[command.job].job
             values.finished[job.tenant or ""] = values.sum_with(job, engine.cluster, command.slot)
 
@@ -367,16 +359,16 @@ def _collect_closed_jobs(engine: Engine, awaited: set[str], collectors: Sequence
 
 def _agenda(
     jobs: Sequence[Job], incidents: Sequence[Incident], *, at_once: bool = False
-) -> Iterator[tuple[int, list[DriverEvent]]]:
+) -> Iterator[tuple[int, list[events.DriverEvent]]]:
     """Yield the external events of each slot, in the engine's order."""
-    events: list[DriverEvent] = list(incidents)
+    agenda: list[events.DriverEvent] = list(incidents)
     by_arrival = sorted(jobs, key=lambda job: job.arrival)  # stable: file order within a slot
     groups: Iterable[tuple[Job, ...]] = ((job,) for job in by_arrival)
     if not at_once:
         groups = (tuple(group) for _, group in groupby(by_arrival, key=lambda job: job.arrival))
-    events += [JobsArrived(group[0].arrival, group) for group in groups]
-    events.sort(key=lambda event: (event.slot, PRIORITY[type(event)]))
-    for slot, batch in groupby(events, key=lambda event: event.slot):
+    agenda += [events.JobsArrived(group[0].arrival, group) for group in groups]
+    agenda.sort(key=lambda event: (event.slot, PRIORITY[type(event)]))
+    for slot, batch in groupby(agenda, key=lambda event: event.slot):
         yield slot, list(batch)
 
 
@@ -395,7 +387,7 @@ class _Timed:
     def capabilities(self) -> Capabilities:
         return self._policy.capabilities
 
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         decisions = iter(self._policy.decide(view, event))
         while True:
             start = working_time()

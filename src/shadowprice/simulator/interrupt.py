@@ -55,12 +55,9 @@ class StopRequestObserver(Observer):
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequestObserver]:
-    """Yield an observer that Ctrl-C or SIGTERM sets; a second signal interrupts immediately.
-
-    Signals can be handled only in the main thread; elsewhere the observer is never set.
-    """
+    """Yield an observer that Ctrl-C or SIGTERM sets; a second signal interrupts immediately."""
     observer = StopRequestObserver()
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # it can't handle signals
         yield observer
         return
 

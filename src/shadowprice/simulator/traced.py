@@ -13,12 +13,7 @@ from shadowprice.traces.workload import Workload
 
 
 class TraceWorkload:
-    """A trace, read once for all seeds.
-
-    ``trace`` holds its rows, ``path`` is its file, ``format`` its format, ``start`` the time of its
-    first submission (None if unknown), and ``remarks`` the rows left out or repaired, with reasons.
-    ``skip_invalid``: invalid rows are left out.
-    """
+    """A trace, read once for all seeds; ``remarks`` are the rows left out or repaired."""
 
     def __init__(self, spec: str, *, skip_invalid: bool) -> None:
         parsed = parse_spec(spec, OPTION_NAMES)

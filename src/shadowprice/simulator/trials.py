@@ -226,10 +226,7 @@ def further_seeds(
     stop: StopRequestObserver | None = None,
     bar: ProgressBarFactory = lambda _: nullcontext(None),
 ) -> tuple[list[SeedRun], RunData | None]:
-    """Run every policy from every seed; return the metrics, and the run that was stopped, if any.
-
-    The metrics are (label, seed, ``run.json``) of the seeds from which all policies ran to the end.
-    """
+    """Run every policy from every seed; return the runs of complete seeds, and a stopped run."""
     measured: list[SeedRun] = []
     for seed in seeds:
         scenario, _ = source.scenario(seed)

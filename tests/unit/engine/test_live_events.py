@@ -52,7 +52,7 @@ from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.registry import make_policy
 from tests.support.policies import EarliestPlanner
 from tests.support.scripted_policy import Scripted, commit
-from tests.support.validation import validate_state
+from tests.support.validation import recompute_usage, validate_state
 from tests.support.workloads import make_cluster, make_job
 
 ON = make_cluster(3, 0)
@@ -150,7 +150,7 @@ def test_servers_are_added_shrunk_and_removed() -> None:
     small = {resource: amount // 2 for resource, amount in amounts.items()}
     commands = made.handle(CapacityChanged(0, {"new": ServerState(Role.WORKER, small)}))
     assert [c.job for c in commands if isinstance(c, Displaced)]
-    assert (made.ledger.recompute_usage() == made.ledger.used).all()
+    assert (recompute_usage(made.ledger) == made.ledger.used).all()
     assert (made.ledger.used <= made.ledger.capacity).all()
     again = made.handle(CapacityChanged(0, {"new": ServerState(Role.WORKER, small)}))
     assert again == []

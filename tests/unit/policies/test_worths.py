@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.utility import Linear, Sigmoid, Utility, _Family, utility_value
+from shadowprice.core.utility import Linear, Sigmoid, Utility, utility_value
 from shadowprice.kernels.reactive.worth import TOLD, worth
 from shadowprice.policies.reactive.worths import LAST_KNOT, MAX_KNOTS, UtilityTable, knots
 from tests.support.examples import example_count
 
 
 @dataclass(frozen=True, slots=True)
-class Stairs(_Family):
+class Stairs(Utility):
     """Falls by steps: ``values[k]`` up to ``ends[k]``, 0 after the last."""
 
     ends: tuple[int, ...]
@@ -31,7 +31,7 @@ class Stairs(_Family):
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapped(_Family):
+class Wrapped(Utility):
     """Any other utility under an unregistered name."""
 
     inner: Utility

@@ -55,10 +55,7 @@ _EXAMPLES: Final[Mapping[str, str]] = {
 
 
 def validate(model: type[Model], value: object, location: str) -> tuple[Model | None, list[Fault]]:
-    """Validate a value from a file; return the model instance, or None and the faults.
-
-    ``location`` is the location of the value, such as ``jobs.yaml: jobs[3]``.
-    """
+    """Validate a value at a location of a file; return the model, or None and the faults."""
     try:
         return model.model_validate(value), []
     except ValidationError as error:
@@ -69,10 +66,7 @@ def validate(model: type[Model], value: object, location: str) -> tuple[Model | 
 
 
 def _merge_alternatives(issues: Sequence[Any]) -> list[Any]:
-    """Merge the issues of one value that may be one of several words, or of another type.
-
-    Pydantic reports one issue for each alternative, and appends its name to the location.
-    """
+    """Merge issues that pydantic reports for each alternative of one value."""
     merged: list[Any] = []
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for issue in issues:
@@ -159,10 +153,7 @@ def _expected(issue: Any) -> str:
 
 
 def issue_text(issue: Any) -> tuple[str, str]:
-    """Return the message and the hint for an issue that pydantic found in a value.
-
-    It replaces pydantic's wording, wherever the value comes from.
-    """
+    """Return the message and the hint for an issue that pydantic found in a value."""
     kind, value, context = issue["type"], issue["input"], issue.get("ctx", {})
     got = describe_type(value)
     if isinstance(value, str | int | float) and not isinstance(value, bool):
@@ -247,11 +238,7 @@ def _key(part: object) -> str:
 
 
 def _hint_for_key(model: type[BaseModel], location: Sequence[Any]) -> str:
-    """Return the hint for an unknown key, which is the last part of the location.
-
-    It is what the file's own key for the same thing is, where else the key belongs, a similar key,
-    or the keys that are known there.
-    """
+    """Return the hint for an unknown key: another key, where it belongs, or the known keys."""
     key, parts = str(location[-1]), [model]
     for step in location[:-1]:
         if not isinstance(step, int):

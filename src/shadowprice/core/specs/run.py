@@ -206,10 +206,7 @@ _SHELL: Final = ("/bin/sh", "-c")
 
 
 def _as_argument(value: Any) -> Any:
-    """Return an integer as text. Raise ValueError for a float or boolean.
-
-    YAML doesn't keep their spelling, such as ``1.10`` or ``yes``.
-    """
+    """Return an integer as text; refuse floats and booleans, whose spelling YAML changes."""
     if value is None:
         raise ValueError("expected text, got null; quote it if it is text")
     if isinstance(value, float | bool):

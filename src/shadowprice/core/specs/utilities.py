@@ -143,41 +143,7 @@ DEFAULT_UTILITY: Final[Mapping[str, object]] = {
     "value_per_gpu_hour": VALUE_PER_GPU_HOUR,
     "priorities": {name: level.multiple for name, level in PRIORITY_LEVELS.items()},
 }
-"""The rule of `default_utility`, for the records of runs."""
-
-
-def default_utility(
-    job: Job,
-    worker: Mapping[str, int],
-    slot_seconds: Fraction,
-    multiple: float,
-    by: float | None,
-) -> utilities.Utility:
-    """Return the utility of a job that states none: its GPU-hours, up to its deadline.
-
-    GPU-hours are those of the job's work at its minimum worker count. A worker without GPUs counts
-    as one GPU. ``worker`` are the resources of a worker in thousandths, and ``multiple`` is that of
-    the job's priority. ``by`` is the deadline in slots after the arrival slot, if any.
-    """
-    gpus = gpus_per_worker(worker.items())
-    gpu_hours = job.worker_slots * float(slot_seconds) / 3600 * gpus
-    value = VALUE_PER_GPU_HOUR * multiple * gpu_hours
-    return utilities.Constant(value) if by is None else utilities.Deadline(value, by)
-
-
-def default_value_per_unit(
-    job: Job, worker: Mapping[str, int], slot_seconds: Fraction, multiple: float
-) -> float | None:
-    """Return the value of the default utility for each progress unit; None for a bag of tasks.
-
-    It doesn't depend on the job's work. The parameters are those of `default_utility`.
-    """
-    if job.bag is not None:
-        return None
-    worker_slots = int(job.worker_counts[0]) / int(job.gains[0])
-    gpus = gpus_per_worker(worker.items())
-    gpu_hours = worker_slots * float(slot_seconds) / 3600 * gpus
-    return VALUE_PER_GPU_HOUR * multiple * gpu_hours
+"""The rule of `with_default_utility`, for the records of runs."""
 
 
 def with_default_utility(
@@ -187,7 +153,18 @@ def with_default_utility(
     multiple: float = 1.0,
     by: float | None = None,
 ) -> Job:
-    """Return a job with the default utility; the parameters are those of `default_utility`."""
-    utility = default_utility(job, worker, slot_seconds, multiple, by)
-    rate = default_value_per_unit(job, worker, slot_seconds, multiple)
+    """Return a job with the default utility: its GPU-hours, up to its deadline.
+
+    GPU-hours are those of the job's work at its minimum worker count. A worker without GPUs counts
+    as one GPU. ``worker`` are the resources of a worker in thousandths, and ``multiple`` is that of
+    the job's priority. ``by`` is the deadline in slots after the arrival slot, if any.
+    """
+    gpus = gpus_per_worker(worker.items())
+
+    def value_of(worker_slots: float) -> float:
+        return VALUE_PER_GPU_HOUR * multiple * (worker_slots * float(slot_seconds) / 3600 * gpus)
+
+    value = value_of(job.worker_slots)
+    utility = utilities.Constant(value) if by is None else utilities.Deadline(value, by)
+    rate = None if job.bag else value_of(int(job.worker_counts[0]) / int(job.gains[0]))
     return replace(job, utility=utility, has_default_utility=True, value_per_unit=rate)

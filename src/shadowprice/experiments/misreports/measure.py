@@ -23,9 +23,9 @@ from shadowprice.experiments.misreports.workload import (
 from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import interval
+from shadowprice.simulator.audit import TrueRevenue
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.execution import ExactExecution
-from shadowprice.simulator.misreports import TrueRevenue
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.simulator.misreports import (
+from shadowprice.simulator.audit import (
     Misreport,
     ReportedJob,
     build_misreport,

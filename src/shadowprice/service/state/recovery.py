@@ -25,7 +25,7 @@ from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
 from shadowprice.core.relative_values import STATED, OpenValues, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import parse_entry
-from shadowprice.engine.memory import sources
+from shadowprice.engine.policy_session import sources
 from shadowprice.engine.records import cluster_from_record, cluster_record, placement_from_record
 from shadowprice.engine.server_events import changed_cluster
 from shadowprice.engine.snapshot import restore, snapshot

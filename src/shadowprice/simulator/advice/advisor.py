@@ -6,7 +6,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -148,9 +148,8 @@ def add_advice(
     few. ``progress`` is called with (jobs with advice, jobs in total). A first ``stop`` request
     ends it after the current jobs, a second one immediately.
 
-    ``info["advice"]`` has the number of ``refused`` (or abandoned) jobs, see
-    `outcomes_with_advice`, the number of those with advice (``advised``), and the allowed
-    ``seconds``.
+    ``info["advice"]`` has the numbers of ``refused`` (or abandoned) jobs and of those that are
+    ``advised``, and the allowed ``seconds``.
     """
     refused = run.jobs.filter(run.jobs["outcome"].is_in(outcomes_with_advice(run.info)))
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
@@ -211,16 +210,6 @@ def _query_policy(
         run_probes(scenario, advisors[0].policy(), skipped, cache)
     for advisor in advisors:
         advisor.finish()
-
-
-@dataclass(frozen=True, slots=True)
-class _ChangeResult:
-    """Result of one kind of change."""
-
-    change: JobChange
-    result: SearchResult
-    verified: str
-    at_quoted_prices: str | None = None
 
 
 def _break_even_step(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
@@ -324,7 +313,7 @@ class _Advisor:
         self._job = scenario.jobs[position]
         self._variants = JobVariants(entry, self._job, scenario.cluster)
         self._rerun = Rerun(scenario, choice, position, cache)
-        self._results: list[_ChangeResult] = []
+        self._results: list[Advice | IneffectiveChange | None] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
         if scenario.until is not None:  # from then on no server could complete it
@@ -366,11 +355,15 @@ class _Advisor:
         """Evaluate later arrivals, once all answers are there."""
         if self.error is not None:
             return
-        true_result = (
-            None
-            if self._initial_parameters is None
-            else self._rerun_results_for_delays(self._initial_parameters, self._delays)
-        )
+        true_result, answers = None, self._delays.outcomes
+        if self._initial_parameters is not None:
+            true_result = self._true_results(
+                self._later,
+                self._initial_parameters,
+                answers.__getitem__,
+                {},
+                answers.__contains__,
+            )
         self._record(self._later, self._delays.found(), true_result)
         self._unchanged_text = (
             f"the reservations and prices of slot {self._job.arrival}, and the rest of the job's "
@@ -395,14 +388,11 @@ class _Advisor:
         return True
 
     def _verify(self, change: JobChange, quoted: SearchResult, answer: StepFn) -> None:
-        """Record the result of a change's queries at the arrival.
-
-        If the change also changes the policy's parameters, these queries prove nothing, and the
-        policy is run with them.
-        """
+        """Record the result of a change's queries at the arrival."""
         if self._initial_parameters is None:
             self._record(change, quoted, None)
             return
+        # If the change also changes the policy's parameters, the queries prove nothing.
         gaps: dict[int, tuple[float, float]] = {}
         is_number = change.kind == "value" and change.key[0] == "utility"
         estimate = partial(_break_even_step, change.values, gaps) if is_number else None
@@ -443,14 +433,6 @@ class _Advisor:
 
         return true_result
 
-    def _rerun_results_for_delays(
-        self, initial_parameters: str, delays: ArrivalDelaySearch
-    ) -> StepFn:
-        answers = delays.outcomes
-        return self._true_results(
-            self._later, initial_parameters, answers.__getitem__, {}, answers.__contains__
-        )
-
     def _record(
         self,
         change: JobChange,
@@ -460,7 +442,7 @@ class _Advisor:
     ) -> None:
         """Record the result of the queries; verify it with ``true_result`` if it may differ."""
         if true_result is None:
-            self._results.append(_ChangeResult(change, quoted, "quoted"))
+            self._results.append(describe_result(change, quoted, verified="quoted"))
             return
         start = quoted.step if isinstance(quoted, StepFound) else 0
         try:
@@ -474,7 +456,9 @@ class _Advisor:
             at_quoted_prices = "nothing"
         elif isinstance(quoted, StepFound) and result != quoted:
             at_quoted_prices = format_value(change.values[quoted.step - 1])
-        self._results.append(_ChangeResult(change, result, "run", at_quoted_prices))
+        self._results.append(
+            describe_result(change, result, verified="run", at_quoted_prices=at_quoted_prices)
+        )
 
     # ------------------------------------------------------------ running again
 
@@ -514,7 +498,7 @@ class _Advisor:
             except _TooExpensiveError:
                 self._left_out.append(change.label)
                 continue
-            self._results.append(_ChangeResult(change, result, "run"))
+            self._results.append(describe_result(change, result, verified="run"))
             if change.key == ("epochs",) and isinstance(result, StepFound):
                 work = change.values[result.step - 1] / int(change.before)
         self._unchanged_text = (
@@ -546,18 +530,7 @@ class _Advisor:
 
     def job_advice(self) -> JobAdvice:
         """Return all results."""
-        advice: list[Advice] = []
-        ineffective: list[IneffectiveChange] = []
-        for outcome in self._results:
-            described = describe_result(
-                outcome.change,
-                outcome.result,
-                verified=outcome.verified,
-                at_quoted_prices=outcome.at_quoted_prices,
-            )
-            if isinstance(described, Advice):
-                advice.append(described)
-            elif described is not None:
-                ineffective.append(described)
+        advice = [result for result in self._results if isinstance(result, Advice)]
+        ineffective = [result for result in self._results if isinstance(result, IneffectiveChange)]
         name, arrival = self._job.name, self._job.arrival
         return JobAdvice(name, arrival, self._unchanged_text, advice, ineffective, self._left_out)

@@ -56,16 +56,15 @@ class DecisionCache:
     """Cache of decisions on the jobs of a scenario, by reservations.
 
     Reservations are identified by a number: 0 for none, and with one more plan a number that
-    follows from the previous one, the job and the plan. ``arriving`` are the jobs that policies
-    decide on, with their indices, by slot in file order. ``contributions`` are those of each job to
-    the price constants (`ContributionCache`). ``pauses`` are checkpoints before the arrivals of
-    jobs, for a policy that foresees nothing.
+    follows from the previous one, the job and the plan.
     """
 
     def __init__(self, scenario: Scenario) -> None:
+        # Of each job to the price constants
         self.contributions: dict[tuple[object, ...], PriceContribution | None] = {}
-        self.pauses: SimulationCheckpoints | None = None
+        self.pauses: SimulationCheckpoints | None = None  # for a policy that foresees nothing
         self._check = EmptyClusterCheck(scenario.cluster)
+        # The jobs that policies decide on, by slot in file order.
         self.arriving: dict[int, list[Arrival]] = {}
         for position, job in enumerate(scenario.jobs):
             if self.fits(job):
