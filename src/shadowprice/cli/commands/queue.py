@@ -355,7 +355,7 @@ def revise(
         current = client.job(job)
         changes = _changes(set_, current.spec)
         # Another job may get the name meanwhile.
-        revised = client.send(calls.revise(f"id:{current.id}", changes, dry_run=dry_run))
+        revised = client.send(calls.revise_keys(f"id:{current.id}", changes, dry_run=dry_run))
     if output == "json":
         print_json(revised.record)
     else:
