@@ -29,7 +29,7 @@ from shadowprice.core.specs.fields import (
     max_length,
     max_value,
 )
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
 

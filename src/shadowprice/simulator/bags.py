@@ -9,7 +9,7 @@ import numpy as np
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.events import Run
 from shadowprice.core.job import Job
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import Bag, TaskCopies
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import min_copies
 from shadowprice.policies.bags.unit_costs import UnitCosts

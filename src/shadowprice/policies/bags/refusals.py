@@ -10,7 +10,7 @@ from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint, Task
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.policies.bags.planner import RESERVE_SHARE
 
 
