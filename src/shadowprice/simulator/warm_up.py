@@ -25,8 +25,12 @@ from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 from shadowprice.simulator.source import ScenarioSource
-from shadowprice.traces.colocation import colocated_cluster
-from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
+from shadowprice.traces.generator import (
+    GeneratorOptions,
+    colocated_cluster,
+    generate,
+    paper_cluster,
+)
 
 Document = Mapping[str, Any]
 

@@ -19,22 +19,24 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.experiments.beside import predicted_progress
 from shadowprice.experiments.framework import (
     ExperimentSettings,
     UnavailableError,
     find_experiment,
     run_experiment,
 )
-from shadowprice.experiments.live import ExecutorTarget, LiveJobResult
-from shadowprice.experiments.oasis.testbed import declared
-from shadowprice.experiments.testbed import measure, paced, starts, virtual
-from shadowprice.experiments.testbed.files import InputFiles, scaled, to_submission
+from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, predicted_progress
+from shadowprice.experiments.oasis import declared
+from shadowprice.experiments.testbed import measure, paced, virtual
+from shadowprice.experiments.testbed.measure import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import ScenarioSource
-from shadowprice.traces.generator import GeneratorOptions, generate
-from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
+from shadowprice.traces.generator import (
+    TESTBED,
+    generate,
+    oasis_testbed_cluster,
+)
 from tests.support import ideal_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -53,7 +55,9 @@ def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int
     for mine, theirs in zip(ours, jobs, strict=True):
         assert mine.arrival == theirs.arrival
         assert mine.utility == theirs.utility
-        assert mine.step_seconds * float(SLOT) / 45 == pytest.approx(theirs.step_seconds, rel=1e-6)
+        assert mine.step_seconds * float(TESTBED.slot_seconds) / 45 == pytest.approx(
+            theirs.step_seconds, rel=1e-6
+        )
         assert mine.required == theirs.required
         assert np.array_equal(mine.gains, theirs.gains)
         assert np.array_equal(mine.ps_counts, theirs.ps_counts)
@@ -85,8 +89,7 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
 
 @pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
 def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
-    options = GeneratorOptions(preset="testbed", jobs=JOBS, slots=SLOTS, slot_seconds=SLOT)
-    records: Any = list(generate(options, seed=0).to_records())
+    records: Any = list(generate(TESTBED, seed=0).to_records())
     scenario, _ = ScenarioSource(cluster=oasis_testbed_cluster(), jobs=records).scenario()
     policy = PolicyChoice(who.name, dict(who.settings)).build(scenario.context())
     stated = record_run(scenario, who.name, policy, settings=dict(who.settings))
@@ -119,15 +122,15 @@ def test_promises_are_kept_where_starts_are_counted() -> None:
     assert (oasis.name, rolling.name) == ("oasis", "rolling")
     for seed in range(3):
         free, counted, printed, ours = (
-            starts.run_policy_draw(who, start, seed)
+            measure.run_policy_draw(who, start, seed)
             for who, start in (
-                (starts.PRINTED, 0.0),
+                (measure.PRINTED, 0.0),
                 (oasis, 12.0),
-                (starts.PRINTED, 12.0),
+                (measure.PRINTED, 12.0),
                 (rolling, 12.0),
             )
         )
-        assert free | {"policy": ""} == starts.run_policy_draw(oasis, 0.0, seed) | {"policy": ""}
+        assert free | {"policy": ""} == measure.run_policy_draw(oasis, 0.0, seed) | {"policy": ""}
         for kept in (free, counted, ours):
             assert 0 < kept["promised"] == kept["kept"]
         assert printed["kept"] < printed["promised"]
