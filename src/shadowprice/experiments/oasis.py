@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -472,9 +472,6 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
 # ------------------------------------------------------------------ testbed (Figs. 7 and 8)
 
 
-Drive = Callable[[PolicyVariant, Cluster, Sequence[Job], int, int], Sequence[JobResult]]
-"""Takes a policy, the cluster, its jobs, the slots and a seed; returns every job's result."""
-
 TRIALS: Final = 20
 EARLIER_TARGETS: Final = (4, 6)
 PAPER_TARGETS: Final = 15
@@ -485,13 +482,6 @@ def declared(seed: int) -> tuple[Cluster, list[Job]]:
     """Return the cluster and the jobs of one trial."""
     on = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
     return on, generate(TESTBED, seed=seed).to_jobs(on)
-
-
-def simulate(
-    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
-) -> Sequence[JobResult]:
-    """Run a policy in the simulator."""
-    return run(variant, on, jobs, slots, seed)[0]
 
 
 def with_targets_up_to(jobs: Sequence[Job], latest: int) -> list[Job]:
@@ -505,7 +495,7 @@ def with_targets_up_to(jobs: Sequence[Job], latest: int) -> list[Job]:
 
 
 def _testbed_rows(
-    drive: Drive, variant: PolicyVariant, trial: int, seed: int, latest: int = PAPER_TARGETS
+    variant: PolicyVariant, trial: int, seed: int, latest: int
 ) -> list[dict[str, Any]]:
     on, jobs = declared(seed)
     if latest != PAPER_TARGETS:
@@ -521,18 +511,18 @@ def _testbed_rows(
             "late": outcome.late,
             "utility": outcome.utility,
         }
-        for outcome in drive(variant, on, jobs, TESTBED.slots, seed)
+        for outcome in run(variant, on, jobs, TESTBED.slots, seed)[0]
     ]
 
 
-def measure_testbed(settings: ExperimentSettings, drive: Drive = simulate) -> Tables:
-    """Run every policy on the testbed's jobs, newly drawn for each trial; ``drive`` runs them.
+def measure_testbed(settings: ExperimentSettings) -> Tables:
+    """Run every policy on the testbed's jobs, newly drawn for each trial.
 
     The table ``differences`` has the utility of the first policy less that of each other one, by
     trial: mean, 95 % interval, and p of a permutation test after Holm's correction.
     """
     trials = _trials(settings)
-    jobs_table = _run_trials(settings, drive, (PAPER_TARGETS,))
+    jobs_table = _run_trials(settings, (PAPER_TARGETS,))
     trial_table = jobs_table.group_by("policy", "trial", maintain_order=True).agg(
         pl.col("utility").sum()
     )
@@ -561,10 +551,10 @@ def measure_testbed(settings: ExperimentSettings, drive: Drive = simulate) -> Ta
     }
 
 
-def measure_targets(settings: ExperimentSettings, drive: Drive = simulate) -> Tables:
+def measure_targets(settings: ExperimentSettings) -> Tables:
     """Run `measure_testbed`, and the same jobs with earlier targets: table ``targets``."""
-    tables = measure_testbed(settings, drive)
-    earlier = _run_trials(settings, drive, EARLIER_TARGETS)
+    tables = measure_testbed(settings)
+    earlier = _run_trials(settings, EARLIER_TARGETS)
     jobs = pl.concat([earlier, tables["jobs"]])
     by_range = jobs.group_by("latest_target", "policy", maintain_order=True).agg(
         (pl.col("utility").sum() / _trials(settings)).alias("utility"),
@@ -579,19 +569,17 @@ def _trials(settings: ExperimentSettings) -> int:
     return 3 if settings.quick else TRIALS
 
 
-def _run_trials(settings: ExperimentSettings, drive: Drive, latest: Sequence[int]) -> pl.DataFrame:
+def _run_trials(settings: ExperimentSettings, latest: Sequence[int]) -> pl.DataFrame:
     """Return one row for each job of every trial, policy and range of targets."""
     results = settings.each(
         _testbed_rows,
         [
-            (drive, variant, trial, settings.seed + trial, end)
+            (variant, trial, settings.seed + trial, end)
             for end in latest
             for trial in range(_trials(settings))
             for variant in POLICY_VARIANTS
         ],
-        lambda _drive, variant, trial, _seed, end: (
-            f"trial {trial + 1}, {variant.key}, targets up to {end}"
-        ),
+        lambda variant, trial, _seed, end: f"trial {trial + 1}, {variant.key}, targets up to {end}",
     )
     rows = [row for rows in results for row in rows]
     return pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})

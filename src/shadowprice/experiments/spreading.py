@@ -167,7 +167,7 @@ class RayBackend:
 
     def __enter__(self) -> RayBackend:
         """Connect; raise `InputError` if Ray doesn't respond, or a node has another version."""
-        import ray  # noqa: PLC0415  # the extra, only where it is asked for
+        self._ray = ray = importlib.import_module("ray")  # the extra, only where it is asked for
 
         from shadowprice.executors.ray.head_probe import (  # noqa: PLC0415
             MAX_CONNECT_ATTEMPTS,
@@ -204,24 +204,19 @@ class RayBackend:
 
     def __exit__(self, *_: object) -> None:
         """Disconnect, which ends all running tasks."""
-        import ray  # noqa: PLC0415  # as above
-
-        ray.shutdown()
+        self._ray.shutdown()
 
     @property
     def cores(self) -> int:
         """Cores of the cluster, as Ray counts them."""
-        import ray  # noqa: PLC0415  # as above
-
-        return int(ray.cluster_resources().get("CPU", 0))
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
     def _check(self) -> None:
-        import ray  # noqa: PLC0415  # as above
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
-        ask = ray.remote(num_cpus=0, max_retries=0)(_sources_there)
+        ask = self._ray.remote(num_cpus=0, max_retries=0)(_sources_there)
         responses = {}
-        for node in ray.nodes():
+        for node in self._ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
                 strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 responses[node["NodeName"]] = ask.options(scheduling_strategy=strategy).remote()
@@ -230,7 +225,7 @@ class RayBackend:
         for name, response in responses.items():
             hint = f"install shadowprice {__version__} there, the same sources as here"
             try:
-                digest = ray.get(response, timeout=NODE_PROBE_TIMEOUT_SECONDS)
+                digest = self._ray.get(response, timeout=NODE_PROBE_TIMEOUT_SECONDS)
             except Exception as error:  # a node that leaves, or has no such package
                 raise InputError(Fault(f"--on: node {name}", _line(error), hint)) from error
             if digest != sources():
@@ -238,11 +233,10 @@ class RayBackend:
 
     def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart) -> Runs:
         """Make one run a case, as many at a time as there are cores; see `RunBackend.run`."""
-        import ray  # noqa: PLC0415  # as above
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
         del began  # only Ray knows when a run starts
-        make = ray.remote(num_cpus=1, max_retries=RETRIES)(run_timed)
+        make = self._ray.remote(num_cpus=1, max_retries=RETRIES)(run_timed)
         waiting = deque(enumerate(cases))
         pending: dict[Any, int] = {}
         # After an error, submitted runs end with the connection. Cancelling them is unsafe: a
@@ -251,10 +245,10 @@ class RayBackend:
             while waiting and len(pending) < QUEUED_RUNS_PER_CORE * max(self.cores, 1):
                 index, case = waiting.popleft()
                 pending[make.remote(work, case)] = index
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
+            ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=1.0)
             for reference in ready:
                 try:
-                    result, seconds = ray.get(reference)
+                    result, seconds = self._ray.get(reference)
                 except RayTaskError as error:  # the run itself failed
                     raise error.cause if error.cause is not None else error from None
                 except RayError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import polars as pl
@@ -191,17 +190,10 @@ def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:
     assert [one.record() for one in read] == [job.record() for job in jobs]
 
 
-def test_only_the_driver_of_the_testbed_differs() -> None:
-    requests = []
-
-    def drive(scheme: Any, on: Any, jobs: Any, slots: int, seed: int) -> Any:
-        requests.append((scheme.key, on.servers, len(jobs), slots, seed))
-        return [oasis.JobResult(job, job.arrival) for job in jobs]
-
-    tables = oasis.measure_testbed(QUICK, drive)
-    assert requests == [(one.key, 9, 12, 10, seed) for seed in range(3) for one in FEW]
-    assert tables["jobs"]["completion"].is_not_null().all()
+def test_every_policy_runs_the_jobs_of_each_trial_of_the_testbed() -> None:
     simulated = oasis.measure_testbed(QUICK)
+    runs = simulated["jobs"].group_by("policy", "trial", maintain_order=True).len()
+    assert runs.rows() == [(one.key, trial, 12) for trial in range(3) for one in FEW]
     assert (simulated["summary"]["completed"] > 0).all()
     for name in ("oasis-fig7", "oasis-fig8"):
         assert drawn(name, simulated) == 1

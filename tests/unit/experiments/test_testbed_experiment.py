@@ -30,7 +30,8 @@ from shadowprice.experiments.oasis import declared
 from shadowprice.experiments.testbed import measure, paced, virtual
 from shadowprice.experiments.testbed.measure import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.simulator.scenario import record_run
+from shadowprice.results.run_directory import RunData
+from shadowprice.simulator.scenario import record_run, run_policy
 from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.generator import (
     TESTBED,
@@ -44,6 +45,11 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 def _resolved(files: InputFiles) -> tuple[Any, list[Any]]:
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     return on, [JobSpec.model_validate(job).resolve(on) for job in files.jobs]
+
+
+def _simulate(files: InputFiles, who: PolicyChoice) -> RunData:
+    source = ScenarioSource(cluster=dict(files.cluster), jobs=list(files.jobs))
+    return run_policy(source.scenario()[0], who)
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -93,7 +99,7 @@ def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
     scenario, _ = ScenarioSource(cluster=oasis_testbed_cluster(), jobs=records).scenario()
     policy = PolicyChoice(who.name, dict(who.settings)).build(scenario.context())
     stated = record_run(scenario, who.name, policy, settings=dict(who.settings))
-    ours = measure.simulated(scaled(45, seed=0), who)
+    ours = _simulate(scaled(45, seed=0), who)
     columns = ["job", "arrival", "completion"]
     assert ours.jobs.select(columns).equals(stated.jobs.select(columns))
     assert ours.jobs["utility"].sum() == pytest.approx(stated.jobs["utility"].sum())
@@ -102,7 +108,7 @@ def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
 @pytest.mark.parametrize("who", [measure.POLICIES[1], measure.POLICIES[-1]], ids=["drf", "rolling"])
 def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
     files = scaled(45, seed=0, restart=9.0)
-    run = measure.simulated(files, who)
+    run = _simulate(files, who)
     finished = run.jobs.filter(pl.col("completion").is_not_null())
     assert len(finished) >= 6
     jobs = {job["name"]: job for job in files.jobs}

@@ -51,7 +51,6 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.significance import compare_with_first
 from shadowprice.simulator.scenario import run_policy
-from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.generator import TESTBED, generate, oasis_testbed_cluster
 from shadowprice.traces.workload import NANO
 
@@ -303,20 +302,12 @@ def _run_policy(
 
 
 def simulated(
-    files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult] | None = None
+    files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult]
 ) -> RunData:
-    """Simulate the files, or the jobs as they were really submitted.
-
-    With ``live_results``, jobs have their real names and submission times. `fifo` draws numbers of
-    workers by name.
-    """
-    if live_results is None:
-        source = ScenarioSource(cluster=dict(files.cluster), jobs=list(files.jobs))
-        return run_policy(source.scenario()[0], choice)
+    """Simulate the jobs under their real names, by which `fifo` draws workers, as submitted."""
+    scenario = submitted_scenario(files.cluster, files.jobs, live_results)
     # A job that is submitted ahead of its slot gets its response within the slot before.
-    return run_policy(
-        submitted_scenario(files.cluster, files.jobs, live_results), choice, at_once=True
-    )
+    return run_policy(scenario, choice, at_once=True)
 
 
 def _compare(

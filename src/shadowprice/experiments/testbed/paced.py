@@ -26,7 +26,7 @@ from shadowprice.experiments import live
 from shadowprice.experiments.figures import draw_predicted_and_real
 from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
 from shadowprice.experiments.testbed.measure import InputFiles, scaled
-from shadowprice.experiments.testbed.virtual import VARIANTS, Variant, constants
+from shadowprice.experiments.testbed.virtual import VARIANTS, Variant
 from shadowprice.simulator.scenario import record_run
 
 SECONDS: Final = 60  # length of a slot for jobs that are processes of this machine
@@ -147,12 +147,6 @@ def _target(target: live.ExecutorTarget, variant: Variant) -> live.ExecutorTarge
     return replace(target, settings=tuple(settings))
 
 
-def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
-    if not variant.knows_prices:
-        return variant
-    return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
-
-
 def _run_live(
     files: InputFiles, variant: Variant, seed: int, target: live.ExecutorTarget, delay: float
 ) -> dict[str, live.LiveJobResult]:
@@ -167,8 +161,7 @@ def _run_live(
         record = {key: value for key, value in job.items() if key != "arrival"}
         record["run"] = {"command": command, "grace": "10s", "retries": 3}
         jobs.append((files.seconds * files.arrival(name), record))
-    choice = _settings(files, variant, seed).choice
-    limit = files.seconds * files.slots
+    choice, limit = variant.informed(files, seed), files.seconds * files.slots
     return live.run_live_in_temp_dir(files.cluster, jobs, choice, limit, target, ahead=AHEAD)
 
 
@@ -176,7 +169,7 @@ def _rows(
     files: InputFiles, variant: Variant, seed: int, live_results: Mapping[str, live.LiveJobResult]
 ) -> list[dict[str, Any]]:
     scenario = live.submitted_scenario(files.cluster, files.jobs, live_results, seed)
-    choice = _settings(files, variant, seed).choice
+    choice = variant.informed(files, seed)
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)
     predicted = dict(run.jobs.select("job", "completion").iter_rows())

@@ -51,6 +51,12 @@ class Variant:
     knows_prices: bool = False  # whether it has the price constants of the whole job set
     end: bool = True  # whether it knows the end of the timespan
 
+    def informed(self, files: InputFiles, seed: int) -> PolicyChoice:
+        """Return the policy with the price constants of a draw, if it has them."""
+        if not self.knows_prices:
+            return self.choice
+        return replace(self.choice, settings=_price_constants(files, seed))
+
 
 OASIS: Final = PolicyChoice("oasis", {"prices": "online"}, "oasis")
 
@@ -128,9 +134,7 @@ def _against_first(samples: Mapping[str, list[float]]) -> dict[str, dict[str, fl
 def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     """Return a row per job of a draw; slots count from the first counted slot."""
     files = scaled(SLOT_SECONDS, seed=seed, restart=STATED_RESTART_SECONDS)
-    choice = variant.choice
-    if variant.knows_prices:
-        choice = replace(choice, settings=constants(files, seed))
+    choice = variant.informed(files, seed)
     end = LEAD_SLOTS + files.slots if variant.end else None
     completions = (
         _run_virtual(files, choice, seed, end) if live else _simulate_jobs(files, choice, seed, end)
@@ -174,7 +178,7 @@ def _scenario(files: InputFiles, seed: int, end: int | None) -> Scenario:
     return replace(scenario, until=end)
 
 
-def constants(files: InputFiles, seed: int) -> dict[str, Any]:
+def _price_constants(files: InputFiles, seed: int) -> dict[str, Any]:
     """Return OASiS's price constants over the whole job set, as settings of ``prices=given``."""
     scenario = _scenario(files, seed, LEAD_SLOTS + files.slots)
     policy = PolicyChoice("oasis", {"prices": "offline"}).build(scenario.context())
