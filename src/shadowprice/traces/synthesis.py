@@ -69,13 +69,11 @@ class SynthesisOptions:
     # The shares of OASiS, section V; time-critical jobs have a decay of 4 to 6 a slot.
     insensitive: float = _option(0.10, "share of time-insensitive jobs (decay 0)")
     sensitive: float = _option(
-        0.55,
-        "share of time-sensitive jobs (decay 0.01 to 1 a slot); the rest are time-critical",
+        0.55, "share of time-sensitive jobs (decay 0.01 to 1 a slot); the rest are time-critical"
     )
     # A relative target is at least a slot; those of OASiS, section V, don't depend on the duration.
     target: Literal["relative", "slots"] = _option(
-        "relative",
-        "relative: the traced duration times 1 to `stretch`; slots: 1 to 15 slots",
+        "relative", "relative: the traced duration times 1 to `stretch`; slots: 1 to 15 slots"
     )
     stretch: float = _option(4.0, "largest stretch of a relative target, 1 or more")
     elasticity: float = _option(

@@ -110,9 +110,9 @@ def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFram
     values: dict[str, list[float]] = {}
     for (variant, _, _), rows in zip(cases, results, strict=True):
         values.setdefault(variant.label, []).append(sum(row["utility"] for row in rows))
+    compared_columns = _against_first(values).items()
     return pl.DataFrame(
-        {"policy": label, "draws": len(draws), **columns}
-        for label, columns in _against_first(values).items()
+        [{"policy": label, "draws": len(draws), **columns} for label, columns in compared_columns]
     )
 
 
