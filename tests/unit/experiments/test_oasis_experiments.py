@@ -21,6 +21,7 @@ from shadowprice.traces.generator import TESTBED_FAMILIES
 from tests.support.examples import sample
 
 QUICK = ExperimentSettings(quick=True)
+ALL = oasis.POLICY_VARIANTS
 FEW = (oasis.CLEARING, oasis.THEORY)
 
 
@@ -52,10 +53,10 @@ def test_every_figure_is_declared_with_what_the_paper_reports() -> None:
 
 
 def test_schemes_are_the_five_of_the_paper_with_three_lower_prices() -> None:
-    assert [variant.key for variant in oasis.POLICY_VARIANTS] == [
+    assert [variant.key for variant in ALL] == [
         "oasis", "oasis-guaranteed", "oasis-theory", "fifo", "drf", "rrh", "dorm",
     ]  # fmt: skip
-    assert [variant.choice.settings for variant in oasis.POLICY_VARIANTS[:3]] == [
+    assert [variant.choice.settings for variant in ALL[:3]] == [
         {"preset": "paper", "lower": "clearing"},
         {"preset": "paper", "lower": "guaranteed"},
         {"preset": "paper"},
