@@ -14,8 +14,7 @@ import resource
 import sys
 import time
 
-from shadowprice.experiments.astraea.runs import run
-from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
+from shadowprice.experiments.astraea.setting import SHORT, draw_jobs, run, shared_cluster
 
 ROWS = (
     (100, 300),

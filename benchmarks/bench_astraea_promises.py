@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 from shadowprice.core.policy import PolicyContext
-from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
+from shadowprice.experiments.astraea.setting import SHORT, draw_jobs, shared_cluster
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
 from shadowprice.policies.astraea.prices import min_thetas, price_table

@@ -26,7 +26,7 @@ def draw(curves: dict[tuple[str, str], list[float]], path: str) -> None:
     """Draw the losses of every family, resized beside fixed."""
     from matplotlib.figure import Figure  # noqa: PLC0415  # who wants the table needs no figures
 
-    from shadowprice.experiments.style import PALETTE  # noqa: PLC0415
+    from shadowprice.experiments.figures import PALETTE  # noqa: PLC0415
 
     families = [one for one in FAMILIES if (one, "fixed") in curves]
     figure = Figure(figsize=(10.0, 6.4), layout="constrained")

@@ -36,7 +36,7 @@ from shadowprice.core.amounts import Dimension, format_amount
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import Deadline
-from shadowprice.experiments.rolling.setting import (
+from shadowprice.experiments.rolling import (
     ITP,
     PHILLY,
     PHILLY_VIRTUAL_CLUSTERS,

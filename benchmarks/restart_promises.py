@@ -17,7 +17,7 @@ import numpy as np
 from shadowprice.core.events import Promise
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.experiments.rolling.setting import NamedWorkload, with_restart_cost
+from shadowprice.experiments.rolling import NamedWorkload, with_restart_cost
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Simulation

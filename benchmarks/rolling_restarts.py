@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
-from shadowprice.experiments.rolling.setting import (
+from shadowprice.experiments.rolling import (
     ITP,
     PHILLY,
     POLICY_VARIANTS,

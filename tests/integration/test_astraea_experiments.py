@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from shadowprice.core.errors import InputError
-from shadowprice.experiments.astraea import efficiency, imbalance, presets, ratio, workload
-from shadowprice.experiments.astraea.runs import POLICIES, initial_shares, run
+from shadowprice.experiments.astraea import figures, ratio, setting
+from shadowprice.experiments.astraea.setting import POLICIES, initial_shares, run
 from shadowprice.experiments.framework import ExperimentSettings, experiments, run_experiment
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import compute_tenant_accounts
@@ -28,7 +28,7 @@ PATIENCE = 300.0
 def untraced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Generate arrivals, so that tests don't depend on trace files."""
     monkeypatch.setenv("SHADOWPRICE_TRACES", str(tmp_path / "absent"))
-    workload._philly.cache_clear()
+    setting._philly.cache_clear()
 
 
 def test_all_figures_are_declared() -> None:
@@ -43,7 +43,7 @@ def _log(folder: Path, name: str, running: list[int], pending: list[int], gpus: 
         f"2020-05-01 00:{minute:02}:00,{used},{waiting},{gpus - used}"
         for minute, (used, waiting) in enumerate(rows)
     ]
-    path = folder / imbalance.FOLDER / name / imbalance.FILE
+    path = folder / figures.FOLDER / name / figures.FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
 
@@ -55,7 +55,7 @@ def test_the_most_unequal_pair_of_virtual_clusters_is_drawn(
     # Full in minutes 1 to 4, with jobs waiting in 2 to 4; the other is half idle in 0 to 3.
     _log(tmp_path, "busy", [4, 8, 8, 8, 8, 6], [0, 0, 2, 2, 2, 2], 8)
     _log(tmp_path, "calm", [2, 2, 1, 2, 3, 4], [0] * 6, 4)
-    tables = imbalance.measure_fig1(ExperimentSettings())
+    tables = figures.measure_fig1(ExperimentSettings())
     first = tables["pairs"].row(0, named=True)
     assert (first["full"], first["full_gpus"]) == ("busy", 8)
     assert (first["underused"], first["underused_gpus"]) == ("calm", 4)
@@ -68,21 +68,21 @@ def test_the_most_unequal_pair_of_virtual_clusters_is_drawn(
 
 def test_absent_logs_of_virtual_clusters_say_what_to_do() -> None:
     with pytest.raises(InputError, match=r"no logs of virtual clusters.*HeliosArtifact"):
-        imbalance.measure_fig1(ExperimentSettings())
+        figures.measure_fig1(ExperimentSettings())
 
 
 def test_users_own_all_servers() -> None:
     for users, servers in ((5, 100), (8, 60), (11, 100), (14, 45)):
-        shares = workload.user_shares(users, servers)
+        shares = setting.user_shares(users, servers)
         assert len(shares) == users
         assert sum(shares.values()) == servers
         assert min(shares.values()) >= 1
-    assert {name.partition("/")[0] for name in workload.user_shares(14, 100)} == set(workload.NODES)
+    assert {name.partition("/")[0] for name in setting.user_shares(14, 100)} == set(setting.NODES)
 
 
 def test_the_workload_is_the_paper_s_and_says_where_it_comes_from() -> None:
-    cluster = workload.shared_cluster(14, 20, 64)
-    jobs, source = workload.draw_jobs(cluster, 40, seed=3)
+    cluster = setting.shared_cluster(14, 20, 64)
+    jobs, source = setting.draw_jobs(cluster, 40, seed=3)
     assert source == "generated"
     assert [job.arrival for job in jobs] == sorted(job.arrival for job in jobs)
     for job in jobs:
@@ -92,7 +92,7 @@ def test_the_workload_is_the_paper_s_and_says_where_it_comes_from() -> None:
         assert 100e6 <= job.worker_bandwidth <= min(5.12e9, job.ps_bandwidth)
         assert job.utility.kind == "linear"
         assert job.two_rates
-    repeated, _ = workload.draw_jobs(cluster, 40, seed=3)
+    repeated, _ = setting.draw_jobs(cluster, 40, seed=3)
     assert [job.record() for job in repeated] == [job.record() for job in jobs]
 
 
@@ -101,17 +101,17 @@ def test_arrivals_are_the_trace_s_where_it_is(
     monkeypatch: pytest.MonkeyPatch, traces: Path
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_TRACES", str(traces))
-    workload._philly.cache_clear()
-    cluster = workload.shared_cluster(14, 20, 64)
-    jobs, source = workload.draw_jobs(cluster, 30, seed=1)
+    setting._philly.cache_clear()
+    cluster = setting.shared_cluster(14, 20, 64)
+    jobs, source = setting.draw_jobs(cluster, 30, seed=1)
     assert source == "philly"
     assert {str(job.tenant) for job in jobs} <= {tenant.name for tenant in cluster.tenants}
-    workload._philly.cache_clear()
+    setting._philly.cache_clear()
 
 
 def test_a_run_s_fairness_is_the_books_one() -> None:
-    cluster = workload.shared_cluster(5, 8, 64)
-    jobs, _ = workload.draw_jobs(cluster, 25, seed=2, ranges=workload.TINY)
+    cluster = setting.shared_cluster(5, 8, 64)
+    jobs, _ = setting.draw_jobs(cluster, 25, seed=2, ranges=setting.TINY)
     outcome = run("astraea", cluster, jobs)
     scenario = Scenario(cluster, jobs)
     books = compute_tenant_accounts(
@@ -125,9 +125,9 @@ def test_a_run_s_fairness_is_the_books_one() -> None:
 
 def test_fairness_ratios_average_1_by_share_under_every_policy() -> None:
     """Ratios average 1, so if all are at least 1, all are 1."""
-    cluster = workload.shared_cluster(5, 8, 64)
-    jobs, _ = workload.draw_jobs(cluster, 25, seed=2, ranges=workload.TINY)
-    servers = workload.user_shares(5, 8)
+    cluster = setting.shared_cluster(5, 8, 64)
+    jobs, _ = setting.draw_jobs(cluster, 25, seed=2, ranges=setting.TINY)
+    servers = setting.user_shares(5, 8)
     shares = initial_shares(cluster)
     assert shares == pytest.approx({user: count / 8 for user, count in servers.items()})
     for policy in POLICIES:
@@ -138,8 +138,8 @@ def test_fairness_ratios_average_1_by_share_under_every_policy() -> None:
 
 
 def test_no_policy_beats_the_offline_bound() -> None:
-    cluster = workload.shared_cluster(2, 3, 64)
-    jobs, _ = workload.draw_jobs(cluster, 5, seed=4, ranges=workload.TINY, convex=True)
+    cluster = setting.shared_cluster(2, 3, 64)
+    jobs, _ = setting.draw_jobs(cluster, 5, seed=4, ranges=setting.TINY, convex=True)
     best = ratio.offline(cluster, jobs, time_limit=PATIENCE)
     assert best.proved
     for policy in POLICIES:
@@ -150,8 +150,8 @@ def test_no_policy_beats_the_offline_bound() -> None:
 def test_the_linear_program_bounds_the_offline_optimum() -> None:
     """Against the integer program, which is exact up to placements."""
     for seed in range(6):
-        cluster = workload.shared_cluster(2, 2 + seed % 3, 64)
-        jobs, _ = workload.draw_jobs(cluster, 3 + seed, seed=seed, ranges=workload.TINY)
+        cluster = setting.shared_cluster(2, 2 + seed % 3, 64)
+        jobs, _ = setting.draw_jobs(cluster, 3 + seed, seed=seed, ranges=setting.TINY)
         best = ratio.offline(cluster, jobs, time_limit=PATIENCE)
         bound = ratio.linear_bound(cluster, jobs)
         assert best.proved
@@ -165,9 +165,9 @@ def test_ratios_as_stated_are_to_the_linear_bound() -> None:
     tables = ratio.measure(settings, ("linear", "stated"), (3,), (2,), ("astraea",))
     table = tables["ratio"]
     assert table["case"].to_list() == ["linear", "stated"]
-    cluster = presets.STATED.cluster(2, 2, 512)
-    jobs, _ = presets.STATED.draw(cluster, 3, 5 + 3)
-    outcome = presets.STATED.run("astraea", cluster, jobs)
+    cluster = setting.STATED.cluster(2, 2, 512)
+    jobs, _ = setting.STATED.draw(cluster, 3, 5 + 3)
+    outcome = setting.STATED.run("astraea", cluster, jobs)
     stated = table.filter(pl.col("case") == "stated")
     assert stated["ratio"].item() == pytest.approx(
         outcome.revenue / ratio.linear_bound(cluster, jobs)
@@ -181,7 +181,7 @@ def test_ratios_as_stated_are_to_the_linear_bound() -> None:
 
 
 def test_machines_have_two_or_eight_workers_in_the_trace_s_proportion() -> None:
-    cluster = workload.shared_cluster(14, 552, 64, mixed=True)
+    cluster = setting.shared_cluster(14, 552, 64, mixed=True)
     sizes = cluster.capacity[:, cluster.column["worker"]] // 1000
     assert {int(size) for size in sizes} == {2, 8}
     assert int(sizes.sum()) == 2490
@@ -190,15 +190,15 @@ def test_machines_have_two_or_eight_workers_in_the_trace_s_proportion() -> None:
 
 
 def test_demands_are_the_trace_s_or_up_to_the_chunks() -> None:
-    cluster = workload.shared_cluster(5, 8, 64)
-    traced, _ = workload.draw_jobs(cluster, 60, seed=2, demand="trace")
-    free, _ = workload.draw_jobs(cluster, 60, seed=2)
+    cluster = setting.shared_cluster(5, 8, 64)
+    traced, _ = setting.draw_jobs(cluster, 60, seed=2, demand="trace")
+    free, _ = setting.draw_jobs(cluster, 60, seed=2)
     assert [job.labels for job in traced] == [job.labels for job in free]
     for job, wide in zip(traced, free, strict=True):
         assert job.worker_counts.tolist() == [int(job.labels["gang"])]
         assert wide.worker_counts.tolist() == list(range(1, wide.chunks + 1))
     for policy in ("gandiva_fair", "hived"):
-        each = presets.VARIANTS["found, gangs per job"].run(policy, cluster, free[:8])
+        each = setting.VARIANTS["found, gangs per job"].run(policy, cluster, free[:8])
         result = run(policy, cluster, traced[:8])
         assert each.earned == result.earned
 
@@ -211,22 +211,19 @@ def test_demands_are_the_trace_s_or_up_to_the_chunks() -> None:
 def test_experiments_measure_and_draw(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shadowprice.experiments.astraea import fairness, pricing
-
     # The same code on a cluster and a workload small enough for a test.
-    for module in (efficiency, fairness, pricing):
-        for key, value in {"USERS": 3, "SERVERS": 4, "JOBS": 8, "HORIZON": 64}.items():
-            monkeypatch.setattr(module, key, value, raising=False)
-    drawn, clustered = workload.draw_jobs, workload.shared_cluster
+    for key, value in {"USERS": 3, "SERVERS": 4, "JOBS": 8, "HORIZON": 64}.items():
+        monkeypatch.setattr(figures, key, value)
+    drawn, clustered = setting.draw_jobs, setting.shared_cluster
 
     def small(*args: Any, **options: Any) -> Any:
-        return drawn(args[0], 8, *args[2:], **(options | {"ranges": workload.TINY}))
+        return drawn(args[0], 8, *args[2:], **(options | {"ranges": setting.TINY}))
 
     def few(users: int, servers: int, horizon: int, **options: Any) -> Any:
         return clustered(min(users, 4), min(servers, 6), horizon, **options)
 
-    monkeypatch.setattr(presets, "draw_jobs", small)
-    monkeypatch.setattr(presets, "shared_cluster", few)
+    monkeypatch.setattr(setting, "draw_jobs", small)
+    monkeypatch.setattr(setting, "shared_cluster", few)
     figure = run_experiment(experiments()[name], tmp_path / "out", ExperimentSettings(quick=True))
     assert figure.stat().st_size > 5_000
     assert len(list((tmp_path / "out").glob("*.csv"))) >= 1

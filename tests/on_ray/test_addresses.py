@@ -160,19 +160,13 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
 
 
 def test_runs_are_spread_by_either_address(inside: StartedCluster) -> None:
-    found: dict[int, int] = {}
-
-    def took(at: int, result: int, _: float) -> None:
-        found[at] = result
-
     for address in (inside.by_client, "ray"):
-        found.clear()
         with RayBackend(address) as spread:
             assert spread.cores == 3
-            spread.run(pow, [(3, n) for n in range(4)], lambda _: None, took)
-            assert found == {n: 3**n for n in range(4)}
+            runs = spread.run(pow, [(3, n) for n in range(4)], lambda _: None)
+            assert {index: result for index, result, _ in runs} == {n: 3**n for n in range(4)}
             with pytest.raises(ValueError, match="invalid literal"):
-                spread.run(int, [("x",)], lambda _: None, took)
+                list(spread.run(int, [("x",)], lambda _: None))
 
 
 @pytest.mark.extended

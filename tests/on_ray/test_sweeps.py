@@ -21,8 +21,7 @@ from shadowprice.experiments.framework import (
     find_experiment,
     run_experiment,
 )
-from shadowprice.experiments.oasis.setting import CASES, CLEARING
-from shadowprice.experiments.oasis.utility import _measure_row
+from shadowprice.experiments.oasis import CASES, CLEARING, _measure_row
 from shadowprice.experiments.spreading import (
     QUEUED_RUNS_PER_CORE,
     CachingBackend,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.bag import Bag
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 
 Floats = NDArray[np.float64]
 

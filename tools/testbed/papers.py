@@ -20,7 +20,7 @@ from tools.testbed.audit import Audit
 
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.experiments.testbed.paced import NAMESPACE, POLICIES
-from shadowprice.traces.testbed import oasis_testbed_cluster
+from shadowprice.traces.generator import oasis_testbed_cluster
 
 _RUN = "from shadowprice.cli.main import run; run()"
 

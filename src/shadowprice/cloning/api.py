@@ -4,7 +4,7 @@ from shadowprice.cloning.copies import CopyPlan, CopyPlanner, fit_durations
 from shadowprice.cloning.montecarlo import MonteCarloResult, SamplingMethod, simulate
 from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint, TaskGroup
 from shadowprice.cloning.solver import CloningSolution, SolveMethod, solve
-from shadowprice.distributions.empirical import Empirical
+from shadowprice.distributions.empirical import Empirical, ParetoTail, fit_pareto_tail
 from shadowprice.distributions.parametric import (
     Distribution,
     HyperExponential,
@@ -12,7 +12,6 @@ from shadowprice.distributions.parametric import (
     Pareto,
     Weibull,
 )
-from shadowprice.distributions.tail import ParetoTail, fit_pareto_tail
 
 __all__ = [
     "CloningProblem",

@@ -18,9 +18,8 @@ from shadowprice.cloning.solver import expected_cost, miss_probability, solve
 from shadowprice.cloning.waves import GRID, tabulate_distributions
 from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.distributions.empirical import Empirical
+from shadowprice.distributions.empirical import Empirical, fit_pareto_tail
 from shadowprice.distributions.parametric import Distribution
-from shadowprice.distributions.tail import fit_pareto_tail
 from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 
 

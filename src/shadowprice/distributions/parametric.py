@@ -34,6 +34,7 @@ def _panels(edges: Floats) -> tuple[Floats, Floats]:
 class Distribution(ABC):
     """Distribution of the duration of one task."""
 
+    minimum: float  # shortest duration in seconds, if it is a parameter
     kind: ClassVar[int]
     """Form of the cost curve: ``PARETO``, ``WEIBULL`` or ``TABLE`` of the kernels."""
     label: ClassVar[str]
@@ -47,9 +48,9 @@ class Distribution(ABC):
         """Expected duration in seconds."""
 
     @property
-    @abstractmethod
     def shortest(self) -> float:
         """Shortest possible duration in seconds (the coefficient of r in g)."""
+        return self.minimum
 
     @property
     @abstractmethod
@@ -140,10 +141,6 @@ class Pareto(Distribution):
         return self.shape * self.minimum / (self.shape - 1.0)
 
     @property
-    def shortest(self) -> float:
-        return self.minimum
-
-    @property
     def scale(self) -> float:
         return self.minimum
 
@@ -192,10 +189,6 @@ class Weibull(Distribution):
         return self.expected
 
     @property
-    def shortest(self) -> float:
-        return self.minimum
-
-    @property
     def scale(self) -> float:
         return self.expected - self.minimum
 
@@ -240,16 +233,11 @@ class HyperExponential(Distribution):
             )
         if min(self.means) <= 0.0:
             raise InputError("the mean of every phase must be positive")
-        if self.minimum < 0.0:
-            raise InputError("the shortest duration must not be negative")
+        _check_minimum(self.minimum)
 
     @property
     def mean(self) -> float:
         return self.minimum + self.scale
-
-    @property
-    def shortest(self) -> float:
-        return self.minimum
 
     @cached_property
     def scale(self) -> float:
@@ -323,8 +311,7 @@ class LogNormal(Distribution):
     def __post_init__(self) -> None:
         if not (self.sigma > 0.0 and self.median > 0.0):
             raise InputError("a log-normal needs a positive sigma and a positive mean or median")
-        if self.minimum < 0.0:
-            raise InputError("the shortest duration must not be negative")
+        _check_minimum(self.minimum)
 
     @classmethod
     def of_mean(cls, sigma: float, mean: float, minimum: float = 0.0) -> LogNormal:
@@ -335,10 +322,6 @@ class LogNormal(Distribution):
     @property
     def mean(self) -> float:
         return self.minimum + self.median * math.exp(0.5 * self.sigma * self.sigma)
-
-    @property
-    def shortest(self) -> float:
-        return self.minimum
 
     @property
     def scale(self) -> float:
@@ -370,9 +353,13 @@ class LogNormal(Distribution):
         )
 
 
-def _check_mean(mean: float, minimum: float) -> None:
+def _check_minimum(minimum: float) -> None:
     if minimum < 0.0:
         raise InputError("the shortest duration must not be negative")
+
+
+def _check_mean(mean: float, minimum: float) -> None:
+    _check_minimum(minimum)
     if not mean > minimum:
         raise InputError(
             f"the mean duration ({mean:g}s) must be longer than the shortest ({minimum:g}s)"

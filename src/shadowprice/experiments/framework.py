@@ -1,6 +1,6 @@
 """Declaration and execution of experiments: measurement, drawing and the paper's result.
 
-An `Experiment` in the ``EXPERIMENTS`` of a package under ``experiments`` needs no other
+An `Experiment` in the ``EXPERIMENTS`` of a module or package under ``experiments`` needs no other
 registration. A run writes its tables as CSV, its figure as PNG and a manifest with its origin.
 """
 
@@ -20,9 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 from shadowprice.core.wording import hint_for_unknown
+from shadowprice.experiments.figures import STYLE
 from shadowprice.experiments.spreading import (
     CachingBackend,
     CpuTimes,
@@ -33,12 +36,15 @@ from shadowprice.experiments.spreading import (
 from shadowprice.results.output_paths import AtomicDirectory, json_with
 
 if TYPE_CHECKING:
-    import polars as pl
-    from matplotlib.figure import Figure
+    from matplotlib import figure
 
     from shadowprice.experiments.live import ExecutorTarget
 
-Tables = Mapping[str, "pl.DataFrame"]
+    Figure = figure.Figure
+else:  # matplotlib is an extra, and takes half a second to import; only drawing needs it
+    Figure = Any
+
+Tables = Mapping[str, pl.DataFrame]
 Progress = Callable[[int, int, str], None]
 
 
@@ -75,25 +81,19 @@ class ExperimentSettings:
         """Return the results of one run per case, in the order of the cases.
 
         ``work`` is a module's function, because it may run in another process. ``cases`` has its
-        arguments, which have to be picklable. ``label`` takes the same arguments and describes the
-        run.
+        arguments, which have to be picklable. ``label`` takes the same arguments.
         """
         arguments = list(cases)
-        results: list[Any] = [None] * len(arguments)
-        done = 0
+        results: dict[int, Any] = {}
 
-        def began(at: int) -> None:
-            self.progress(done, len(arguments), label(*arguments[at]))
+        def show(index: int) -> None:
+            self.progress(len(results), len(arguments), label(*arguments[index]))
 
-        def took(at: int, result: Any, seconds: float) -> None:
-            nonlocal done
-            results[at] = result
-            done += 1
+        for index, result, seconds in self.spread.run(work, arguments, show):
+            results[index] = result
             self.times.runs.append(seconds)
-            self.progress(done, len(arguments), label(*arguments[at]))
-
-        self.spread.run(work, arguments, began, took)
-        return results
+            show(index)
+        return [results[index] for index in range(len(arguments))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,8 @@ class Experiment:
     title: str  # content in one line
     source: str  # the paper and its figure or table
     reported: str  # result that the paper reports
-    measure: Callable[[ExperimentSettings], Tables]
-    """Takes `ExperimentSettings`; returns tables by name."""
-    draw: Callable[[Tables, Figure], None]
-    """Takes the tables and an empty matplotlib figure, and fills it."""
+    measure: Callable[[ExperimentSettings], Tables]  # returns tables by name
+    draw: Callable[[Tables, Figure], None]  # fills an empty figure
     size: tuple[float, float] = (8.0, 4.5)  # width and height of the figure in inches
     executors: tuple[str, ...] = ()
     """Executors that may run its real jobs, the default first; empty if it has none."""
@@ -118,18 +116,14 @@ def experiments() -> Mapping[str, Experiment]:
     """Return every declared experiment by name."""
     root = "shadowprice.experiments"
     by_name: dict[str, Experiment] = {}
-    for entry in pkgutil.walk_packages(importlib.import_module(root).__path__, f"{root}."):
-        if entry.ispkg:
-            for experiment in getattr(importlib.import_module(entry.name), "EXPERIMENTS", ()):
-                by_name[experiment.name] = experiment
+    for entry in pkgutil.iter_modules(importlib.import_module(root).__path__, f"{root}."):
+        for experiment in getattr(importlib.import_module(entry.name), "EXPERIMENTS", ()):
+            by_name[experiment.name] = experiment
     return dict(sorted(by_name.items()))
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return an experiment by name.
-
-    Raises `InputError` if it doesn't exist; the hint has the most similar name.
-    """
+    """Return an experiment by name; raise `InputError` with the most similar name."""
     choices = experiments()
     if name not in choices:
         hint = hint_for_unknown(name, choices)
@@ -216,15 +210,11 @@ def _write(
 
 
 def _draw(experiment: Experiment, tables: Tables, path: Path) -> None:
-    # matplotlib is an extra, and takes half a second to import; only drawing needs it.
-    import matplotlib as mpl  # noqa: PLC0415
+    import matplotlib as mpl  # noqa: PLC0415  # an extra, as above
+    from matplotlib import figure  # noqa: PLC0415
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    from shadowprice.experiments.style import STYLE  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=experiment.size, layout="constrained")
-        FigureCanvasAgg(figure)
-        experiment.draw(tables, figure)
-        figure.savefig(path, dpi=150)
+        canvas = FigureCanvasAgg(figure.Figure(figsize=experiment.size, layout="constrained"))
+        experiment.draw(tables, canvas.figure)
+        canvas.figure.savefig(path, dpi=150)

@@ -1,4 +1,4 @@
-"""A live service for one experiment: start it, submit jobs, wait for their end, stop it."""
+"""Jobs that really run on a live service, and their comparison with a simulation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import polars as pl
 import yaml
 
-from shadowprice.core.errors import ShadowpriceError
+from shadowprice.core.errors import MissingExtraError, ShadowpriceError
+from shadowprice.core.job_keys import qualified_name
+from shadowprice.experiments.framework import UnavailableError
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.run_directory import RunData
+from shadowprice.simulator.scenario import Scenario
+from shadowprice.simulator.source import ScenarioSource
+
+# ------------------------------------------------------------------ service
+
 
 CLOSED_STATES: Final = frozenset({"finished", "refused", "failed", "cancelled"})
 CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step")
@@ -54,6 +65,18 @@ class LiveJobResult:
     """Restart cost that the service has learnt, in seconds; None if it is still the stated one."""
 
     @property
+    def completion(self) -> int | None:
+        """Slot in which it completed; None if it didn't."""
+        completed: int | None = self.record["completion_slot"]
+        return completed if self.record["state"] == "finished" else None
+
+    @property
+    def reason(self) -> str:
+        """Message of the service's reason for its state; empty if there is none."""
+        message: str = (self.record["reason"] or {}).get("message", "")
+        return message
+
+    @property
     def delay_causes(self) -> str:
         """The causes of a broken first promise, with the seconds of each; empty if it was kept."""
         broken = self.record.get("broken_promise")
@@ -61,10 +84,7 @@ class LiveJobResult:
         return "; ".join(f"{cause['cause']} {cause['seconds']:.1f} s" for cause in causes)
 
     def start(self, speeds: Mapping[int, float]) -> float | None:
-        """Return the seconds of the job's first start, None if it made no progress.
-
-        ``speeds`` has mini-batches per second by number of workers.
-        """
+        """Return the seconds of the job's first start at some speeds; None without progress."""
         if self.began is None:
             return None
         for moment, done in self.curve:
@@ -245,6 +265,11 @@ def run_live(
             ]
             first = _first_generation(api, path)
             events = api.list_all(f"{path}/events", "events")
+            restarts = (
+                float(entry["data"]["restart"])
+                for entry in events
+                if entry["kind"] == "remeasured" and "restart" in entry["data"]
+            )
             results[str(job["name"])] = LiveJobResult(
                 record,
                 _moment(record["submitted"]) - origin,
@@ -253,14 +278,7 @@ def run_live(
                 0 if first is None else first["workers"],
                 round((began - origin) / slot) if ahead is not None else 0,
                 _changes(points, events),
-                next(
-                    (
-                        float(entry["data"]["restart"])
-                        for entry in events
-                        if entry["kind"] == "remeasured" and "restart" in entry["data"]
-                    ),
-                    None,
-                ),
+                next(restarts, None),
             )
         return results
 
@@ -302,3 +320,133 @@ def _changes(
 
 def _moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
+
+
+# ------------------------------------------------------------------ comparison
+
+
+def check_live_jobs(*, training: bool = False) -> None:
+    """Raise an error if jobs can't really run on this machine, or its extras are missing."""
+    if not sys.platform.startswith("linux"):
+        raise UnavailableError("jobs really run in this experiment, which needs Linux")
+    if find_spec("uvicorn") is None:
+        raise MissingExtraError("uvicorn", "service", "running the live service")
+    if training and find_spec("torch") is None:
+        raise MissingExtraError("torch", "train", "training the jobs")
+
+
+def live_key(job: Mapping[str, Any], live_result: LiveJobResult) -> str:
+    """Return the key by which the service's policy knew a job: `fifo` draws worker counts by it."""
+    return qualified_name(job.get("tenant"), live_result.record["name"])
+
+
+def submitted_scenario(
+    cluster: Mapping[str, Any],
+    jobs: Sequence[Mapping[str, Any]],
+    live_results: Mapping[str, LiveJobResult],
+    seed: int = 0,
+) -> Scenario:
+    """Return the jobs for the simulator as they were really submitted, under their real names."""
+    documents = []
+    for job in jobs:
+        result = live_results[str(job["name"])]
+        stated = {key: value for key, value in job.items() if key != "run"}
+        # A job submitted before slot 0 arrives with slot 0.
+        arrival = f"{max(0.0, result.submitted):.6f}s"
+        documents.append({**stated, "name": live_key(job, result), "arrival": arrival})
+    return ScenarioSource(cluster=dict(cluster), jobs=documents).scenario(seed)[0]
+
+
+def predicted_progress(
+    run: RunData,
+    cluster: Mapping[str, Any],
+    job: Mapping[str, Any],
+    speeds: Mapping[int, float],
+    slots: int,
+    seconds: float,
+) -> list[float]:
+    """Return the simulated mini-batches at the end of each slot.
+
+    ``cluster`` and ``job`` are the records that the simulator ran. ``speeds`` has mini-batches per
+    second by number of workers. ``seconds`` is the length of a slot.
+    """
+    restart = float(str(job.get("restart", "0s")).removesuffix("s"))
+    first = restart if cluster.get("restart_first") else 0.0
+    placements: dict[int, list[tuple[int, int, int]]] = {}
+    for row in run.allocations.filter(pl.col("job") == job["name"]).iter_rows(named=True):
+        placements.setdefault(row["slot"], []).append((row["server"], row["workers"], row["ps"]))
+    done, total = [], 0.0
+    previous: tuple[int, list[tuple[int, int, int]]] | None = None
+    for slot in range(slots):
+        now = sorted(placements.get(slot, ()))
+        if now:
+            lost = 0.0
+            if previous is None:
+                lost = first
+            elif now != previous[1] or previous[0] != slot - 1:
+                lost = restart
+            total += speeds[sum(workers for _, workers, _ in now)] * (seconds - lost)
+            previous = (slot, now)
+        done.append(total)
+    return done
+
+
+def measured_progress(
+    live_result: LiveJobResult, slots: int, seconds: float, finished: int | None, work: float
+) -> list[float]:
+    """Return the reported mini-batches at the end of each slot.
+
+    ``seconds`` is the length of a slot, and ``work`` all mini-batches of the job. ``finished`` is
+    the slot of completion; from then on all work counts as done.
+    """
+    done = []
+    for slot in range(slots):
+        if finished is not None and slot >= finished:
+            done.append(work)
+        else:
+            end = (slot + 1) * seconds
+            done.append(max((done for at, done in live_result.curve if at <= end), default=0.0))
+    return done
+
+
+def progress_rows(
+    policy: str,
+    run: RunData,
+    cluster: Mapping[str, Any],
+    job: Mapping[str, Any],
+    live_result: LiveJobResult,
+    speeds: Mapping[int, float],
+    finished: int | None,
+    slots: range,
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Return a row per slot: shares of a job's work, predicted and measured, by its end.
+
+    The parameters are those of `predicted_progress` and `measured_progress`, but ``job`` is the
+    record that was submitted. ``slots`` are the slots that count; the first is slot 0 of the rows.
+    """
+    work = float(job.get("epochs", 1) * job["chunks"] * job["minibatches"])
+    named = {**job, "name": live_key(job, live_result)}
+    predicted = predicted_progress(run, cluster, named, speeds, slots.stop, seconds)
+    measured = measured_progress(live_result, slots.stop, seconds, finished, work)
+    return [
+        {
+            "policy": policy,
+            "job": job["name"],
+            "slot": slot - slots.start,
+            "predicted": min(1.0, predicted[slot] / work),
+            "measured": min(1.0, measured[slot] / work),
+        }
+        for slot in slots
+    ]
+
+
+def prediction_errors(jobs: pl.DataFrame, progress: pl.DataFrame) -> dict[str, float]:
+    """Return the mean errors of predicted slots of completion, and of progress."""
+    both = jobs.drop_nulls(["completion", "predicted_completion"])
+    off = (both["completion"] - both["predicted_completion"]).abs().cast(pl.Float64)
+    errors = (progress["measured"] - progress["predicted"]).abs()
+    return {
+        "slots_off": float(np.mean(off.to_numpy())) if len(off) else math.nan,
+        "progress_off": float(np.mean(errors.to_numpy())) if len(errors) else math.nan,
+    }

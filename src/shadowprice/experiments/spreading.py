@@ -1,4 +1,4 @@
-"""Execution of an experiment's runs, locally one by one or on a Ray cluster.
+"""Execution of runs, locally one by one or on a Ray cluster, for experiments and comparisons.
 
 Both ways make the same calls with the same arguments, and combine their results in the same order,
 so the output is equal. Finished runs are stored beside the output until all are done.
@@ -13,27 +13,30 @@ import pickle
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import heapreplace
 from pathlib import Path
-from types import TracebackType
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 from shadowprice import __version__
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 from shadowprice.core.wording import quote_for_display
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.run_directory import RunData, folder_name, read_run, write_run
+from shadowprice.simulator.scenario import Scenario, run_policy
+from shadowprice.simulator.trials import SeedRun
 
 Work = Callable[..., Any]
 OnStart = Callable[[int], None]
-OnResult = Callable[[int, Any, float], None]
-"""Called with the index of a run, its result and its processor time in seconds."""
+Runs = Iterator[tuple[int, Any, float]]
+"""Index of each run, its result and its processor time in seconds, in any order."""
 
 RETRIES: Final = 5  # maximum number of lost nodes for a run before it fails
-
 QUEUED_RUNS_PER_CORE: Final = 2  # runs submitted to a Ray cluster per core: one runs, and one waits
-
 NODE_PROBE_TIMEOUT_SECONDS: Final = 120.0
 """Timeout of a node's response about its installed version, in seconds."""
 
@@ -41,27 +44,22 @@ NODE_PROBE_TIMEOUT_SECONDS: Final = 120.0
 class RunBackend(Protocol):
     """Executes runs."""
 
-    def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
-    ) -> None:
-        """Execute one run per case.
+    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart) -> Runs:
+        """Execute one run per case, and yield the results.
 
         ``work`` is a module's function, called with the arguments of each case, which have to be
-        picklable. ``began`` is called with the index of a case whose run starts here. ``took`` is
-        called with each result, in any order.
+        picklable. ``began`` is called with the index of a case whose run starts here.
         """
 
 
 class SequentialBackend:
     """Executes runs in this process, one after the other."""
 
-    def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
-    ) -> None:
+    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart) -> Runs:
         """Execute one run per case; see `RunBackend.run`."""
         for index, case in enumerate(cases):
             began(index)
-            took(index, *run_timed(work, case))
+            yield index, *run_timed(work, case)
 
 
 def run_timed(work: Work, case: tuple[Any, ...]) -> tuple[Any, float]:
@@ -102,9 +100,7 @@ class CachingBackend:
             hint = "remove it, or give another --out"
             raise InputError(Fault(str(folder), "others may write there", hint))
 
-    def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
-    ) -> None:
+    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart) -> Runs:
         """Execute the missing runs; see `RunBackend.run`."""
         prefix = f"{sources()}\0{work.__module__}.{work.__qualname__}\0".encode()
         names = (hashlib.sha256(prefix + self._key(case)).hexdigest() for case in cases)
@@ -116,18 +112,14 @@ class CachingBackend:
                 missing.append(index)
             else:
                 self.found += 1
-                took(index, *kept)
-
-        def keep(number: int, result: Any, seconds: float) -> None:
+                yield index, *kept
+        rest = [cases[index] for index in missing]
+        for number, result, seconds in self._within.run(work, rest, lambda n: began(missing[n])):
             index = missing[number]
-            fresh = paths[index].with_suffix(".new")
-            fresh.write_bytes(pickle.dumps((result, seconds)))
-            fresh.rename(paths[index])
-            took(index, result, seconds)
-
-        self._within.run(
-            work, [cases[index] for index in missing], lambda number: began(missing[number]), keep
-        )
+            new = paths[index].with_suffix(".new")
+            new.write_bytes(pickle.dumps((result, seconds)))
+            new.rename(paths[index])
+            yield index, result, seconds
 
     def remove(self) -> None:
         """Remove all stored results."""
@@ -174,11 +166,8 @@ class RayBackend:
         self._address = address
 
     def __enter__(self) -> RayBackend:
-        """Connect, and check that every node has this version installed.
-
-        Raises `InputError` if Ray doesn't respond, or a node has another version.
-        """
-        import ray  # noqa: PLC0415  # the extra, only where it is asked for
+        """Connect; raise `InputError` if Ray doesn't respond, or a node has another version."""
+        self._ray = ray = importlib.import_module("ray")  # the extra, only where it is asked for
 
         from shadowprice.executors.ray.bridge_client import (  # noqa: PLC0415
             MAX_CONNECT_ATTEMPTS,
@@ -213,31 +202,21 @@ class RayBackend:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Disconnect, which ends all running tasks."""
-        import ray  # noqa: PLC0415  # as above
-
-        ray.shutdown()
+        self._ray.shutdown()
 
     @property
     def cores(self) -> int:
         """Cores of the cluster, as Ray counts them."""
-        import ray  # noqa: PLC0415  # as above
-
-        return int(ray.cluster_resources().get("CPU", 0))
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
     def _check(self) -> None:
-        import ray  # noqa: PLC0415  # as above
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
-        ask = ray.remote(num_cpus=0, max_retries=0)(_sources_there)
+        ask = self._ray.remote(num_cpus=0, max_retries=0)(_sources_there)
         responses = {}
-        for node in ray.nodes():
+        for node in self._ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
                 strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 responses[node["NodeName"]] = ask.options(scheduling_strategy=strategy).remote()
@@ -246,21 +225,18 @@ class RayBackend:
         for name, response in responses.items():
             hint = f"install shadowprice {__version__} there, the same sources as here"
             try:
-                digest = ray.get(response, timeout=NODE_PROBE_TIMEOUT_SECONDS)
+                digest = self._ray.get(response, timeout=NODE_PROBE_TIMEOUT_SECONDS)
             except Exception as error:  # a node that leaves, or has no such package
                 raise InputError(Fault(f"--on: node {name}", _line(error), hint)) from error
             if digest != sources():
                 raise InputError(Fault(f"--on: node {name}", "has another version", hint))
 
-    def run(
-        self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart, took: OnResult
-    ) -> None:
+    def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart) -> Runs:
         """Make one run a case, as many at a time as there are cores; see `RunBackend.run`."""
-        import ray  # noqa: PLC0415  # as above
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
         del began  # only Ray knows when a run starts
-        make = ray.remote(num_cpus=1, max_retries=RETRIES)(run_timed)
+        make = self._ray.remote(num_cpus=1, max_retries=RETRIES)(run_timed)
         waiting = deque(enumerate(cases))
         pending: dict[Any, int] = {}
         # After an error, submitted runs end with the connection. Cancelling them is unsafe: a
@@ -269,10 +245,10 @@ class RayBackend:
             while waiting and len(pending) < QUEUED_RUNS_PER_CORE * max(self.cores, 1):
                 index, case = waiting.popleft()
                 pending[make.remote(work, case)] = index
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
+            ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=1.0)
             for reference in ready:
                 try:
-                    result, seconds = ray.get(reference)
+                    result, seconds = self._ray.get(reference)
                 except RayTaskError as error:  # the run itself failed
                     raise error.cause if error.cause is not None else error from None
                 except RayError as error:
@@ -281,7 +257,7 @@ class RayBackend:
                         f"run {index + 1} of {len(cases)} was lost {RETRIES + 1} times: "
                         f"{_line(error)}"
                     ) from error
-                took(pending.pop(reference), result, seconds)
+                yield pending.pop(reference), result, seconds
 
 
 def _sources_there() -> str:
@@ -315,12 +291,85 @@ class CpuTimes:
     rest: float = 0.0  # time of the serial rest: combining tables, drawing
 
     def on(self, cores: int) -> float:
-        """Return the estimated time on a number of free cores as fast as the measured ones.
-
-        Runs are assigned longest first, each to the core that is free first. The serial rest
-        follows.
-        """
+        """Return the estimated time on a number of free cores as fast as the measured ones."""
+        # Longest first, each on the core that is free first; then the serial rest.
         free = [0.0] * cores
         for seconds in sorted(self.runs, reverse=True):
             heapreplace(free, free[0] + seconds)
         return max(free) + self.rest
+
+
+# ------------------------------------------------------------------ comparisons
+
+
+Files = dict[str, bytes]  # files of a run directory by name
+
+
+def run_files(scenario: Scenario, choice: PolicyChoice) -> Files:
+    """Run a scenario under a policy, and return the files of its run directory."""
+    run = run_policy(scenario, choice)
+    with TemporaryDirectory() as folder:
+        write_run(run, Path(folder))
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def compare_spread(
+    spread: RunBackend,
+    scenarios: Sequence[Scenario],
+    choices: Sequence[PolicyChoice],
+    folder: Path,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[list[RunData], list[SeedRun]]:
+    """Run every policy with every seed.
+
+    ``scenarios`` has one element per seed. The runs of the first seed go to ``folder`` and are read
+    from there lazily. ``progress`` is called with the finished and the total number of runs. Return
+    the runs of the first seed, in the order of ``choices``, and those of the other seeds.
+    """
+    cases = [(scenario, choice) for scenario in scenarios for choice in choices]
+    files_by_index: dict[int, Files] = {}
+    for index, files, _ in spread.run(run_files, cases, lambda _: None):
+        files_by_index[index] = files
+        if progress is not None:
+            progress(len(files_by_index), len(cases))
+    runs: list[RunData] = []
+    measured: list[SeedRun] = []
+    for index, (scenario, choice) in enumerate(cases):
+        first = index < len(choices)
+        with nullcontext(str(folder)) if first else TemporaryDirectory() as parent:
+            target = Path(parent) / folder_name(choice.label)
+            target.mkdir()
+            for name, content in files_by_index.pop(index).items():
+                (target / name).write_bytes(content)
+            run = read_run(target)
+            if first:
+                runs.append(run)
+            else:
+                measured.append((choice.label, scenario.seed, run.info))
+    return runs, measured
+
+
+def comparison_cache(spread: RunBackend, folder: Path) -> CachingBackend:
+    """Return a store that keeps a comparison's runs until all are done.
+
+    A scenario contains functions, which can't be compared by content. So the key consists of the
+    recorded inputs, the seed and the policy.
+    """
+
+    def key(case: tuple[object, ...]) -> bytes:
+        scenario, choice = case
+        assert isinstance(scenario, Scenario)
+        assert isinstance(choice, PolicyChoice)
+        inputs = [repr(value) for value in scenario.inputs]
+        description = (
+            inputs,
+            dict(scenario.options),
+            scenario.seed,
+            scenario.until,
+            len(scenario.jobs),
+        )
+        policy = (choice.label, choice.name, choice.origin, sorted(choice.settings.items()))
+        return repr((description, *policy)).encode()
+
+    return CachingBackend(spread, folder, key)

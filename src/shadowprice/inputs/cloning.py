@@ -23,7 +23,7 @@ from shadowprice.core.specs import Spec, fields, validate
 from shadowprice.core.specs.distributions import DistributionContext, DurationDistributionSpec
 from shadowprice.core.specs.fields import DurationField, Number
 from shadowprice.core.specs.jobs import TaskSpec
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
 

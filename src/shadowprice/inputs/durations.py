@@ -17,7 +17,7 @@ from shadowprice.core.bag import DurationDistribution
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.distributions import EmpiricalDuration, EmpiricalLoader
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.inputs.text import read_lines
 
 

@@ -16,7 +16,7 @@ from shadowprice.core import events
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.events import Run
 from shadowprice.core.job import Job
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.simulator.execution import ExecutionModel
 
 

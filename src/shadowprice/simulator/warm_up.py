@@ -24,8 +24,12 @@ from shadowprice.policies.registry import builtin_policies
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.scenario import Scenario
 from shadowprice.simulator.source import ScenarioSource
-from shadowprice.traces.colocation import colocated_cluster
-from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
+from shadowprice.traces.generator import (
+    GeneratorOptions,
+    colocated_cluster,
+    generate,
+    paper_cluster,
+)
 
 Document = Mapping[str, Any]
 

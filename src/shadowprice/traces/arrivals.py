@@ -23,7 +23,6 @@ from shadowprice.core.errors import InputError
 
 Floats = NDArray[np.float64]
 Pattern = Literal["uniform", "poisson", "bursty"]
-
 HOUR: Final = 3600.0
 
 

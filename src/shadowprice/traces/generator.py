@@ -10,12 +10,38 @@ slots of 20 minutes, its median job can finish in 14 slots, of which communicati
 meant for slots of an hour ("less than a minute" a chunk, "about a second" a mini-batch, "one hour
 or longer" a slot, section III-A).
 
-`testbed` draws the jobs of OASiS's own cluster (`testbed`), and `pdors` draws from the ranges of
-PD-ORS's evaluation (`colocation`).
+`testbed` draws the jobs of OASiS's own cluster: nine servers, and twelve jobs of six model
+families. Section V-B states: two servers of 8 cores, 32 GB and 1.5 TB for parameter servers; seven
+of 32 cores, 80 GB and 600 GB for workers, four of them with a GPU; 1 and 10 GbE, both with two
+ports; containers of 0 or 1 GPU, 1 to 5 cores, 2 to 10 GB and 1 to 3 Gbps; 200 images in chunks of
+20 or 30, 10 per mini-batch; 4 to 30 epochs; ten slots of 20 minutes; twelve jobs that arrive in the
+first nine slots and take 40 minutes to two hours each; utilities as in the simulations. The rest is
+chosen here. The two 10 GbE ports carry the training (20 Gbps). A job's 40 minutes to two hours are
+those of one worker, so that a mini-batch of ten images takes about ten seconds on a few cores, as
+such models do; with the time of all workers it would take minutes, and parameter servers would fit
+a sixth of the work. A parameter server has at least the bandwidth of a worker, as (6) requires.
+Families take turns. Gradients are four bytes per parameter of the published architectures: AlexNet
+61.1 M (Krizhevsky et al. 2012), ResNet-50, 101 and 152 25.6, 44.5 and 60.2 M (He et al. 2016),
+VGG-11 132.9 M (Simonyan and Zisserman 2015), Inception-BN 11.3 M (Ioffe and Szegedy 2015).
+
+`pdors` draws jobs that train faster on one machine. Yu's thesis (section 4.1) draws everything
+uniformly. Jobs have 50 to 150 epochs, 5 to 20 chunks, 20 to 40 mini-batches per chunk, gradients of
+50 to 100 and mini-batches of 0.01 to 0.05. Bandwidths are 100 Mbps to 4 Gbps for workers and 4 to
+20 Gbps for parameter servers. A worker and a parameter server each request 0 to 4 GPUs, 2 to 30 GB
+of memory and 4 to 8 GB of storage. The utility is 1 / (1 + duration), and the internal bandwidth is
+40 times the external one. The thesis states no unit of the gradient and of the mini-batch time, no
+slot length and no machine. Here the units are megabytes and seconds. At the middle of the ranges, a
+mini-batch then computes for 30 ms and communicates for 0.6 s with external traffic. Co-location
+therefore gains as much as Fig. 3.12 shows. With 20-minute slots, and mini-batches counted in slots
+as in OASiS, communication would only be 5 % of a step. Machines are EC2's P2 and G3, as for OASiS;
+arrivals follow `arrivals`.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Literal
@@ -28,22 +54,16 @@ from shadowprice.core.amounts import MAX_AMOUNT, MILLI
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import InputError
 from shadowprice.traces.arrivals import Burstiness, Pattern, arrival_times
-from shadowprice.traces.colocation import generate_colocated
 from shadowprice.traces.synthesis import CLASSES, draw_sigmoids
-from shadowprice.traces.testbed import generate_testbed
 from shadowprice.traces.workload import NANO, JobProfile, Workload
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Preset = Literal["paper", "chunk", "calibrated", "testbed", "pdors"]
 PRESETS: Final = ("paper", "chunk", "calibrated", "testbed", "pdors")
-
-# OASiS section V-A; tau in time slots.
-TAU: Final = (0.001, 0.1)
+TAU: Final = (0.001, 0.1)  # OASiS section V-A, in time slots
 CALIBRATED_TAU: Final = (1e-6, 0.01)
-EPOCHS: Final = (50, 200)
-CHUNKS: Final = (5, 100)
-MINIBATCHES: Final = (10, 100)
-GRADIENT_MB: Final = (30, 575)
-TARGET: Final = (1.0, 15.0)
+TARGET: Final = (1.0, 15.0)  # slots
 
 # EC2 capacities: GPU, vCPU, memory GiB. The paper gives C4 to workers and P2 and G3 to parameter
 # servers; workers need up to 4 GPUs and C4 has none, so the two are evidently swapped in print.
@@ -54,6 +74,21 @@ SERVER_GBPS: Final = (20, 50)
 # These instances have no local disk (EBS), so their storage is ample.
 STORAGE: Final = "1TB"
 
+TESTBED_FAMILIES: Final[Mapping[str, int]] = {
+    "alexnet": 61_100_000,
+    "resnet-50": 25_600_000,
+    "resnet-101": 44_500_000,
+    "resnet-152": 60_200_000,
+    "vgg-11": 132_900_000,
+    "inception-bn": 11_300_000,
+}
+"""Number of parameters of each model."""
+
+MIN_STEP_SECONDS: Final = 0.1
+"""Minimum computing time of a mini-batch of the testbed; long communication reduces epochs."""
+
+# GPUs and GiB of memory of the largest P2 and G3; they have no local disks (EBS).
+PDORS_MACHINES: Final = ((16, 732), (4, 488))
 MAX_UNITS_PER_SERVER: Final = 10_000
 """Maximum number of workers that a server without GPUs is sized for."""
 
@@ -105,75 +140,86 @@ class GeneratorOptions:
             raise InputError("internal_ratio is at least 1: co-location never slows a job down")
 
 
+TESTBED: Final = GeneratorOptions("testbed", jobs=12, slots=10, slot_seconds=Fraction(1200))
+
+
 def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
-    """Draw a workload in order of arrival; its jobs are called ``job-0``, ``job-1``, ..."""
+    """Draw a workload in order of arrival; its jobs are called ``job-0``, ``job-1``, ...
+
+    Those of `testbed` are called ``alexnet-0``, ``resnet-50-0``, ..., after their families.
+    """
     if options.preset == "pdors":
-        return generate_colocated(
-            options.jobs,
-            options.slots,
-            options.slot_seconds,
-            arrivals=options.arrivals,
-            arrival_share=options.arrival_share,
-            burstiness=options.burstiness,
-            internal_ratio=options.internal_ratio,
-            seed=seed,
-        )
+        return _generate_pdors(options, np.random.default_rng([seed, 31]))
     if options.preset == "testbed":
-        return generate_testbed(
-            options.jobs,
-            options.slots,
-            options.slot_seconds,
-            value=options.value,
-            shares=(options.insensitive, options.sensitive),
-            seed=seed,
-        )
-    rng = np.random.default_rng(seed)
-    count = options.jobs
+        return _generate_testbed(options, np.random.default_rng([seed, 33]))
+    return _generate_oasis(options, np.random.default_rng(seed))
+
+
+def _common_columns(options: GeneratorOptions, slots: Ints, chunks: Ints) -> dict[str, Any]:
+    """Return the columns of jobs that arrive at the beginning of slots and may use all chunks."""
+    jobs, slot_nanoseconds = options.jobs, options.slot_seconds * NANO
+    return {
+        "names": [f"job-{index}" for index in range(jobs)],
+        "tenants": [None] * jobs,
+        # Rounding down keeps an arrival at the start of a slot in that slot.
+        "arrival": np.array([int(int(slot) * slot_nanoseconds) for slot in slots], dtype=np.int64),
+        "chunks": chunks,
+        "min_workers": np.ones(jobs, dtype=np.int64),
+        "max_workers": chunks.copy(),
+        "slot_seconds": options.slot_seconds,
+    }
+
+
+def _arrival_slots(options: GeneratorOptions, rng: np.random.Generator) -> Ints:
+    """Draw the slots at whose beginning jobs arrive, so that they may run in them."""
     slot = options.slot_seconds
-    # An arrival inside slot t is moved to its start, so that the job may run in slot t.
     span = float(options.slots * options.arrival_share * slot)
-    times = arrival_times(options.arrivals, count, span, rng, options.burstiness)
-    slots = np.minimum((times / float(slot)).astype(np.int64), options.slots - 1)
+    times = arrival_times(options.arrivals, options.jobs, span, rng, options.burstiness)
+    return np.minimum((times / float(slot)).astype(np.int64), options.slots - 1)
 
-    def whole(low: int, high: int) -> NDArray[np.int64]:
-        return rng.integers(low, high, count, endpoint=True)
 
-    epochs, chunks, minibatches = whole(*EPOCHS), whole(*CHUNKS), whole(*MINIBATCHES)
+def _generate_oasis(options: GeneratorOptions, rng: np.random.Generator) -> Workload:
+    jobs, slot_nanoseconds = options.jobs, float(options.slot_seconds * NANO)
+    slots = _arrival_slots(options, rng)
+    epochs, chunks, minibatches = (
+        rng.integers(low, high, jobs, endpoint=True)
+        for low, high in ((50, 200), (5, 100), (10, 100))
+    )
     if options.preset == "paper":
-        tau = rng.uniform(*TAU, count)
+        tau = rng.uniform(*TAU, jobs)
     elif options.preset == "chunk":
-        tau = rng.uniform(*TAU, count) / minibatches
+        tau = rng.uniform(*TAU, jobs) / minibatches
     else:
         shortest, longest = CALIBRATED_TAU
-        tau = shortest * (longest / shortest) ** rng.random(count)
-    profiles = _profiles(rng, count)
-    value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
-    low, high = options.value
-    # Rescaling instead of drawing again keeps every other draw of the seed.
-    value = low + (value - 1.0) / 99.0 * (high - low)
-    slot_nanoseconds = slot * NANO
+        tau = shortest * (longest / shortest) ** rng.random(jobs)
+    profiles = _oasis_profiles(rng, jobs)
+    value, decay, classes = _draw_sigmoids(options, rng)
     return Workload(
-        names=[f"job-{at}" for at in range(count)],
-        tenants=[None] * count,
-        # Rounding down keeps an arrival at the start of a slot in that slot.
-        arrival=np.array([int(int(at) * slot_nanoseconds) for at in slots], dtype=np.int64),
+        **_common_columns(options, slots, chunks),
         epochs=epochs,
-        chunks=chunks,
         minibatches=minibatches,
-        minibatch_time=np.maximum(1, np.rint(tau * float(slot_nanoseconds))).astype(np.int64),
-        min_workers=np.ones(count, dtype=np.int64),
-        max_workers=chunks.copy(),
+        minibatch_time=np.maximum(1, np.rint(tau * slot_nanoseconds)).astype(np.int64),
         profiles=profiles,
-        kind=["sigmoid"] * count,
+        kind=["sigmoid"] * jobs,
         value=value,
         decay=decay,
-        target=rng.uniform(*TARGET, count),
-        labels=[{"class": CLASSES[at]} for at in classes],
-        slot_seconds=slot,
+        target=rng.uniform(*TARGET, jobs),
+        labels=[{"class": name} for name in classes],
     )
 
 
-def _profiles(rng: np.random.Generator, count: int) -> list[JobProfile]:
+def _draw_sigmoids(
+    options: GeneratorOptions, rng: np.random.Generator
+) -> tuple[Floats, Floats, list[str]]:
+    """Draw values, decays and names of classes."""
+    shares = (options.insensitive, options.sensitive)
+    value, decay, classes = draw_sigmoids(rng, options.jobs, shares)
+    low, high = options.value
+    # Rescaling instead of drawing again keeps every other draw of the seed.
+    return low + (value - 1.0) / 99.0 * (high - low), decay, [CLASSES[index] for index in classes]
+
+
+def _oasis_profiles(rng: np.random.Generator, count: int) -> list[JobProfile]:
     """Draw the demands of section V-A, different for each job."""
 
     def whole(low: int, high: int, unit: int) -> list[int]:
@@ -183,7 +229,7 @@ def _profiles(rng: np.random.Generator, count: int) -> list[JobProfile]:
         return [round(number) * 10**6 for number in rng.uniform(low, high, count)]
 
     gpus = whole(0, 4, MILLI)
-    gradients = whole(*GRADIENT_MB, 10**6)
+    gradients = whole(30, 575, 10**6)
     worker_rates, ps_rates = rates(100, 5000), rates(5000, 20000)
 
     def share() -> list[tuple[int, int, int]]:
@@ -202,6 +248,105 @@ def _profiles(rng: np.random.Generator, count: int) -> list[JobProfile]:
         )
         for gpu, worker, worker_rate, ps, ps_rate, gradient in rows
     ]
+
+
+def _generate_testbed(options: GeneratorOptions, rng: np.random.Generator) -> Workload:
+    """Draw the testbed's jobs, which arrive in any slot but the last."""
+    jobs = options.jobs
+    slots = np.sort(rng.integers(0, max(options.slots - 1, 1), jobs))
+    families = [list(TESTBED_FAMILIES)[index % len(TESTBED_FAMILIES)] for index in range(jobs)]
+    families = [families[index] for index in rng.permutation(jobs)]
+    images = rng.choice((20, 30), jobs)  # of a chunk, of 200 in all
+    chunks, minibatches = -(-200 // images), images // 10
+    gradients = np.array([4 * TESTBED_FAMILIES[family] for family in families])
+    worker_mbps = rng.integers(1000, 3000, jobs, endpoint=True)
+    ps_mbps = rng.integers(worker_mbps, 3000, endpoint=True)
+    sending = 16.0 * gradients / (worker_mbps * 1e6)
+    seconds = 60.0 * rng.uniform(40.0, 120.0, jobs)
+    steps = chunks * minibatches
+    min_epochs, max_epochs = 4, 30
+    fitting = np.floor(seconds / (steps * (sending + MIN_STEP_SECONDS))).astype(np.int64)
+    epochs = rng.integers(min_epochs, max_epochs, jobs, endpoint=True)
+    epochs = np.minimum(epochs, np.maximum(fitting, min_epochs))
+    tau = np.maximum(seconds / (epochs * steps) - sending, MIN_STEP_SECONDS)
+    value, decay, classes = _draw_sigmoids(options, rng)
+    gpus = rng.integers(0, 1, jobs, endpoint=True)
+    workers, servers = (_testbed_demands(rng, rates) for rates in (worker_mbps, ps_mbps))
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    columns = _common_columns(options, slots, chunks)
+    columns["names"] = [f"{family}-{next(numbers[family])}" for family in families]
+    return Workload(
+        **columns,
+        epochs=epochs,
+        minibatches=minibatches,
+        minibatch_time=np.rint(tau * NANO).astype(np.int64),
+        profiles=[
+            JobProfile({**({"gpu": MILLI} if gpu else {}), **worker}, ps, int(gradient))
+            for gpu, worker, ps, gradient in zip(gpus, workers, servers, gradients, strict=True)
+        ],
+        kind=["sigmoid"] * jobs,
+        value=value,
+        decay=decay,
+        target=rng.uniform(*TARGET, jobs),
+        labels=[
+            {"class": name, "family": family}
+            for name, family in zip(classes, families, strict=True)
+        ],
+    )
+
+
+def _testbed_demands(rng: np.random.Generator, mbps: Ints) -> list[dict[str, int]]:
+    cores = rng.integers(1, 5, len(mbps), endpoint=True)
+    memory = rng.integers(2, 10, len(mbps), endpoint=True)
+    return [
+        {"cpu": int(core) * MILLI, "memory": int(size) * 10**9, BANDWIDTH: int(rate) * 10**6}
+        for core, size, rate in zip(cores, memory, mbps, strict=True)
+    ]
+
+
+def _generate_pdors(options: GeneratorOptions, rng: np.random.Generator) -> Workload:
+    """Draw PD-ORS's jobs; the internal bandwidth changes no draw."""
+    jobs = options.jobs
+    slots = _arrival_slots(options, rng)
+
+    def whole(low: int, high: int, sides: tuple[int, ...] = ()) -> Ints:
+        return rng.integers(low, high, (*sides, jobs), endpoint=True)
+
+    epochs, chunks, minibatches = whole(50, 150), whole(5, 20), whole(20, 40)
+    milliseconds = rng.uniform(10.0, 50.0, jobs)
+    gradients, worker_mbps, ps_mbps = whole(50, 100), whole(100, 4_000), whole(4_000, 20_000)
+    # Row 0 is for workers, row 1 for parameter servers.
+    gpus, memory, storage = (whole(low, high, (2,)) for low, high in ((0, 4), (2, 30), (4, 8)))
+
+    def demand(side: int, index: int, mbps: int) -> dict[str, int]:
+        gpu = int(gpus[side, index]) * MILLI
+        return {
+            **({"gpu": gpu} if gpu else {}),
+            "memory": int(memory[side, index]) * 10**9,
+            "storage": int(storage[side, index]) * 10**9,
+            BANDWIDTH: mbps * 10**6,
+        }
+
+    return Workload(
+        **_common_columns(options, slots, chunks),
+        epochs=epochs,
+        minibatches=minibatches,
+        minibatch_time=np.rint(milliseconds * 1e6).astype(np.int64),
+        profiles=[
+            JobProfile(
+                worker=demand(0, index, int(worker_mbps[index])),
+                ps=demand(1, index, int(ps_mbps[index])),
+                gradient=int(gradients[index]) * 10**6,
+                internal=round(int(worker_mbps[index]) * options.internal_ratio) * 10**6,
+            )
+            for index in range(jobs)
+        ],
+        kind=["reciprocal"] * jobs,
+        value=np.ones(jobs),
+        decay=np.zeros(jobs),
+        target=np.zeros(jobs),
+        labels=[{} for _ in range(jobs)],
+    )
 
 
 def paper_cluster(
@@ -240,7 +385,43 @@ def paper_cluster(
                     },
                 }
             )
-    return {"slot": f"{slot_text(slot_seconds)}", "horizon": horizon, "servers": servers}
+    return {"slot": slot_text(slot_seconds), "horizon": horizon, "servers": servers}
+
+
+def oasis_testbed_cluster(
+    *, slot_seconds: Fraction = TESTBED.slot_seconds, horizon: int = TESTBED.slots
+) -> dict[str, Any]:
+    """Return the nine servers of OASiS's testbed in the format of a cluster file."""
+    large = {"cpu": 32, "memory": "80GB", "storage": "600GB", BANDWIDTH: "20Gbps"}
+    small = {"cpu": 8, "memory": "32GB", "storage": "1500GB", BANDWIDTH: "20Gbps"}
+    return {
+        "slot": f"{float(slot_seconds):.15g}s",
+        "horizon": horizon,
+        "servers": [
+            {"name": "gpu", "count": 4, "role": "worker", "capacity": {"gpu": 1, **large}},
+            {"name": "cpu", "count": 3, "role": "worker", "capacity": large},
+            {"name": "ps", "count": 2, "role": "ps", "capacity": small},
+        ],
+    }
+
+
+def colocated_cluster(
+    *, machines: int = 30, slot_seconds: Fraction = Fraction(60), horizon: int = 100, seed: int = 0
+) -> dict[str, Any]:
+    """Return the cluster of PD-ORS's evaluation in the format of a cluster file.
+
+    ``machines`` is H of the thesis: each machine is a random P2 or G3 instance of role `any`.
+    ``horizon`` is in slots. Bandwidth is not a resource, because the thesis's machines have only
+    GPUs, memory and storage.
+    """
+    rng = np.random.default_rng([seed, 32])
+    servers = []
+    for index in range(machines):
+        gpu, memory = PDORS_MACHINES[int(rng.integers(len(PDORS_MACHINES)))]
+        capacity = {"gpu": gpu, "memory": f"{memory}GiB", "storage": STORAGE}
+        servers.append({"name": f"machine-{index}", "role": "any", "capacity": capacity})
+    seconds = float(slot_seconds)
+    return {"slot": f"{seconds:.15g}s", "horizon": horizon, "servers": servers}
 
 
 def cluster_for(
@@ -299,11 +480,7 @@ def cluster_for(
                 "capacity": _ps_capacity(workload, places),
             }
         )
-    return {
-        "slot": slot_text(workload.slot_seconds),
-        "horizon": horizon,
-        "servers": servers,
-    }
+    return {"slot": slot_text(workload.slot_seconds), "horizon": horizon, "servers": servers}
 
 
 def _ps_capacity(workload: Workload, places: int) -> dict[str, Any]:

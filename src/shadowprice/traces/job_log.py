@@ -38,10 +38,8 @@ def waiting_time() -> pl.Expr:
 
 
 def drop_repeated_rows(frame: pl.DataFrame, name: str, tally: ImportTally) -> pl.DataFrame:
-    """Drop and count rows that equal an earlier one: joined logs both list a job.
-
-    Only rows with a name and a start, because several equal jobs may be submitted at once.
-    """
+    """Drop and count rows that equal an earlier one: joined logs both list a job."""
+    # Several equal jobs without a name or start may be submitted at once.
     identified = frame[name].is_not_null() & frame["_start"].is_not_null()
     is_first = frame.select(pl.struct(pl.exclude("line")).is_first_distinct()).to_series()
     kept = frame.filter(is_first | ~identified)
@@ -104,10 +102,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     table.drop(never & (pl.col("_status") == "unfinished"), "pending: never started")
     has_passed = (pl.col("_status") == "passed").fill_null(False)
     table.drop(never & (end.is_null() | ~has_passed), "never started")
-    table.drop(
-        duration.is_null() & start.is_not_null() & end.is_null(),
-        RUNNING,
-    )
+    table.drop(duration.is_null() & start.is_not_null() & end.is_null(), RUNNING)
     table.check(submit.is_not_null(), submitted, "is missing")
     table.check(
         duration.is_not_null() | (start.is_not_null() & end.is_not_null()),

@@ -93,7 +93,6 @@ _OWN: Final = "column "  # beginning of a name that differs from the header's
 _SEPARATORS: Final = (",", ";", "\t", "|")
 _MAX_COMMENTS: Final = 100  # lines at each end of a preamble that may be the header
 _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
-
 Misfit = Callable[[str, str], str | None]
 """Returns why a column can't have a meaning, or None if it can."""
 
@@ -103,8 +102,7 @@ class TableHeader:
     """The header of a log, and how its columns are separated."""
 
     location: str
-    preamble: int
-    """Number of lines before the header."""
+    preamble: int  # number of lines before the header
     separator: str
     names: tuple[str, ...]
     """Names of the columns; empty names and those that importers use are replaced."""
@@ -115,10 +113,8 @@ class LogColumns:
     """Columns by meaning."""
 
     names: dict[str, str]
-    guessed: frozenset[str]
-    """Meanings of columns that the user didn't map."""
-    ignored: dict[str, tuple[str, str]]
-    """By meaning, a column that isn't used, and the reason."""
+    guessed: frozenset[str]  # meanings of columns that the user didn't map
+    ignored: dict[str, tuple[str, str]]  # by meaning, a column that isn't used, and the reason
 
     def ignore(self, meaning: str, reason: str) -> None:
         """Stop using the column of a meaning."""
@@ -126,10 +122,7 @@ class LogColumns:
 
 
 def read_header(path: Path, head: str, mapping: Mapping[str, str]) -> TableHeader:
-    """Return the header at the beginning of a table's text.
-
-    Raises `InputError` if there is none.
-    """
+    """Return the header at the beginning of a table's text; raise `InputError` without one."""
     preamble, separator = _preamble(path, head, frozenset(mapping.values()))
     names = column_names(head, separator, preamble)
     return TableHeader(
@@ -345,10 +338,7 @@ def _split_name(name: str) -> list[str]:
 
 
 def _key(name: str, meaning: str) -> str:
-    """Return a header in lower case, without separators, unit and form of the values.
-
-    Only units of the meaning's own kind are left out: GPU hours aren't GPUs.
-    """
+    """Return a header without case, separators, and units of the meaning's own kind."""
     endings: AbstractSet[str] = frozenset()
     if meaning in TIMES:
         endings = UNIT_SECONDS.keys() | _CLOCK_WORDS

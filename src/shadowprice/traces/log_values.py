@@ -25,7 +25,6 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.text import OUT_OF_RANGE_DATE
 
 Value = TypeVar("Value")
-
 Order = Literal["", "dmy", "mdy"]
 """Whether days or months come first in dates such as 3/4/2024; empty if it isn't stated."""
 
@@ -61,7 +60,6 @@ _SERIAL_SENTINELS: Final = (-1.0, 0.0, 1.0, 2.0)
 _LAST_SERIAL_DAY: Final = (2_958_465.0, 2_958_466.0)
 """The beginning and the end of 9999-12-31 as spreadsheets count days."""
 _SAMPLE: Final = 2_000  # distinct values of a column from which the form of its times is found
-
 _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
 _NAMED_DATES: Final = ("%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%d/%b/%Y")
 _DAY_FIRST: Final = ("%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%y", "%d.%m.%y")
@@ -103,7 +101,6 @@ _MACHINE_ZONES: Final = frozenset({"localtime", "local", "system", "host", "mach
 """Words that people write for the time zone of their machine, in lower case."""
 
 _MIDNIGHT: Final = r"[T ]24:00(:00(?:\.0+)?)?$"
-
 Reading = Literal["earliest", "latest"]
 _READINGS: Final[tuple[Reading, Reading]] = ("earliest", "latest")
 """Readings of a time that a local clock showed twice."""
@@ -253,6 +250,9 @@ class Tres:
     has_slices: bool = False  # whether it holds MIG slices, which count as shares of a GPU
 
 
+_NO_TRES: Final = Tres()
+
+
 def is_nothing(text: pl.Expr) -> pl.Expr:
     """Return whether text means a missing value."""
     return text.is_null() | text.str.strip_chars().str.to_lowercase().is_in(sorted(NOTHING))
@@ -273,10 +273,7 @@ def each(column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataTy
 
 
 def time_zone(name: str) -> str:
-    """Return the name of a time zone.
-
-    Raises `InputError` if there is no such zone.
-    """
+    """Return the name of a time zone; raise `InputError` if there is no such zone."""
     try:
         ZoneInfo(name)
         # polars has a list of its own, without names of files such as localtime.
@@ -496,11 +493,8 @@ def _is_distant_date(time: pl.Expr) -> pl.Expr:
 
 
 def _distant_numbers(numbers: pl.Series, unit: float) -> pl.Series:
-    """Return which numbers are distant dates that stand for missing times, in any unit.
-
-    The size of such a number doesn't show its unit: 253402214400 seconds are 9999-12-31, but look
-    like milliseconds.
-    """
+    """Return which numbers are distant dates that stand for missing times, in any unit."""
+    # Their size doesn't show their unit: 253402214400 seconds look like milliseconds.
     number = pl.col("n")
     units = dict.fromkeys((1.0, 1.0 / unit, *(per_second for _, per_second in _SIZES)))
     is_distant = pl.any_horizontal(_is_distant_date(number / per_second) for per_second in units)
@@ -518,10 +512,7 @@ def _distant_texts(seconds: pl.Series) -> pl.Series:
 
 
 def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
-    """Return a log's times; if a column counts from 1970, other beginnings are ``outside``.
-
-    A 0 or -1 is a missing time then.
-    """
+    """Return a log's times; if a column counts from 1970, other beginnings are ``outside``."""
     if not any(column.absolute for column in times.values()):
         return dict(times)
     clocks = dict(times)
@@ -704,11 +695,7 @@ def _parse_times(texts: pl.Series, form: str) -> pl.Series:
 
 
 def date_order(columns: Iterable[pl.Series]) -> tuple[Order, str]:
-    """Return which number of dates is shown to be the day, and the column that shows it.
-
-    3/25/2024 shows that months come first. Both are empty if no column shows it, or if columns
-    contradict each other.
-    """
+    """Return which number of dates is shown to be the day, and by which column; else empty."""
     shown_by: dict[Order, str] = {}
     for texts in columns:
         first, second = (
@@ -722,10 +709,7 @@ def date_order(columns: Iterable[pl.Series]) -> tuple[Order, str]:
 
 
 def _day_or_month_first(
-    day_first: dict[str, int],
-    month_first: dict[str, int],
-    order: Order,
-    location: str,
+    day_first: dict[str, int], month_first: dict[str, int], order: Order, location: str
 ) -> dict[str, int]:
     if order:
         return day_first if order == "dmy" else month_first
@@ -803,19 +787,13 @@ def parse_bytes(text: str, unit: float = 1.0) -> int | None:
 
 
 def memory_scope(text: str) -> str | None:
-    """Return what an amount of memory counts for: ``n`` a node, ``c`` a core, else None.
-
-    Slurm before 21.08 writes ``4000Mc`` and ``64Gn``.
-    """
+    """Return what ``64Gn`` or ``4000Mc`` counts for: ``n`` a node, ``c`` a core, else None."""
     match = _MEMORY.fullmatch(text.strip())
     return None if match is None else match[3].lower() or None
 
 
 def parse_number(text: str) -> float | None:
-    """Return a number of at least 0; commas may separate thousands, or decimals (``1,5``).
-
-    See `with_points` for the numbers of a column.
-    """
+    """Return a number of at least 0; commas may separate thousands, or decimals (``1,5``)."""
     text = text.strip()
     if _GROUPED.fullmatch(text):
         text = re.sub(r"[ \u00a0\u202f'\u2019]", "", text).replace(",", ".")
@@ -881,10 +859,7 @@ def parse_gpus(text: str, *, is_list: bool = False) -> Tres | None:
 
 
 def split_slice(gpu_type: str) -> tuple[str | None, float | None]:
-    """Split a type of GPU with a MIG profile into the type and the slice's share of a GPU.
-
-    The share is None for a type without a profile, and the type is None for a profile alone.
-    """
+    """Split a GPU type into the type and its MIG slice's share of a GPU; either may be None."""
     match = _SLICE.search(gpu_type)
     if match is None:
         return gpu_type, None
@@ -897,12 +872,27 @@ def split_slice(gpu_type: str) -> tuple[str | None, float | None]:
 
 
 def parse_tres(text: str) -> Tres | None:
-    """Return what a TRES or GRES list holds; None if the text is none, or has an unknown name.
-
-    Slurm lists the total (``gres/gpu=2``) beside each type (``gres/gpu:a100=2``).
-    """
+    """Return what a TRES or GRES list holds; None if it has an unknown name."""
     tres = _read_tres(text)
     return None if isinstance(tres, str) else tres
+
+
+def tres_columns(tres: Iterable[Tres | None]) -> list[pl.Series]:
+    """Return the columns of resources, of which ``_gpus`` is null in rows without resources."""
+    columns: dict[str, pl.DataType] = {
+        "gpu_type": pl.String(),
+        "cpus": pl.Float64(),
+        "memory": pl.Int64(),
+        "has_shares": pl.Boolean(),
+        "has_slices": pl.Boolean(),
+    }
+    rows = list(tres)
+    gpus = pl.Series("_gpus", [row and (row.gpus or 0.0) for row in rows], dtype=pl.Float64())
+    held = [row or _NO_TRES for row in rows]
+    return [gpus] + [
+        pl.Series(f"_{name}", [getattr(row, name) for row in held], dtype=kind)
+        for name, kind in columns.items()
+    ]
 
 
 def invalid_item(text: str) -> str | None:
@@ -977,11 +967,7 @@ def parse_count(text: str) -> float | None:
 
 
 def parse_state(text: str) -> str | None:
-    """Return one of `records.STATUSES`; None if the word is unknown.
-
-    A number is an exit code, and 0:9 one with a signal. Slurm adds to its states: ``CANCELLED by
-    1000``, ``COMPLETED+``.
-    """
+    """Return one of `records.STATUSES` for a word or exit code; None if it is unknown."""
     if _NUMBER.fullmatch(text.strip()):
         return "passed" if float(text) == 0 else "failed"
     if re.fullmatch(r"\d{1,3}:\d{1,3}", text.strip()):

@@ -61,12 +61,10 @@ MAX_VALUES: Final[Mapping[str, InputLimit]] = MappingProxyType(
 """Maximum of each column; times on the trace's clock count from the first job."""
 
 REQUIRED: Final = ("job", "submit", "gpus")
-
 ABSOLUTE_TIME_COLUMNS: Final = frozenset({"submit", "deadline"})
 """Columns that are points in time; the others are durations and amounts."""
 
 Action = Literal["read", "ignored", "dropped", "repaired", "kept"]
-
 STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
 
@@ -137,12 +135,7 @@ class TraceSelection:
 
 
 def build_trace(
-    format_name: str,
-    frame: pl.DataFrame,
-    source: Path,
-    tally: ImportTally,
-    *,
-    absolute: bool,
+    format_name: str, frame: pl.DataFrame, source: Path, tally: ImportTally, *, absolute: bool
 ) -> Trace:
     """Convert a reader's columns to the common table, sorted, with the first job at time 0.
 

@@ -104,16 +104,11 @@ def trace_format(
 
 
 @cache
-def _load_modules() -> None:
-    package = importlib.import_module("shadowprice.traces.formats")
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"{package.__name__}.{module.name}")
-
-
 def builtin_formats() -> Mapping[str, TraceFormat]:
     """Return the formats of this package by name, in alphabetical order."""
-    _load_modules()
+    package = importlib.import_module("shadowprice.traces.formats")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
     return dict(sorted(_formats.items()))
 
 

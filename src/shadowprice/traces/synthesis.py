@@ -14,31 +14,152 @@ properties hold by construction and are tested:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shadowprice.core.amounts import MILLI, format_seconds
+from shadowprice.core.amounts import MILLI, Dimension, format_seconds, parse_amount
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
-from shadowprice.traces.gpu_types import split_types
 from shadowprice.traces.locate import parse_spec, read_trace
-from shadowprice.traces.options import OPTION_NAMES, SynthesisOptions
 from shadowprice.traces.records import Trace
-from shadowprice.traces.speeds import JobSpeeds
-from shadowprice.traces.throughput import Curve, Family, family_table
-from shadowprice.traces.workload import NANO, JobProfile, UtilityKind, Workload
+from shadowprice.traces.throughput import Curve, Family, family_table, rate_at
+from shadowprice.traces.workload import NANO, JobProfile, UtilityKind, Workload, split_types
+
+# ------------------------------------------------------------------ options
+
 
 __all__ = ["CLASSES", "OPTION_NAMES", "SynthesisOptions", "load_jobs", "synthesize"]
+MAX_WORKERS: Final = 64  # maximum number of workers that elasticity gives a job
+OWN_LOGS: Final = ("csv", "sacct")  # formats of clusters' own logs
+
+
+def _option(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisOptions:
+    """Options of the synthesis of what a trace lacks; `SYNTHESIS_OPTIONS` describes them."""
+
+    families: Literal["a100", "v100"] = _option(
+        "a100", "measured model families that jobs without a model are drawn from"
+    )
+    speed: Literal["auto", "linear", "measured"] = _option(
+        "auto",
+        "linear: any number of workers, each as fast as one; measured: the measured numbers "
+        "of workers, at their rates; auto: measured where the trace names a measured model",
+    )
+    training: Literal["auto", "ps", "allreduce"] = _option(
+        "auto",
+        "with parameter servers, or all-reduce without; auto: allreduce for your own log, "
+        "otherwise ps",
+    )
+    utility: Literal["auto", "default", "drawn"] = _option(
+        "auto",
+        "default: that of jobs that state none; drawn: as in OASiS's evaluation; auto: "
+        "default for your own log (csv, sacct), otherwise drawn",
+    )
+    # The shares of OASiS, section V; time-critical jobs have a decay of 4 to 6 a slot.
+    insensitive: float = _option(0.10, "share of time-insensitive jobs (decay 0)")
+    sensitive: float = _option(
+        0.55, "share of time-sensitive jobs (decay 0.01 to 1 a slot); the rest are time-critical"
+    )
+    # A relative target is at least a slot; those of OASiS, section V, don't depend on the duration.
+    target: Literal["relative", "slots"] = _option(
+        "relative", "relative: the traced duration times 1 to `stretch`; slots: 1 to 15 slots"
+    )
+    stretch: float = _option(4.0, "largest stretch of a relative target, 1 or more")
+    elasticity: float = _option(
+        0.0,
+        "times its traced workers that a job may run with, 1 to 64; 0: 1 for your own "
+        "log, otherwise every measured number, or 2",
+    )
+    cpu_jobs: Literal["drop", "keep"] = _option(
+        "drop", "whether jobs without GPUs are left out or scheduled"
+    )
+    gpu_types: Literal["requested", "any"] = _option(
+        "requested",
+        "whether jobs run on the types of GPU that they requested, if servers name types",
+    )
+    # An eighth of 25 Gbps
+    bandwidth: str = _option("3Gbps", "network share of a worker with one GPU")
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in kind:
+                raise InputError(f"{name}={getattr(self, name)}: write {' or '.join(kind)}")
+        shares = (self.insensitive, self.sensitive, 1 - self.insensitive - self.sensitive)
+        if not all(-1e-9 <= share <= 1 for share in shares):
+            raise InputError("insensitive and sensitive are shares of all jobs, at most 1 together")
+        if not (math.isfinite(self.stretch) and self.stretch >= 1):
+            raise InputError(f"stretch={self.stretch}: write 1 or more")
+        if not (self.elasticity == 0 or 1 <= self.elasticity <= MAX_WORKERS):
+            raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MAX_WORKERS}")
+
+    def resolved(self, trace_format: str) -> SynthesisOptions:
+        """Return the options for a trace of a format, without ``auto`` where it depends on that."""
+        own = trace_format in OWN_LOGS
+        return replace(
+            self,
+            utility=("default" if own else "drawn") if self.utility == "auto" else self.utility,
+            training=("allreduce" if own else "ps") if self.training == "auto" else self.training,
+            elasticity=1.0 if own and self.elasticity == 0 else self.elasticity,
+        )
+
+    @property
+    def worker_bandwidth(self) -> int:
+        """Bandwidth of a worker in bit/s."""
+        value = parse_amount(self.bandwidth)
+        if not value.value or value.dimension is not Dimension.RATE:
+            raise InputError(f"bandwidth={self.bandwidth}: write a rate such as 3Gbps")
+        return value.value
+
+    @classmethod
+    def from_text(cls, pairs: dict[str, str]) -> SynthesisOptions:
+        """Parse the options of ``?training=allreduce&stretch=2``."""
+        values: dict[str, object] = {}
+        for option in fields(cls):
+            if option.name in pairs:
+                text = pairs[option.name]
+                try:
+                    values[option.name] = float(text) if option.type == "float" else text
+                except ValueError as error:
+                    raise InputError(f"{option.name}={text}: write a number") from error
+        return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
+
+
+OPTION_NAMES: Final = tuple(option.name for option in fields(SynthesisOptions))
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    name: get_args(hint)
+    for name, hint in get_type_hints(SynthesisOptions).items()
+    if get_origin(hint) is Literal
+}
+
+
+def _describe(option: Field[Any]) -> str:
+    choices = f"{' or '.join(_CHOICES[option.name])}; " if option.name in _CHOICES else ""
+    return f"{option.metadata['meaning']} ({choices}default {option.default})"
+
+
+SYNTHESIS_OPTIONS: Final[Mapping[str, str]] = {
+    option.name: _describe(option) for option in fields(SynthesisOptions)
+}
+"""Descriptions of the options by name; a test compares them with ``docs/traces.md``."""
+
+
+# ------------------------------------------------------------------ synthesis
+
 
 CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
 _DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
-
 _LATEST: Final = 9e9
 """Maximum target in seconds; it fits int64 nanoseconds, and later targets have no effect."""
 
@@ -47,11 +168,7 @@ Floats = NDArray[np.float64]
 
 
 def load_jobs(
-    spec: str,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    skip_invalid: bool = False,
+    spec: str, cluster: Cluster, *, seed: int = 0, skip_invalid: bool = False
 ) -> tuple[list[Job], Workload, Trace]:
     """Read a trace; return its jobs by arrival, the workload with notes, and the trace.
 
@@ -70,11 +187,7 @@ def load_jobs(
 
 
 def synthesize(
-    trace: Trace,
-    slot_seconds: Fraction,
-    options: SynthesisOptions | None = None,
-    *,
-    seed: int = 0,
+    trace: Trace, slot_seconds: Fraction, options: SynthesisOptions | None = None, *, seed: int = 0
 ) -> Workload:
     """Build a workload from a trace, drawing values that the trace lacks from a seed.
 
@@ -170,10 +283,8 @@ def _families(
 def _describe_drawn(
     frame: pl.DataFrame, curves: Sequence[Curve | None], options: SynthesisOptions
 ) -> tuple[str, ...]:
-    """Return what is drawn because the trace lacks it, with numbers of jobs.
-
-    Models don't count if jobs run with their traced workers only: their durations are traced, too.
-    """
+    """Return what is drawn because the trace lacks it, with numbers of jobs."""
+    # Models don't count if jobs run with their traced workers only, for their traced durations.
     known = {(family.model, family.batch_size) for family in family_table().families}
     pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), strict=True)
     unknown = sum(
@@ -253,11 +364,7 @@ def _utilities(
     rng: np.random.Generator,
     notes: list[str],
 ) -> tuple[list[UtilityKind], Floats, Floats, Floats, Ints, list[str]]:
-    """Draw utilities: OASiS section V's mix, or the deadline of the trace.
-
-    Targets from stretched durations or traced deadlines are wall-clock times: a job meets its
-    target if its completion slot ends by then.
-    """
+    """Draw utilities: OASiS section V's mix, or the deadline of the trace."""
     count = frame.height
     value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
     target = np.ones(count)
@@ -305,12 +412,7 @@ def _note_early(submit: Ints, deadline: Ints, slot_seconds: Fraction, notes: lis
 def draw_sigmoids(
     rng: np.random.Generator, count: int, shares: tuple[float, float] = (0.10, 0.55)
 ) -> tuple[Floats, Floats, Ints]:
-    """Draw values, decays and classes of OASiS section V, each of shape (count,).
-
-    Values are uniform in [1, 100]. Decays are 0, uniform in [0.01, 1] or uniform in [4, 6], by
-    class. Classes are indices into `CLASSES`. ``shares`` are those of the time-insensitive and
-    time-sensitive classes.
-    """
+    """Draw values, decays and classes (indices into `CLASSES`) of OASiS section V."""
     classes = np.searchsorted(np.cumsum(shares), rng.random(count), side="right").astype(np.int64)
     value = rng.uniform(1.0, 100.0, count)
     low = np.array([low for low, _ in _DECAYS])[classes]
@@ -320,3 +422,133 @@ def draw_sigmoids(
 
 def _nanoseconds(seconds: Floats) -> Ints:
     return np.asarray(np.rint(np.minimum(seconds, _LATEST) * NANO), dtype=np.int64)
+
+
+# ------------------------------------------------------------------ work and speed
+
+
+_CHUNK: Final = 50
+_MANY: Final = 50 * _CHUNK
+
+
+class JobSpeeds:
+    """Work, step time and worker range of every job; each conserves its GPU-time.
+
+    ``frame`` has the columns of `records.SCHEMA`. ``traced`` is the number of workers in the trace,
+    shape (jobs,). Assumptions are appended to ``notes``. The attributes are columns of `Workload`,
+    and ``duration``: seconds with the traced workers, from the trace or implied by the iterations.
+    """
+
+    def __init__(
+        self,
+        frame: pl.DataFrame,
+        families: list[Family],
+        traced: Ints,
+        options: SynthesisOptions,
+        notes: list[str],
+    ) -> None:
+        described = frame["iterations"].is_not_null().to_numpy()
+        iterations = frame["iterations"].fill_null(0).to_numpy().astype(np.int64)
+        duration = frame["duration"].fill_null(np.nan).to_numpy().astype(np.float64)
+        steps = np.array([family.step_seconds for family in families])
+        factor = options.elasticity or 2.0
+        widest = np.clip(np.floor(traced * factor), traced, np.maximum(MAX_WORKERS, traced))
+        self.max_workers = widest.astype(np.int64)
+        self.min_workers = traced.copy() if options.elasticity == 1 else np.ones_like(traced)
+        self.curves: list[Curve | None] = [None] * frame.height
+        rates = np.zeros(frame.height)
+        wanted = described if options.speed == "auto" else np.full_like(described, True)
+        if options.speed != "linear":
+            self._measure(families, traced, wanted, described, options, rates)
+        measured = rates > 0
+        missing = int((wanted & ~measured).sum()) if options.speed != "linear" else 0
+        if missing:
+            notes.append(f"{missing} jobs ran with more GPUs than were measured: linear speed")
+        # OASiS (2): 2 e / b seconds of communication per mini-batch.
+        gradients = np.array([family.gradient for family in families], dtype=np.float64)
+        comm = 16.0 * gradients / options.worker_bandwidth
+        # Without a traced duration, it is that of the iterations at their speed.
+        with np.errstate(divide="ignore"):
+            implied = np.where(
+                measured, iterations / np.where(measured, rates, 1.0), iterations * steps / traced
+            )
+        self.duration = np.where(np.isnan(duration), implied, duration)
+        untimed = np.isnan(duration) & ~measured
+        # Without a traced duration, linear work is the iterations at compute plus communication.
+        self.duration[untimed] += (iterations * comm / traced)[untimed]
+        batches = np.where(
+            measured,
+            np.where(described, iterations, np.rint(self.duration * np.where(measured, rates, 1))),
+            np.rint(traced * self.duration / (steps + comm)),
+        )
+        batches = np.maximum(1, batches).astype(np.int64)
+        exact = measured & described
+        self.chunks, rest = _split_into_chunks(batches, self.max_workers, exact)
+        self.epochs, self.minibatches, rest = _epochs(rest, measured)
+        work = self.chunks * rest
+        share = traced * self.duration / work - comm
+        short = ~measured & (share < 1e-9)
+        if short.any():
+            notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: one is made")
+        step = np.where(short, 1e-9, share)
+        self.minibatch_time = np.where(measured, 0, np.rint(step * NANO)).astype(np.int64)
+        self.max_workers = np.minimum(self.max_workers, self.chunks)
+        self.min_workers = np.minimum(self.min_workers, self.max_workers)
+
+    def _measure(
+        self,
+        families: list[Family],
+        traced: Ints,
+        wanted: NDArray[np.bool_],
+        described: NDArray[np.bool_],
+        options: SynthesisOptions,
+        rates: Floats,
+    ) -> None:
+        """Set curve, rate and worker range of each job that has a measured speed."""
+        cache: dict[tuple[int, int], tuple[Curve | None, float]] = {}
+        curve: Curve | None
+        for index in np.flatnonzero(wanted):
+            family, workers = families[index], int(traced[index])
+            key = (id(family), workers)
+            if key not in cache:
+                rate = rate_at(family.curve, workers)
+                curve = (
+                    None if rate is None else dict(sorted({**family.curve, workers: rate}.items()))
+                )
+                cache[key] = (curve, rate or 0.0)
+            self.curves[index], rates[index] = cache[key]
+            curve = self.curves[index]
+            if curve is not None and described[index] and options.elasticity == 0:
+                self.max_workers[index] = max(curve)
+
+
+def _split_into_chunks(batches: Ints, wanted: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Split mini-batches into at least ``wanted`` chunks, without rounding if ``exact``.
+
+    If rounded, there are ``wanted`` chunks with equal numbers of mini-batches, rounded to the
+    nearest. If exact, the number of chunks is the smallest divisor in [wanted, 4 wanted). Without
+    a divisor, every chunk has one mini-batch.
+    """
+    chunks = np.minimum(wanted, batches)
+    rest = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
+    uneven = exact & (batches % chunks != 0)
+    for index in np.flatnonzero(uneven):
+        total, low = int(batches[index]), int(chunks[index])
+        divisor = next(
+            (chunk_count for chunk_count in range(low, 4 * low) if total % chunk_count == 0), total
+        )
+        chunks[index], rest[index] = divisor, total // divisor
+    return chunks, rest
+
+
+def _epochs(rest: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+    """Split mini-batches per chunk and job into epochs and chunks of up to 50 mini-batches.
+
+    If not exact, the step time absorbs rounding many mini-batches to the nearest 50 (within 1 %).
+    """
+    nearest = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)
+    rest = nearest.astype(np.int64)
+    size = np.ones_like(rest)
+    for candidate in range(2, _CHUNK + 1):
+        size[rest % candidate == 0] = candidate
+    return rest // size, size, rest

@@ -73,53 +73,45 @@ _NUMBER_WORDS: Final[Mapping[object, str]] = {
 }
 
 
-def read_head(path: Path) -> str:
-    """Return the first 64 KiB of a text file, decompressed.
+def file_error(path: Path, message: str, hint: str = "", line: int | None = None) -> InputError:
+    """Return the error of a file, or of one of its lines."""
+    location = str(path) if line is None else f"{path}: line {line}"
+    return InputError(Fault(location, message, hint))
 
-    Raises `InputError` if the file is missing, empty, binary, not UTF-8, or damaged at its
-    beginning.
-    """
+
+def read_head(path: Path) -> str:
+    """Return the first 64 KiB of a text file, decompressed; raise `InputError` for others."""
     file, _ = split_member(path)
     if not file.exists():
-        raise InputError(
-            Fault(
-                str(path),
-                "no such file",
-                "check the path (SHADOWPRICE_TRACES may name its folder)",
-            )
-        )
+        hint = "check the path (SHADOWPRICE_TRACES may name its folder)"
+        raise file_error(path, "no such file", hint)
     if file.is_dir():
-        raise InputError(Fault(str(path), "is a directory", "give the file inside it"))
+        raise file_error(path, "is a directory", "give the file inside it")
     if not file.is_file():
-        raise InputError(
-            Fault(str(path), "is not a regular file", "write the data to a file first")
-        )
+        raise file_error(path, "is not a regular file", "write the data to a file first")
     bounds.TABLE_BYTES.check(file.stat().st_size, str(path), "split it")
     head = read_first_bytes(path, HEAD_BYTES)
     if not head.strip():
-        raise InputError(Fault(str(path), "is empty", "give a file with rows"))
-    start = head.lstrip()[:16]
-    other = next(
-        (name for magic, name in _OTHER_KINDS if start.lower().startswith(magic.lower())), ""
-    )
+        raise file_error(path, "is empty", "give a file with rows")
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
-        raise InputError(
-            Fault(str(path), "is a pointer of Git LFS", "fetch its file: git lfs pull")
-        )
+        raise file_error(path, "is a pointer of Git LFS", "fetch its file: git lfs pull")
     if head[TAR_MARK_AT:].startswith(TAR_MARK):
-        raise InputError(Fault(str(path), "is a tar archive", "extract the file inside it"))
-    if other:
-        raise InputError(Fault(str(path), f"is {other}", "save the table as CSV"))
+        raise file_error(path, "is a tar archive", "extract the file inside it")
+    start = head.lstrip()[:16].lower()
+    for magic, kind in _OTHER_KINDS:
+        if start.startswith(magic.lower()):
+            raise file_error(path, f"is {kind}", "save the table as CSV")
     if is_utf16(head):
-        raise InputError(Fault(f"{path}: line 1", "is UTF-16", "save it as UTF-8"))
+        raise file_error(path, "is UTF-16", "save it as UTF-8", 1)
     controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
     if b"\0" in head or controls > len(head) // 100:
-        raise InputError(Fault(str(path), "is binary, not text", "give the trace's text file"))
+        raise file_error(path, "is binary, not text", "give the trace's text file")
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         if error.start < len(head) - 4:
-            raise _encoding_fault(path, head[: error.start].count(b"\n") + 1) from error
+            line = head[: error.start].count(b"\n") + 1
+            raise file_error(path, "is not UTF-8", "save the file as UTF-8", line) from error
         text = head[: error.start].decode("utf-8-sig")
     _check_first_line(path, text, cut=len(head) >= HEAD_BYTES)
     return text
@@ -129,11 +121,11 @@ def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
     """Refuse a head without a line end, unless it may be JSON; ``cut``: the file is longer."""
     if "\n" not in text and not text.lstrip().startswith(("[", "{")):
         if "\r" in text.strip():
-            message = "ends in a carriage return alone"
-            raise InputError(Fault(f"{path}: line 1", message, "end lines with a line feed"))
+            raise file_error(
+                path, "ends in a carriage return alone", "end lines with a line feed", 1
+            )
         if cut:
-            message = "has no end within 64 KiB"
-            raise InputError(Fault(f"{path}: line 1", message, "give a file with one job a line"))
+            raise file_error(path, "has no end within 64 KiB", "give a file with one job a line", 1)
 
 
 def column_names(head: str, separator: str = ",", preamble: int = 0) -> list[str]:
@@ -151,10 +143,7 @@ def _header(head: str, separator: str, preamble: int, quoted: bool = True) -> tu
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes, decompressed if it is packed.
-
-    Raises `InputError` as `inputs.unpacking.read_blocks` does.
-    """
+    """Return a file's bytes, decompressed if it is packed."""
     return b"".join(read_blocks(path, bounds.TABLE_BYTES, 1 << 24))
 
 
@@ -164,14 +153,13 @@ def json_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except json.JSONDecodeError as error:
-        location = f"{path}: line {error.lineno}"
-        raise InputError(Fault(location, f"is not JSON ({error.msg})", _JSON_HINT)) from error
+        raise file_error(path, f"is not JSON ({error.msg})", _JSON_HINT, error.lineno) from error
     except UnicodeDecodeError as error:
-        raise InputError(Fault(str(path), "is not UTF-8", "save the file as UTF-8")) from error
+        raise file_error(path, "is not UTF-8", "save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
         is_deep = isinstance(error, RecursionError)
         reason = "it is nested too deeply" if is_deep else parse_error_text(error)
-        raise InputError(Fault(str(path), f"is not JSON ({reason})", _JSON_HINT)) from error
+        raise file_error(path, f"is not JSON ({reason})", _JSON_HINT) from error
 
 
 def valid_text(value: object) -> str:
@@ -193,14 +181,11 @@ def load_json(path: Path) -> Any:
 class Check:
     """A condition of valid rows, and the fault of the others."""
 
-    valid: pl.Expr
-    """Whether a row is valid; null counts as false."""
-    column: str
-    """Column whose value the error shows."""
+    valid: pl.Expr  # whether a row is valid; null counts as false
+    column: str  # column whose value the error shows
     message: str
     hint: str = ""
-    shown: str = ""
-    """Column of what the error shows of the value; empty for all of it."""
+    shown: str = ""  # column of what the error shows of the value; empty for all of it
 
 
 class CheckedTable:
@@ -235,11 +220,7 @@ class CheckedTable:
         self._reading.tally.add(action, reason, count)
 
     def check(self, valid: pl.Expr, column: str, message: str, hint: str = "") -> None:
-        """Refuse rows for which an expression isn't true; null counts as false.
-
-        Errors show the value of ``column``, a message and a hint. If invalid rows are skipped, drop
-        and count the rows instead.
-        """
+        """Refuse rows for which an expression isn't true, or drop and count them if skipped."""
         self.check_all([Check(valid, column, message, hint)])
 
     def check_all(self, checks: Sequence[Check]) -> None:
@@ -271,10 +252,7 @@ class CheckedTable:
             self._faults.append((line, Fault(location, message, check.hint)))
 
     def add_faults(self, faults: Sequence[tuple[int, Fault]], *, partial: bool = False) -> None:
-        """Add faults of rows that aren't in the frame, each with its line.
-
-        ``partial``: the rows after them weren't read.
-        """
+        """Add faults of rows that aren't in the frame; ``partial``: later rows weren't read."""
         self._faults.extend(faults)
         self._wrong += len(faults)
         self._is_partial |= partial
@@ -295,10 +273,7 @@ class CheckedTable:
             self.check(pl.col(column) > 0, column, "is not above 0")
 
     def check_run(self, pattern: str) -> pl.Expr:
-        """Return the run time from ``start_time`` and ``end_time``, after checks of the times.
-
-        Jobs that never ran are dropped and counted. The times become seconds, as in `parse_times`.
-        """
+        """Return the checked run time of jobs; those that never ran are dropped and counted."""
         start, end = pl.col("start_time"), pl.col("end_time")
         self.drop(start.is_null() | end.is_null(), "no start or end: never ran")
         for column in ("submit_time", "start_time", "end_time"):
@@ -309,11 +284,7 @@ class CheckedTable:
         return end - start
 
     def parse_times(self, column: str, pattern: str) -> None:
-        """Convert a column from text to seconds since 1970.
-
-        ``pattern`` is that of ``strptime``. Times without ``%z`` are read as UTC, whatever their
-        zone.
-        """
+        """Convert times from text, in a pattern of ``strptime``, to seconds; UTC without ``%z``."""
         text = pl.col(column)
         kind = pl.Datetime("us", "UTC") if "%z" in pattern else pl.Datetime("us")
         parsed = text.str.strptime(kind, pattern, strict=False)
@@ -353,10 +324,7 @@ class CheckedTable:
         return self.done().drop("line")
 
     def done(self) -> pl.DataFrame:
-        """Return the valid rows, or raise all diagnostics.
-
-        The error has up to 20 diagnostics, and the number of further invalid rows.
-        """
+        """Return the valid rows, or raise the first 20 diagnostics and the number of others."""
         if self._faults:
             raise invalid_rows(self._shown_faults())
         return self.frame
@@ -382,16 +350,12 @@ def invalid_rows(faults: Sequence[Fault]) -> InputError:
 class RowRules:
     """Treatment of rows without as many fields as the table has columns."""
 
-    comment: str = ""
-    """Beginning of lines that are dropped and counted; empty if there are none."""
+    comment: str = ""  # beginning of lines that are dropped and counted; empty if there are none
     rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None = None
     """Returns as many fields as there are columns from a row with more, or None if it can't."""
-    rejoined: str = "separator within a field that isn't used"
-    """Reason for which rejoined rows are counted."""
-    surplus_hint: str = "quote fields that contain the separator"
-    """Hint for rows that can't be rejoined."""
+    rejoined: str = "separator within a field that isn't used"  # why rejoined rows are counted
+    surplus_hint: str = "quote fields that contain the separator"  # for other rows with more
     shortage_hint: str = "copy the file again if it was cut off"
-    """Hint for rows with too few fields."""
 
 
 def read_table(
@@ -419,7 +383,6 @@ def read_table(
     Raises `InputError` if the file isn't such a table, or if no row is valid.
     """
     head = read_head(path)
-    location = f"{path}: line {preamble + 1}"
     first = preamble + 1
     if header:
         in_header, height = _header(head, separator, preamble, quoted)
@@ -427,17 +390,13 @@ def read_table(
         first += height
         missing = [name for name in columns if name not in names and name not in optional]
         if missing:
-            raise InputError(
-                Fault(
-                    location,
-                    f"the header lacks {', '.join(missing)}",
-                    f"the columns must be {', '.join(c for c in columns if c not in optional)}",
-                )
-            )
+            hint = f"the columns must be {', '.join(c for c in columns if c not in optional)}"
+            message = f"the header lacks {', '.join(missing)}"
+            raise file_error(path, message, hint, preamble + 1)
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             message = f"the header names {quote_for_display(repeated[0])} more than once"
-            raise InputError(Fault(location, message, "give each column once"))
+            raise file_error(path, message, "give each column once", preamble + 1)
     else:
         names = list(columns)
         _check_width(path, head, len(names), separator)
@@ -485,11 +444,7 @@ def read_table(
 
 
 def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
-    """Read a file as lines, for formats with fields separated by runs of blanks.
-
-    The table has one column ``text``, stripped of blanks. Blank lines are dropped and counted.
-    Raises `InputError` if the file isn't text.
-    """
+    """Read a file as stripped lines in a column ``text``; blank ones are counted."""
     read_head(path)
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path
     try:
@@ -498,7 +453,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
         with _open(path, source) as file:
             for _ in _lines(path, file):
                 pass  # raises at the line that is not UTF-8
-        raise InputError(Fault(str(path), f"cannot be read as lines ({error})")) from error
+        raise file_error(path, f"cannot be read as lines ({error})") from error
     lines = frame.with_row_index("line", offset=1)
     table = CheckedTable(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
     table.drop(pl.col("text").is_null() | (pl.col("text") == ""), "blank line")
@@ -509,7 +464,7 @@ def _check_width(path: Path, head: str, width: int, separator: str) -> None:
     count = len(_header(head, separator, 0)[0])
     if count != width:
         found = "1 field" if count == 1 else f"{count} fields"
-        raise InputError(Fault(f"{path}: line 1", f"has {found}", f"{width} are expected"))
+        raise file_error(path, f"has {found}", f"{width} are expected", 1)
 
 
 def _parse(
@@ -578,11 +533,7 @@ def _parse_leniently(
     reading: ImportContext,
     rules: RowRules,
 ) -> tuple[pl.DataFrame, list[tuple[int, Fault]]]:
-    """Read a file that polars can't parse: the valid rows, and the faults of the others.
-
-    If invalid rows are skipped, they are counted instead. Text that only polars refuses, such as a
-    blank after a number, is accepted.
-    """
+    """Read a file that polars can't parse: the valid rows, and the faults of the others."""
     faults: list[tuple[int, Fault]] = []
     rejoined = blank = comments = skipped = 0
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
@@ -622,13 +573,10 @@ def _parse_leniently(
 class _Row:
     """Fields of a row of delimited text."""
 
-    line: int
-    """First line of the row, from 1."""
+    line: int  # first line of the row, from 1
     fields: list[str]
-    height: int = 1
-    """Number of its lines: a quoted field may contain line breaks."""
-    closed: bool = True
-    """Whether each quote at the beginning of a field has its counterpart."""
+    height: int = 1  # number of its lines: a quoted field may contain line breaks
+    closed: bool = True  # whether each quote at the beginning of a field has its counterpart
 
     @property
     def is_blank(self) -> bool:
@@ -679,7 +627,7 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str]]:
         try:
             text = data.decode("utf-8-sig" if line == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise _encoding_fault(path, line) from error
+            raise file_error(path, "is not UTF-8", "save the file as UTF-8", line) from error
         yield line, text.rstrip("\r\n")
 
 
@@ -736,7 +684,3 @@ def _value(text: str, kind: pl.DataType) -> object:
     if kind == pl.Float64():
         return float(text)
     return text
-
-
-def _encoding_fault(path: Path, line: int) -> InputError:
-    return InputError(Fault(f"{path}: line {line}", "is not UTF-8", "save the file as UTF-8"))

@@ -25,7 +25,7 @@ from shadowprice.core.amounts import parse_amount
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.columns import typed_columns
 from shadowprice.traces.registry import ImportContext
-from shadowprice.traces.text import load_json, read_head, read_table
+from shadowprice.traces.text import file_error, load_json, read_head, read_table
 
 Curve = Mapping[int, float]
 """Mini-batches/s of the whole job by number of workers; infeasible numbers are missing."""
@@ -165,7 +165,7 @@ def read_gavel(
     kind = gpu if consolidated else f"{gpu}_unconsolidated"
     if not isinstance(data, dict) or not isinstance(data.get(kind), dict):
         gpus = ", ".join(data) if isinstance(data, dict) else "none"
-        raise InputError(Fault(str(path), f"has no GPU {kind!r}", f"its GPUs are {gpus}"))
+        raise file_error(path, f"has no GPU {kind!r}", f"its GPUs are {gpus}")
     curves: dict[tuple[str, int | None], dict[int, float]] = {}
     for key, rates in data[kind].items():
         try:
@@ -235,11 +235,11 @@ def read_chronus(folder: Path, name: str) -> Curve:
         try:
             samples = np.load(path, allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise InputError(Fault(str(path), "is not an array of seconds")) from error
+            raise file_error(path, "is not an array of seconds") from error
         steady = samples[int(len(samples) * WARM_UP_SHARE) :]
         middle = float(np.median(steady)) if len(steady) else 0.0
         if not middle > 0:
-            raise InputError(Fault(str(path), "contains no positive seconds"))
+            raise file_error(path, "contains no positive seconds")
         curve[int(path.stem.rsplit("_", 1)[1])] = 1.0 / middle
     if not curve:
         raise InputError(Fault(str(folder), f"has no {name}_gpu_*.npy"))

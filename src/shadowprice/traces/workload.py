@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
@@ -37,7 +38,6 @@ from shadowprice.results.output_paths import (
     is_job_lines,
     is_marked_yaml,
 )
-from shadowprice.traces.gpu_types import choose_resource
 from shadowprice.traces.throughput import Curve
 
 NANO: Final = 10**9
@@ -179,11 +179,7 @@ class Workload:
         )
 
     def _without_types_of(
-        self,
-        resources: Mapping[JobProfile, str | None],
-        cluster: Cluster,
-        *,
-        skip_invalid: bool,
+        self, resources: Mapping[JobProfile, str | None], cluster: Cluster, *, skip_invalid: bool
     ) -> Workload:
         """Leave out the jobs whose type of GPU no server has, or refuse all."""
         lacking: dict[str, list[str]] = {}
@@ -258,10 +254,7 @@ class Workload:
         return [resolver.job(self, index) for index in range(len(self))]
 
     def work_limits(self, jobs: Sequence[Job]) -> dict[str, int]:
-        """Return the progress units that time limits allow, by name of the jobs that have one.
-
-        ``jobs`` are those of `to_jobs`, in the same order.
-        """
+        """Return the progress units that time limits allow, by name of the jobs that have one."""
         if self.time_limit is None or self.requested is None:
             return {}
         slot = float(self.slot_seconds)
@@ -320,12 +313,7 @@ class Workload:
             return {"kind": "deadline", "value": value, "by": target}
         if self.kind[at] == "reciprocal":
             return {"kind": "reciprocal", "value": value}
-        return {
-            "kind": "sigmoid",
-            "value": value,
-            "decay": float(self.decay[at]),
-            "target": target,
-        }
+        return {"kind": "sigmoid", "value": value, "decay": float(self.decay[at]), "target": target}
 
     def write(self, path: Path) -> None:
         """Write a job file atomically: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
@@ -344,10 +332,7 @@ class Workload:
 
 
 def write_yaml(path: Path, document: Mapping[str, object], hint: str) -> None:
-    """Write a file of jobs or servers atomically.
-
-    Raises `InputError` with a hint if it would be too large to be read again.
-    """
+    """Write a file of jobs or servers atomically; raise `InputError` if it is too large."""
     check_document_size(path, document, hint)
     text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
     with atomic_write(path) as temporary:
@@ -355,10 +340,7 @@ def write_yaml(path: Path, document: Mapping[str, object], hint: str) -> None:
 
 
 def check_job_file(path: Path) -> None:
-    """Check that `Workload.write` can write to a path.
-
-    Raises `InputError` if the name has another suffix, or the file has other content.
-    """
+    """Raise `InputError` if `Workload.write` can't write to a path."""
     if path.suffix not in {".jsonl", ".yaml", ".yml"}:
         raise InputError(f"{path}: a job file ends in .jsonl or .yaml")
     check_output_file(path, is_job_lines if path.suffix == ".jsonl" else is_marked_yaml)
@@ -468,10 +450,7 @@ class _Resolver:
     def _shape(
         self, profile: JobProfile, min_workers: int, max_workers: int, minibatch_time: int
     ) -> Job:
-        """Return a template job with everything that doesn't depend on the amount of work.
-
-        The mini-batch time only matters to jobs with an internal rate or a restart cost.
-        """
+        """Return a template job with everything that doesn't depend on the amount of work."""
         if profile not in self._demands:
             ps = None if profile.ps is None else self._cluster.demand(profile.ps)
             self._demands[profile] = (self._cluster.demand(profile.worker), ps)
@@ -533,3 +512,54 @@ def _amount(name: str, value: int) -> int | float | str:
         return value // MILLI if value % MILLI == 0 else value / MILLI
     unit, size = next(unit for unit in _UNITS[dimension] if value % unit[1] == 0)
     return f"{value // size}{unit}"
+
+
+# ------------------------------------------------------------------ types of GPU
+
+
+_ANY: frozenset[str] = frozenset({"", "*", "any", "gpu", "none", "null", "unknown", "n/a", "-"})
+"""Words of traces that don't name a type, in lower case."""
+
+
+def split_types(text: str | None) -> tuple[str, ...]:
+    """Return the types that a job may run on, as its trace writes them; empty for any type."""
+    types = tuple(word.strip() for word in re.split(r"[|,;]", text or ""))
+    return () if any(name.lower() in _ANY for name in types) else types
+
+
+def choose_resource(types: Sequence[str], cluster: Cluster) -> str | None:
+    """Return the resource that counts the GPUs of a job; None if no server has a type of them.
+
+    It is ``gpu`` if the cluster's servers name no types, or the job may run on all of them. Of
+    several types, the most numerous is chosen, because a job requests one resource.
+    """
+    kinds = [name for name in cluster.resources if is_gpu_kind(name)]
+    if not types or not kinds:
+        return GPU
+    best = {kind for name in types for kind in _closest(name, kinds)}
+    found = [kind for kind in kinds if kind in best]
+    totals = {name: int(cluster.capacity[:, cluster.column[name]].sum()) for name in found}
+    if len(found) > 1 and len(found) == len(kinds):
+        all_gpus = int(cluster.capacity[:, cluster.column[GPU]].sum())
+        if sum(totals.values()) == all_gpus:  # no server has GPUs of an unknown type
+            return GPU
+    return max(found, key=totals.__getitem__) if found else None
+
+
+def _closest(name: str, kinds: Sequence[str]) -> list[str]:
+    """Return the resources ``gpu/KIND`` that a trace's name of a type is likely to mean.
+
+    One name may say more than the other: ``Tesla-V100-SXM2-32GB`` is a ``v100``, unless there is a
+    ``v100-32gb``. The closest resources have the most words in common, and the fewest others.
+    """
+    wanted = _words(name)
+    scores: dict[str, tuple[int, int]] = {}
+    for kind in kinds:
+        words = _words(kind.partition("/")[2])
+        if words and wanted and (words <= wanted or wanted <= words):
+            scores[kind] = len(words & wanted), -len(words ^ wanted)
+    return [kind for kind, score in scores.items() if score == max(scores.values())]
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", name.lower()))

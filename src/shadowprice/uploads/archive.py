@@ -18,7 +18,6 @@ from shadowprice.core.wording import quote_for_display
 
 BLOCK: Final = 512
 MAX_ENTRIES: Final = 20_000  # maximum number of files, directories and links in an archive
-
 MAX_PATH_BYTES: Final = 1_024
 MAX_FILE_BYTES: Final = (8 << 30) - 1
 """Maximum size of a file: a larger one needs an extension of the format."""
@@ -26,7 +25,6 @@ MAX_FILE_BYTES: Final = (8 << 30) - 1
 _MAX_NAME_BYTES: Final = 255
 _MAX_EXTENSION_BYTES: Final = 16 << 10
 _MAX_GLOBAL_HEADERS: Final = 16
-
 MEDIA_TYPE: Final = "application/x-tar"
 WRITE_HINT: Final = "write it with shadowprice submit --upload, or with tar --format=pax"
 _LARGE_FILE: Final = "has a file of 8 GiB or more"
@@ -47,19 +45,15 @@ class EntryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """A file, directory or symbolic link.
+    """A file, directory or symbolic link."""
 
-    ``path`` is relative to the directory, ``mtime`` in seconds since 1970. The content of a file is
-    ``size`` bytes from ``offset`` on. ``target`` is that of a link.
-    """
-
-    path: str
+    path: str  # relative to the directory
     kind: EntryKind
     mode: int
-    mtime: int
-    size: int = 0
+    mtime: int  # seconds since 1970
+    size: int = 0  # bytes of a file's content, which begins at `offset`
     offset: int = 0
-    target: str = ""
+    target: str = ""  # of a link
 
 
 def is_link_inside(path: str, target: str) -> bool:
@@ -79,10 +73,7 @@ def is_link_inside(path: str, target: str) -> bool:
 
 
 def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
-    """Yield the entries of an archive in order.
-
-    Raises `ArchiveError` if the archive is malformed, too long, or holds something that is refused.
-    """
+    """Yield the entries of an archive in order; raise `ArchiveError` if it is refused."""
     total = stream.seek(0, os.SEEK_END)
     position = 0
     extended: Mapping[str, str] = {}

@@ -2,6 +2,9 @@
 
 A marker file beside a directory names the archive that fills it. After the unchanged files are
 deleted, another marker names it.
+
+No path through a directory that a job may own is followed, because it may put links there: every
+directory is opened relative to its parent, and not through a link.
 """
 
 from __future__ import annotations
@@ -14,12 +17,69 @@ import stat
 import tempfile
 import threading
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from shadowprice.uploads.archive import ArchiveEntry, EntryKind, read_entries, refusal
-from shadowprice.uploads.owned_directories import add_missing, open_below, open_directory
+
+# ------------------------------------------------------------------ directories that a job may own
+
+
+_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def open_directory(path: Path) -> Iterator[int]:
+    """Open a directory that isn't a link."""
+    descriptor = os.open(path, _FLAGS)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_below(root: int, path: str) -> Iterator[int]:
+    """Open a directory below ``root``, or itself for an empty path, but not behind a link."""
+    descriptor = os.dup(root)
+    try:
+        for part in path.split("/") if path else ():
+            below = os.open(part, _FLAGS, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def add_missing(source: Path, target: Path) -> None:
+    """Move entries of a directory into another one that lacks them; keep entries of both."""
+    with open_directory(source) as source_root, open_directory(target) as target_root:
+        remaining = [""]
+        while remaining:
+            path = remaining.pop()
+            with open_below(source_root, path) as new, open_below(target_root, path) as old:
+                with os.scandir(new) as entries:
+                    names = [entry.name for entry in entries]
+                shared = [name for name in names if not _move(name, new, old)]
+            remaining += [f"{path}/{name}" if path else name for name in shared]
+
+
+def _move(name: str, source: int, target: int) -> bool:
+    """Move an entry unless it is there; return False if it is a directory in both."""
+    try:
+        status = os.stat(name, dir_fd=target, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+        return True
+    other = os.stat(name, dir_fd=source, follow_symlinks=False)
+    return not (stat.S_ISDIR(status.st_mode) and stat.S_ISDIR(other.st_mode))
+
+
+# ------------------------------------------------------------------ unpacking
+
 
 _COPY_BYTES: Final = 1 << 20
 
@@ -140,7 +200,6 @@ _PARTIAL: Final = ".new-"
 """Separates the name of a directory from a suffix of its own for each attempt to fill it."""
 
 _attempts: Final[set[Path]] = set()  # directories that threads of this process fill
-
 _lock: Final = threading.Lock()
 """Held while attempts begin, and from their last check until the marker is written."""
 
@@ -199,10 +258,8 @@ def _sync_directory(path: Path) -> None:
 
 
 def _fill(root: Path, stream: BinaryIO, owner: tuple[int, int] | None) -> None:
-    """Write the entries into an empty directory that no other process changes.
-
-    Links come after everything else, so that nothing is written through one.
-    """
+    """Write the entries into an empty directory that no other process changes."""
+    # Links come after everything else, so that nothing is written through one.
     links: list[ArchiveEntry] = []
     directories: list[ArchiveEntry] = []
     made: set[str] = set()

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.inputs import read_cluster, read_jobs
 from shadowprice.inputs.cloning import read_cloning
 

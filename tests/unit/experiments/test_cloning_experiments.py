@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.core.errors import InputError, MissingExtraError
 from shadowprice.experiments import framework
-from shadowprice.experiments.cloning import busy
+from shadowprice.experiments.cloning import figures
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder
 
@@ -61,8 +61,8 @@ def test_theorem_1_costs_more_the_more_means_differ(tmp_path: Path) -> None:
 def test_copies_by_saving_serve_at_every_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(busy, "MACHINES", 40)
-    monkeypatch.setattr(busy, "LOADS", (0.0, 0.2, 0.0, 0.0, 1.2))
+    monkeypatch.setattr(figures, "MACHINES", 40)
+    monkeypatch.setattr(figures, "LOADS", (0.0, 0.2, 0.0, 0.0, 1.2))
     table = tables("cloning-load", tmp_path)["load"]
     for rows in table.partition_by("jobs", "load"):
         flow = dict(rows.select("rule", "mean_flowtime").iter_rows())
@@ -75,10 +75,10 @@ def test_copies_by_saving_serve_at_every_load(
 
 @pytest.mark.traces
 def test_recorded_worker_times_become_jobs() -> None:
-    if not (traces_folder() / busy.FOLDER).exists():
+    if not (traces_folder() / figures.FOLDER).exists():
         pytest.skip(f"the recordings are absent; {ENVIRONMENT} names their folder")
-    for file in busy.TRACES.values():
-        times = busy.worker_times(file)
+    for file in figures.TRACES.values():
+        times = figures.worker_times(file)
         assert times.shape[1] == 10
         assert len(times) > 200
         assert times.min() > 0

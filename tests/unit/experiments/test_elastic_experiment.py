@@ -20,12 +20,17 @@ from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.launch_plan import free_port
 from shadowprice.experiments import live as really
-from shadowprice.experiments.beside import live_key, measured_progress, predicted_progress
 from shadowprice.experiments.elastic import measure, train
 from shadowprice.experiments.elastic.measure import MIN_SLOT_SECONDS as SLOT
 from shadowprice.experiments.elastic.measure import SCRIPT
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
-from shadowprice.experiments.live import LiveJobResult, run_live
+from shadowprice.experiments.live import (
+    LiveJobResult,
+    live_key,
+    measured_progress,
+    predicted_progress,
+    run_live,
+)
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from tests.support.ideal_service import run_declared
@@ -82,7 +87,7 @@ def _simulate(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
     lived = {
         job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in requests
     }
-    run = measure._simulate(who, SLOT, requests, lived)
+    run = measure.simulate(who, SLOT, requests, lived)
     keys = [live_key(job, lived[job["name"]]) for _, job in requests]
     return run, {key: {**job, "name": key} for key, (_, job) in zip(keys, requests, strict=True)}
 
@@ -116,7 +121,7 @@ def test_a_service_decides_as_the_simulator_on_the_same_facts(
         for index, one in enumerate(measure.WORKLOAD, start=1)
     ]
     ended, submitted = run_declared(tmp_path / "data", measure.cluster(SLOT), requests, who)
-    run = measure._simulate(who, SLOT, requests, submitted)
+    run = measure.simulate(who, SLOT, requests, submitted)
     completions = {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
     assert ended == {name_of_key(key): slot for key, slot in completions.items()}
 
@@ -165,7 +170,7 @@ def test_jobs_that_never_start_are_named_with_their_reason(
     }
     monkeypatch.setattr(measure, "_run_live", lambda *_: results)
     with pytest.raises(ShadowpriceError, match=f"^the measured job made no progress: {message}$"):
-        measure._median_start_seconds(SPEEDS, measure.LOCAL_TARGET, 0)
+        measure._median_start_seconds(SPEEDS, really.LOCAL_TARGET, 0)
 
 
 def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from shadowprice.core.utility import utility_value
+from shadowprice.experiments import misreports
 from shadowprice.experiments.framework import ExperimentSettings
-from shadowprice.experiments.misreports import measure
-from shadowprice.experiments.misreports.workload import (
+from shadowprice.experiments.misreports import (
     LIAR,
     STRATEGIES,
     TENANTS,
@@ -69,17 +69,17 @@ def test_slower_and_less_work_take_their_true_time() -> None:
     completions = set()
     own = next(job for job in JOBS if job.tenant == LIAR)
     for case in (MisreportCase(), MisreportCase("less work", 4), MisreportCase("slower", 2)):
-        row = measure.run_misreport(PolicyChoice("rolling"), case, [own], CLUSTER)
+        row = misreports.run_misreport(PolicyChoice("rolling"), case, [own], CLUSTER)
         completions.add(round(row["liar"], 6))
     assert len(completions) == 1
 
 
 def test_gains_are_shares_of_what_honest_reports_earn(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {kind: STRATEGIES[kind] for kind in ("inflate", "accounts")}
-    monkeypatch.setattr(measure, "STRATEGIES", few)
-    tables = measure.measure(ExperimentSettings(quick=True))
+    monkeypatch.setattr(misreports, "STRATEGIES", few)
+    tables = misreports.measure(ExperimentSettings(quick=True))
     summary, runs = tables["summary"], tables["runs"]
-    assert set(summary["policy"]) == {choice.name for choice in measure.POLICIES}
+    assert set(summary["policy"]) == {choice.name for choice in misreports.POLICIES}
     assert (runs["liar"] + runs["others"] <= runs["value"] * (1 + 1e-9)).all()
     stated = runs.filter(policy="oasis", values="stated")
     honest, lying = (stated.filter(lie=kind)["liar"] for kind in ("", "inflate"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import polars as pl
@@ -14,24 +13,24 @@ from matplotlib.figure import Figure
 
 from shadowprice.cli.main import main
 from shadowprice.core.utility import Sigmoid
+from shadowprice.experiments import oasis
+from shadowprice.experiments.figures import STYLE
 from shadowprice.experiments.framework import ExperimentSettings, Tables, experiments
-from shadowprice.experiments.oasis import ratio, setting, testbed, timeliness, utility
-from shadowprice.experiments.style import STYLE
 from shadowprice.inputs.files import read_cluster, read_jobs
-from shadowprice.traces.testbed import FAMILIES
+from shadowprice.traces.generator import TESTBED_FAMILIES
 from tests.support.examples import sample
 
 QUICK = ExperimentSettings(quick=True)
-FEW = (setting.CLEARING, setting.THEORY)
+ALL = oasis.POLICY_VARIANTS
+FEW = (oasis.CLEARING, oasis.THEORY)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two schemes on a few servers and jobs."""
-    for module in (utility, timeliness, testbed):
-        monkeypatch.setattr(module, "POLICY_VARIANTS", FEW)
-    monkeypatch.setattr(utility, "_size", lambda _: (4, 20, (5, 10), range(1)))
-    monkeypatch.setattr(timeliness, "SLOTS", 30)
+    monkeypatch.setattr(oasis, "POLICY_VARIANTS", FEW)
+    monkeypatch.setattr(oasis, "_size", lambda _: (4, 20, (5, 10), range(1)))
+    monkeypatch.setattr(oasis, "LATENESS_SLOTS", 30)
 
 
 def drawn(name: str, tables: Tables) -> int:
@@ -54,10 +53,10 @@ def test_every_figure_is_declared_with_what_the_paper_reports() -> None:
 
 
 def test_schemes_are_the_five_of_the_paper_with_three_lower_prices() -> None:
-    assert [variant.key for variant in setting.POLICY_VARIANTS] == [
+    assert [variant.key for variant in ALL] == [
         "oasis", "oasis-guaranteed", "oasis-theory", "fifo", "drf", "rrh", "dorm",
     ]  # fmt: skip
-    assert [variant.choice.settings for variant in setting.POLICY_VARIANTS[:3]] == [
+    assert [variant.choice.settings for variant in ALL[:3]] == [
         {"preset": "paper", "lower": "clearing"},
         {"preset": "paper", "lower": "guaranteed"},
         {"preset": "paper"},
@@ -65,12 +64,12 @@ def test_schemes_are_the_five_of_the_paper_with_three_lower_prices() -> None:
 
 
 def test_total_utility_is_what_the_jobs_earned() -> None:
-    tables = utility.measure_policies(QUICK)
+    tables = oasis.measure_policies(QUICK)
     table = tables["utility"]
     assert len(table) == 3 * 2 * 2  # cases, numbers of jobs, schemes
-    on = setting.cluster(4, 4, 20, 0)
-    jobs = setting.workload(on, setting.CHUNK, 10, 20, 0)
-    outcomes, _ = setting.run(FEW[0], on, jobs, 20, 0)
+    on = oasis.cluster(4, 4, 20, 0)
+    jobs = oasis.workload(on, oasis.CHUNK, 10, 20, 0)
+    outcomes, _ = oasis.run(FEW[0], on, jobs, 20, 0)
     row = table.filter(
         (pl.col("case") == "chunk") & (pl.col("jobs") == 10) & (pl.col("policy") == "oasis")
     )
@@ -88,7 +87,7 @@ def test_total_utility_is_what_the_jobs_earned() -> None:
 
 
 def test_a_wrong_ratio_is_tried_under_both_readings() -> None:
-    tables = utility.measure_scales(QUICK)
+    tables = oasis.measure_scales(QUICK)
     table = tables["scales"]
     assert len(table) == 2 * 2 * 3 * 2  # bases, readings, estimates, numbers of jobs
     assert sorted(table["scale"].unique()) == [0.2, 1.0, 10.0]
@@ -101,20 +100,20 @@ def test_a_wrong_ratio_is_tried_under_both_readings() -> None:
 
 
 def test_slots_of_an_hour_are_those_of_figures_3_and_6() -> None:
-    tables = utility.measure_slots(QUICK)
+    tables = oasis.measure_slots(QUICK)
     table = tables["slots"]
     # Two policies at two numbers of jobs, and two estimates under two L at the larger number
-    assert len(table) == len(utility.HOURS) * (2 * 2 + 2 * 2)
+    assert len(table) == len(oasis.HOURS) * (2 * 2 + 2 * 2)
     hour = table.filter(pl.col("hours") == 1)
     shared = ("policy", "jobs", "seed", "utility", "finished")
-    fig3 = utility.measure_policies(QUICK)["utility"].filter(pl.col("case") == "chunk")
+    fig3 = oasis.measure_policies(QUICK)["utility"].filter(pl.col("case") == "chunk")
     assert (
         hour.filter(pl.col("scale") == 1.0)
         .select(shared)
         .sort(shared)
         .equals(fig3.select(shared).sort(shared))
     )
-    fig6 = utility.measure_scales(QUICK)["scales"].filter(
+    fig6 = oasis.measure_scales(QUICK)["scales"].filter(
         (pl.col("wrong") == "L") & (pl.col("jobs") == 10) & (pl.col("scale") != 1.0)
     )
     assert (
@@ -129,7 +128,7 @@ def test_slots_of_an_hour_are_those_of_figures_3_and_6() -> None:
 
 
 def test_lateness_counts_the_jobs_that_completed() -> None:
-    tables = timeliness.measure(QUICK)
+    tables = oasis.measure_lateness(QUICK)
     table, summary = tables["completion"], tables["summary"]
     assert len(table) == 2 * 60
     assert summary["jobs"].to_list() == [30] * 4
@@ -143,10 +142,10 @@ def test_lateness_counts_the_jobs_that_completed() -> None:
 
 
 def test_the_optimum_bounds_what_oasis_earns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ratio, "SERVERS", (2,))
-    monkeypatch.setattr(ratio, "JOBS", 3)
-    monkeypatch.setattr(ratio, "MAX_SLOTS", 2)
-    tables = ratio.measure(QUICK)
+    monkeypatch.setattr(oasis, "RATIO_SERVERS", (2,))
+    monkeypatch.setattr(oasis, "RATIO_JOBS", 3)
+    monkeypatch.setattr(oasis, "MAX_SLOTS", 2)
+    tables = oasis.measure_ratio(QUICK)
     for row in tables["ratio"].iter_rows(named=True):
         assert row["best_known"] <= row["bound"] * (1 + 1e-6)
         assert max(row["oasis"], row["oasis-theory"]) <= row["best_known"]
@@ -156,7 +155,7 @@ def test_the_optimum_bounds_what_oasis_earns(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_ratios_are_of_instances_and_not_of_sums() -> None:
-    earned = {variant.key: [4.0, 50.0, 0.0] for variant in setting.OASIS}
+    earned = {variant.key: [4.0, 50.0, 0.0] for variant in oasis.OASIS}
     table = pl.DataFrame(
         {
             "servers": [3, 3, 6],
@@ -168,8 +167,8 @@ def test_ratios_are_of_instances_and_not_of_sums() -> None:
             **earned,
         }
     )
-    ratios = ratio.ratios_of_instances(table)
-    summary = ratio.summarize(ratios)
+    ratios = oasis.ratios_of_instances(table)
+    summary = oasis.summarize(ratios)
     assert summary["policy"].to_list() == list(earned)
     for row in summary.iter_rows(named=True):
         mine = ratios.filter(pl.col("policy") == row["policy"])
@@ -183,7 +182,7 @@ def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:
     """The experiment runs the workload that `generate --preset testbed` writes for any driver."""
     call = ["generate", "--preset", "testbed", "--jobs", "12", "--slots", "10", "--seed", "3"]
     assert main([*call, "--out", str(tmp_path)]) == 0
-    on, jobs = testbed.declared(3)
+    on, jobs = oasis.declared(3)
     written = read_cluster(tmp_path / "cluster.yaml")
     assert written.names == on.names
     assert (written.capacity == on.capacity).all()
@@ -192,24 +191,17 @@ def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:
     assert [one.record() for one in read] == [job.record() for job in jobs]
 
 
-def test_only_the_driver_of_the_testbed_differs() -> None:
-    requests = []
-
-    def drive(scheme: Any, on: Any, jobs: Any, slots: int, seed: int) -> Any:
-        requests.append((scheme.key, on.servers, len(jobs), slots, seed))
-        return [setting.JobResult(job, job.arrival) for job in jobs]
-
-    tables = testbed.measure(QUICK, drive)
-    assert requests == [(one.key, 9, 12, 10, seed) for seed in range(3) for one in FEW]
-    assert tables["jobs"]["completion"].is_not_null().all()
-    simulated = testbed.measure(QUICK)
+def test_every_policy_runs_the_jobs_of_each_trial_of_the_testbed() -> None:
+    simulated = oasis.measure_testbed(QUICK)
+    runs = simulated["jobs"].group_by("policy", "trial", maintain_order=True).len()
+    assert runs.rows() == [(one.key, trial, 12) for trial in range(3) for one in FEW]
     assert (simulated["summary"]["completed"] > 0).all()
     for name in ("oasis-fig7", "oasis-fig8"):
         assert drawn(name, simulated) == 1
 
 
 def test_differences_on_the_testbed_are_paired_by_trial() -> None:
-    tables = testbed.measure_targets(QUICK)
+    tables = oasis.measure_targets(QUICK)
     trials = {
         policy: rows.sort("trial")["utility"]
         for (policy,), rows in tables["trials"].group_by("policy", maintain_order=True)
@@ -227,8 +219,8 @@ def test_differences_on_the_testbed_are_paired_by_trial() -> None:
 
     latest = tables["targets"]
     assert set(latest["latest_target"]) == {4, 6, 15}
-    _, jobs = testbed.declared(0)
-    ends = [testbed.with_targets_up_to(jobs, end) for end in (4, 15)]
+    _, jobs = oasis.declared(0)
+    ends = [oasis.with_targets_up_to(jobs, end) for end in (4, 15)]
     for early, late, drawn_job in zip(*ends, jobs, strict=True):
         assert 1 <= early.utility.target <= 4
         assert late.utility.target == pytest.approx(drawn_job.utility.target)
@@ -236,9 +228,9 @@ def test_differences_on_the_testbed_are_paired_by_trial() -> None:
 
 def test_jobs_of_the_testbed_take_forty_minutes_to_two_hours_on_a_worker() -> None:
     for seed in sample(range(20)):
-        _, jobs = testbed.declared(seed)
+        _, jobs = oasis.declared(seed)
         assert len(jobs) == 12
-        assert sorted({job.labels["family"] for job in jobs}) == sorted(FAMILIES)
+        assert sorted({job.labels["family"] for job in jobs}) == sorted(TESTBED_FAMILIES)
         assert max(job.arrival for job in jobs) <= 8
         for job in jobs:
             minutes = job.epochs * job.chunks * job.minibatches * job.step_seconds / 60

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from shadowprice.experiments import pdors
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
-from shadowprice.experiments.pdors import rounding, utility
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.polygons import Slot
 from tests.oracles.slot_cases import random_slot
@@ -18,7 +18,7 @@ from tests.oracles.slot_cases import random_slot
 def test_co_location_earns_more_the_faster_the_links_inside(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(utility, "RATIOS", (1, 40))
+    monkeypatch.setattr(pdors, "RATIOS", (1, 40))
     figure = run_experiment(
         find_experiment("pdors-fig3.12"), tmp_path, ExperimentSettings(quick=True)
     )
@@ -41,8 +41,8 @@ def test_co_location_earns_more_the_faster_the_links_inside(
 def test_pdors_earns_more_than_oasis_on_the_same_machines(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(utility, "JOBS", (10, 15))
-    monkeypatch.setattr(utility, "SLOT_SECONDS", (60, 1200))
+    monkeypatch.setattr(pdors, "JOBS", (10, 15))
+    monkeypatch.setattr(pdors, "SLOT_SECONDS", (60, 1200))
     run_experiment(find_experiment("pdors-fig3.11"), tmp_path, ExperimentSettings(quick=True))
     table = pl.read_csv(tmp_path / "utility.csv")
     earned = dict(table.group_by("policy").agg(pl.col("utility").sum()).iter_rows())
@@ -54,10 +54,15 @@ def test_pdors_earns_more_than_oasis_on_the_same_machines(
 def test_rounding_succeeds_more_rarely_at_large_gains_and_never_beats_the_optimum(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in (("MACHINES", 10), ("SLOTS", 40), ("JOBS", 40), ("SURPLUS", (1e-6, 4.4))):
-        monkeypatch.setattr(rounding, name, value)
-    monkeypatch.setattr(rounding, "SOLUTION_SURPLUS", (0.006,))
-    monkeypatch.setattr(rounding, "SOLUTION_SEEDS", 1)
+    for name, value in (
+        ("PROBE_MACHINES", 10),
+        ("PROBE_SLOTS", 40),
+        ("PROBE_JOBS", 40),
+        ("SURPLUS", (1e-6, 4.4)),
+    ):
+        monkeypatch.setattr(pdors, name, value)
+    monkeypatch.setattr(pdors, "SOLUTION_SURPLUS", (0.006,))
+    monkeypatch.setattr(pdors, "SOLUTION_SEEDS", 1)
     for name in ("pdors-fig3.13", "pdors-fig3.14"):
         run_experiment(find_experiment(name), tmp_path / name, ExperimentSettings(quick=True))
     table = pl.read_csv(tmp_path / "pdors-fig3.13" / "rounding.csv")
@@ -87,7 +92,7 @@ def test_an_interior_solution_is_optimal_and_treats_equal_machines_alike() -> No
         machines = Slot(*slot.place)
         points = np.zeros((0, 0, 0))
         cost, _, _ = solve_slots_lp(machines, slot.workers, slot.servers, False, points)
-        found = rounding.solve_interior(machines, slot.workers, slot.servers)
+        found = pdors.solve_interior(machines, slot.workers, slot.servers)
         usable = np.isfinite(slot.price_worker) & np.isfinite(slot.price_server)
         price_w, price_s = slot.price_worker[usable], slot.price_server[usable]
         top = max(price_w.max(initial=0.0), price_s.max(initial=0.0))
@@ -102,5 +107,5 @@ def test_an_interior_solution_is_optimal_and_treats_equal_machines_alike() -> No
     assert solved > 50
 
     alike = Slot(np.ones(4), np.ones(4), np.full((4, 1), 30), np.array([2]), np.array([1]))
-    (found,) = rounding.solve_interior(alike, np.array([6]), np.array([2]))
+    (found,) = pdors.solve_interior(alike, np.array([6]), np.array([2]))
     assert found == pytest.approx(np.repeat([[1.5], [0.5]], 4, axis=1), rel=1e-4)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shadowprice.core.schedule import Placement
+from shadowprice.experiments import rolling
 from shadowprice.experiments.framework import ExperimentSettings, experiments
-from shadowprice.experiments.rolling import gap, parts, setting, traces
 from tests.support.workloads import make_cluster, make_job
 
 QUICK = ExperimentSettings(quick=True)
@@ -19,10 +19,9 @@ QUICK = ExperimentSettings(quick=True)
 def without_traces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Generated workloads only, and few of them."""
     monkeypatch.setenv("SHADOWPRICE_TRACES", str(tmp_path))
-    (one,) = setting.workloads(quick=True)
+    (one,) = rolling.workloads(quick=True)
     small = replace(one, jobs=16, slots=40)
-    for module in (parts, traces):
-        monkeypatch.setattr(module, "workloads", lambda *, quick: [small])
+    monkeypatch.setattr(rolling, "workloads", lambda *, quick: [small])
 
 
 def test_every_experiment_is_declared() -> None:
@@ -31,25 +30,25 @@ def test_every_experiment_is_declared() -> None:
 
 
 def test_every_policy_earns_a_part_of_the_value_on_offer() -> None:
-    tables = traces.measure(QUICK)
+    tables = rolling.measure_traces(QUICK)
     assert tables["shares"].columns == [
         "workload",
-        *(scheme.label for scheme in setting.POLICY_VARIANTS),
+        *(scheme.label for scheme in rolling.POLICY_VARIANTS),
     ]
     assert tables["runs"]["share"].is_between(0, 1).all()
     assert (tables["runs"]["jobs"] == 16).all()
 
 
 def test_parts_and_restarts_are_runs_of_rolling() -> None:
-    table = parts.measure_parts(QUICK)["parts"]
-    wanted = [*(scheme.label for scheme in parts.PARTS), "restarts of 30 s", "restarts of 300 s"]
+    table = rolling.measure_parts(QUICK)["parts"]
+    wanted = [*(scheme.label for scheme in rolling.PARTS), "restarts of 30 s", "restarts of 300 s"]
     assert table["policy"].to_list() == wanted
     assert table["share"].is_between(0, 1).all()
 
 
 def test_misstated_work_is_within_the_factor_and_each_jobs_own() -> None:
     cluster = make_cluster(1, 0)
-    slow = setting.MisstatedWork(2.0, seed=1)
+    slow = rolling.MisstatedWork(2.0, seed=1)
     here = Placement((0,), (4,), (0,))
     gains = []
     for index in range(40):
@@ -58,13 +57,13 @@ def test_misstated_work_is_within_the_factor_and_each_jobs_own() -> None:
         assert slow.progress(single_job, here, 7) == slow.progress(single_job, here, 0)
     assert 0.45 <= min(gains) < 0.7
     assert 1.5 < max(gains) <= 2.0
-    table = parts.measure_misstated(QUICK)["misstated"]
-    assert table["work"].unique(maintain_order=True).to_list() == list(parts.FACTORS)
+    table = rolling.measure_misstated(QUICK)["misstated"]
+    assert table["work"].unique(maintain_order=True).to_list() == list(rolling.FACTORS)
 
 
 @pytest.mark.extended
 def test_nothing_earns_more_than_the_bound() -> None:
-    table = gap.measure(QUICK)["gap"]
+    table = rolling.measure_gap(QUICK)["gap"]
     assert table["policy"][0] == "the bound"
     assert (table["of the bound"] <= 1.0 + 1e-9).all()
     assert table["of the bound"].min() > 0

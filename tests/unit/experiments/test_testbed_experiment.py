@@ -19,22 +19,25 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.experiments.beside import predicted_progress
 from shadowprice.experiments.framework import (
     ExperimentSettings,
     UnavailableError,
     find_experiment,
     run_experiment,
 )
-from shadowprice.experiments.live import ExecutorTarget, LiveJobResult
-from shadowprice.experiments.oasis.testbed import declared
-from shadowprice.experiments.testbed import measure, paced, starts, virtual
-from shadowprice.experiments.testbed.files import InputFiles, scaled, to_submission
+from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, predicted_progress
+from shadowprice.experiments.oasis import declared
+from shadowprice.experiments.testbed import measure, paced, virtual
+from shadowprice.experiments.testbed.measure import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.simulator.scenario import record_run
+from shadowprice.results.run_directory import RunData
+from shadowprice.simulator.scenario import record_run, run_policy
 from shadowprice.simulator.source import ScenarioSource
-from shadowprice.traces.generator import GeneratorOptions, generate
-from shadowprice.traces.testbed import JOBS, SLOT, SLOTS, oasis_testbed_cluster
+from shadowprice.traces.generator import (
+    TESTBED,
+    generate,
+    oasis_testbed_cluster,
+)
 from tests.support import ideal_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -42,6 +45,11 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 def _resolved(files: InputFiles) -> tuple[Any, list[Any]]:
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     return on, [JobSpec.model_validate(job).resolve(on) for job in files.jobs]
+
+
+def _simulate(files: InputFiles, who: PolicyChoice) -> RunData:
+    source = ScenarioSource(cluster=dict(files.cluster), jobs=list(files.jobs))
+    return run_policy(source.scenario()[0], who)
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -53,7 +61,9 @@ def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int
     for mine, theirs in zip(ours, jobs, strict=True):
         assert mine.arrival == theirs.arrival
         assert mine.utility == theirs.utility
-        assert mine.step_seconds * float(SLOT) / 45 == pytest.approx(theirs.step_seconds, rel=1e-6)
+        assert mine.step_seconds * float(TESTBED.slot_seconds) / 45 == pytest.approx(
+            theirs.step_seconds, rel=1e-6
+        )
         assert mine.required == theirs.required
         assert np.array_equal(mine.gains, theirs.gains)
         assert np.array_equal(mine.ps_counts, theirs.ps_counts)
@@ -85,12 +95,11 @@ def test_a_service_decides_as_the_simulator_on_the_same_facts(
 
 @pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
 def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
-    options = GeneratorOptions(preset="testbed", jobs=JOBS, slots=SLOTS, slot_seconds=SLOT)
-    records: Any = list(generate(options, seed=0).to_records())
+    records: Any = list(generate(TESTBED, seed=0).to_records())
     scenario, _ = ScenarioSource(cluster=oasis_testbed_cluster(), jobs=records).scenario()
     policy = PolicyChoice(who.name, dict(who.settings)).build(scenario.context())
     stated = record_run(scenario, who.name, policy, settings=dict(who.settings))
-    ours = measure.simulated(scaled(45, seed=0), who)
+    ours = _simulate(scaled(45, seed=0), who)
     columns = ["job", "arrival", "completion"]
     assert ours.jobs.select(columns).equals(stated.jobs.select(columns))
     assert ours.jobs["utility"].sum() == pytest.approx(stated.jobs["utility"].sum())
@@ -99,7 +108,7 @@ def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
 @pytest.mark.parametrize("who", [measure.POLICIES[1], measure.POLICIES[-1]], ids=["drf", "rolling"])
 def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
     files = scaled(45, seed=0, restart=9.0)
-    run = measure.simulated(files, who)
+    run = _simulate(files, who)
     finished = run.jobs.filter(pl.col("completion").is_not_null())
     assert len(finished) >= 6
     jobs = {job["name"]: job for job in files.jobs}
@@ -119,15 +128,15 @@ def test_promises_are_kept_where_starts_are_counted() -> None:
     assert (oasis.name, rolling.name) == ("oasis", "rolling")
     for seed in range(3):
         free, counted, printed, ours = (
-            starts.run_policy_draw(who, start, seed)
+            measure.run_policy_draw(who, start, seed)
             for who, start in (
-                (starts.PRINTED, 0.0),
+                (measure.PRINTED, 0.0),
                 (oasis, 12.0),
-                (starts.PRINTED, 12.0),
+                (measure.PRINTED, 12.0),
                 (rolling, 12.0),
             )
         )
-        assert free | {"policy": ""} == starts.run_policy_draw(oasis, 0.0, seed) | {"policy": ""}
+        assert free | {"policy": ""} == measure.run_policy_draw(oasis, 0.0, seed) | {"policy": ""}
         for kept in (free, counted, ours):
             assert 0 < kept["promised"] == kept["kept"]
         assert printed["kept"] < printed["promised"]

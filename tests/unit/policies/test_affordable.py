@@ -18,7 +18,7 @@ from shadowprice.core.events import Commit, Decided, Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, utility_value
-from shadowprice.experiments.oasis import ratio, setting
+from shadowprice.experiments import oasis
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.constants import (
     ConstantsLearner,
@@ -102,16 +102,16 @@ def can_complete_alone(cluster: Cluster, job: Job) -> bool:
 @cache
 def the_refused_ten() -> tuple[Cluster, list[Job]]:
     """Return the instance of Fig. 5 in which the clearing price is above what every job can pay."""
-    on = setting.cluster(2, 1, ratio.SLOTS, 0)
-    return on, ratio.draw_jobs(on, (1.0, 100.0), 0)
+    on = oasis.cluster(2, 1, oasis.RATIO_SLOTS, 0)
+    return on, oasis.draw_jobs(on, (1.0, 100.0), 0)
 
 
 def test_the_instance_of_fig_5_in_which_all_ten_were_refused() -> None:
     on, jobs = the_refused_ten()
     options = {"preset": "paper", "lower": "clearing"}
-    policy: Any = make_policy("oasis", PolicyContext(on, jobs, ratio.SLOTS), options)
+    policy: Any = make_policy("oasis", PolicyContext(on, jobs, oasis.RATIO_SLOTS), options)
     seen = FirstDecisions()
-    Simulation(on, jobs, policy, until=ratio.SLOTS).run([seen])
+    Simulation(on, jobs, policy, until=oasis.RATIO_SLOTS).run([seen])
     admitted = [entry for entry in seen.by_job.values() if isinstance(entry, Commit)]
     assert sum(entry.utility for entry in admitted) == pytest.approx(69.94, abs=0.01)
     # The prices of each pool as one machine, as they were.

@@ -21,7 +21,7 @@ from shadowprice.service.uploads import (
     IncomingUpload,
     UploadStore,
 )
-from shadowprice.uploads import archive, owned_directories, unpacking
+from shadowprice.uploads import archive, unpacking
 from tests.support.archives import DIR, END, LINK, describe_tree, member
 from tests.support.examples import RUN_ALL
 
@@ -129,7 +129,7 @@ def test_a_killed_unpacking_is_repeated(tmp_path: Path) -> None:
 
 def test_a_killed_addition_of_released_files_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(CONTENT)
-    modules = (archive.__file__, unpacking.__file__, owned_directories.__file__)
+    modules = (archive.__file__, unpacking.__file__)
     for count in range(0, 10_000, 7 * LINES_APART):
         folder = tmp_path / str(count)
         folder.mkdir()

@@ -14,8 +14,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.core.utility import Reciprocal
 from shadowprice.inputs.files import read_cluster, read_jobs
-from shadowprice.traces.colocation import colocated_cluster
-from shadowprice.traces.generator import GeneratorOptions, generate
+from shadowprice.traces.generator import GeneratorOptions, colocated_cluster, generate
 from tests.support.trace_commands import run_trace_command
 
 MINUTE = Fraction(60)

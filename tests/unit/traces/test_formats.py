@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.traces.formats.helios import read_vc_sizes
 from shadowprice.traces.formats.philly import read_machine_list
+from shadowprice.traces.formats.published import read_vc_sizes
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.records import SCHEMA, Trace
 from shadowprice.traces.registry import formats, get_format

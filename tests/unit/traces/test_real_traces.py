@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from shadowprice.core.errors import InputError
-from shadowprice.traces.formats.helios import read_vc_sizes
 from shadowprice.traces.formats.pai import TABLES
 from shadowprice.traces.formats.philly import read_machine_list
+from shadowprice.traces.formats.published import read_vc_sizes
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.statistics import describe
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from shadowprice.core.errors import InputError
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.locate import SELECTION_OPTIONS
-from shadowprice.traces.options import SYNTHESIS_OPTIONS
 from shadowprice.traces.registry import formats
+from shadowprice.traces.synthesis import SYNTHESIS_OPTIONS
 from tests.hostile.trace_files import TRACES
 from tests.support.trace_commands import app, run_trace_command
 

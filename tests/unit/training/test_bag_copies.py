@@ -21,7 +21,7 @@ from shadowprice.cloning.api import (
     solve,
 )
 from shadowprice.core.errors import InputError
-from shadowprice.experiments.rehearsal import Wait, wait
+from shadowprice.experiments.cloning.rehearsal import Wait, wait
 from shadowprice.training import bag
 from shadowprice.training.bag.copies import StatedCopies
 from tests.support import bag_functions

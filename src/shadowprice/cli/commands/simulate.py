@@ -502,9 +502,13 @@ def _on_ray(
     """Spread all runs over a Ray cluster; ``out`` keeps completed runs until all are done."""
     from tempfile import TemporaryDirectory
 
-    from shadowprice.experiments.comparing import compare_spread, comparison_cache
     from shadowprice.experiments.framework import cache_dir
-    from shadowprice.experiments.spreading import RayBackend, RunBackend
+    from shadowprice.experiments.spreading import (
+        RayBackend,
+        RunBackend,
+        compare_spread,
+        comparison_cache,
+    )
 
     runs: list[RunData] = []
     more: list[SeedRun] = []

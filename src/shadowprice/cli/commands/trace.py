@@ -136,9 +136,9 @@ def convert(
 def formats(output: PlainOutputOption = "table") -> None:
     """List the trace formats with their files, sources, options and notes."""
     from shadowprice.traces.locate import SELECTION_OPTIONS
-    from shadowprice.traces.options import SYNTHESIS_OPTIONS
     from shadowprice.traces.registry import TraceFormat, get_format, installed_formats
     from shadowprice.traces.registry import formats as known_formats
+    from shadowprice.traces.synthesis import SYNTHESIS_OPTIONS
 
     by_name = known_formats()
     for broken in installed_formats().keys() - by_name.keys():
@@ -211,9 +211,13 @@ def generate(
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.inputs.text import check_document_size
     from shadowprice.results.job_history import pluralize
-    from shadowprice.traces.colocation import colocated_cluster
-    from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
-    from shadowprice.traces.testbed import oasis_testbed_cluster
+    from shadowprice.traces.generator import (
+        GeneratorOptions,
+        colocated_cluster,
+        generate,
+        oasis_testbed_cluster,
+        paper_cluster,
+    )
     from shadowprice.traces.workload import check_job_file, write_yaml
 
     seconds = parse_positive_duration(slot, "--slot", "20min")

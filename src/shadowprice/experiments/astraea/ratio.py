@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -15,24 +15,27 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import Linear, utility_value
-from shadowprice.experiments.astraea.presets import FOUND, STATED, Preset
-from shadowprice.experiments.astraea.runs import COLOURS, POLICIES
-from shadowprice.experiments.astraea.workload import TINY
-from shadowprice.experiments.framework import ExperimentSettings, Tables
-from shadowprice.experiments.style import PALETTE
+from shadowprice.experiments.astraea.setting import (
+    FOUND,
+    POLICIES,
+    STATED,
+    TINY,
+    Preset,
+    draw_bars_by_jobs,
+)
+from shadowprice.experiments.figures import PALETTE
+from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
 from shadowprice.policies.astraea.optimum import GangBatch, OptimumResult
 from shadowprice.policies.tenants.tenancy import (
+    GangJob,
+    TenantShares,
     UnitClaim,
     gang_job,
     min_gang_slots,
     read_tenant_shares,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 TIMESPAN: Final = 48  # slots of the offline schedule
-
 TIME_LIMIT: Final = 20.0
 """Time limit of one offline optimum in seconds; its bound replaces an optimum that isn't proved."""
 
@@ -56,6 +59,17 @@ TITLES: Final = {
 }
 
 
+def _gangs(cluster: Cluster, jobs: Sequence[Job]) -> tuple[TenantShares, list[GangJob]]:
+    """Return the tenants' shares of a cluster, and its jobs as gangs."""
+    tenancy = read_tenant_shares(cluster)
+    gangs = []
+    for job in jobs:
+        claim = tenancy.claim_of(job)
+        assert isinstance(claim, UnitClaim)
+        gangs.append(gang_job(job, claim, int(tenancy.ps[0].max())))
+    return tenancy, gangs
+
+
 def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
     """Return an upper bound of the offline optimum for linear utilities, by a linear program.
 
@@ -66,14 +80,11 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
     Skutella and Wang, *Single machine scheduling with release dates*, SIAM J. Discrete Math. 15,
     2002.)
     """
-    tenancy = read_tenant_shares(cluster)
+    tenancy, gangs = _gangs(cluster, jobs)
     capacity = int(tenancy.workers[0].sum())
     first = min(job.arrival for job in jobs)
     minimum_work, shortest = [], []
-    for job in jobs:
-        claim = tenancy.claim_of(job)
-        assert isinstance(claim, UnitClaim)
-        gang = gang_job(job, claim, int(tenancy.ps[0].max()))
+    for gang in gangs:
         slots = min_gang_slots(gang, tenancy.workers[0], tenancy.ps[0])
         possible = slots < UNLIMITED
         minimum_work.append(int((gang.counts[possible] * slots[possible]).min()))
@@ -114,12 +125,7 @@ def offline(
     It is an upper bound of the optimum, so ratios to it are lower bounds of the performance ratio.
     After ``time_limit`` seconds the result is the best schedule so far, without a proof.
     """
-    tenancy = read_tenant_shares(cluster)
-    gangs = []
-    for job in jobs:
-        claim = tenancy.claim_of(job)
-        assert isinstance(claim, UnitClaim)
-        gangs.append(gang_job(job, claim, int(tenancy.ps[0].max())))
+    tenancy, gangs = _gangs(cluster, jobs)
     first = min(job.arrival for job in jobs)
     batch = GangBatch(
         gangs,
@@ -208,9 +214,9 @@ def draw_fig5(tables: Tables, figure: Figure) -> None:
     cases = tables["ratio"]["case"].unique(maintain_order=True).to_list()
     panels = figure.subplots(1, len(cases), sharey=True)
     for axes, kind in zip(panels, cases, strict=True):
-        table = tables["ratio"].filter(pl.col("case") == kind)
+        table = tables["ratio"].filter(case=kind)
         for index, count in enumerate(sorted(table["jobs"].unique().to_list())):
-            curve = table.filter(pl.col("jobs") == count).sort("servers")
+            curve = table.filter(jobs=count).sort("servers")
             colour = PALETTE[index]
             axes.plot(curve["servers"], curve["ratio"], "o-", color=colour, label=f"{count} jobs")
             axes.plot(curve["servers"], curve["ideal_ratio"], ":", color=colour)
@@ -227,15 +233,9 @@ def draw_fig6(tables: Tables, figure: Figure) -> None:
     cases = tables["ratio"]["case"].unique(maintain_order=True).to_list()
     panels = figure.subplots(1, len(cases), sharey=True)
     for axes, kind in zip(panels, cases, strict=True):
-        table = tables["ratio"].filter(pl.col("case") == kind)
-        counts = sorted(table["jobs"].unique().to_list())
-        for index, policy in enumerate(POLICIES):
-            heights = table.filter(pl.col("policy") == policy).sort("jobs")["ratio"]
-            xs = np.arange(len(counts)) + (index - 1.5) * 0.2
-            bars = axes.bar(xs, heights, 0.19, color=COLOURS[policy], label=policy)
+        table = tables["ratio"].filter(case=kind)
+        for bars in draw_bars_by_jobs(axes, table, "ratio", "{} jobs"):
             axes.bar_label(bars, fmt="%.2f", fontsize=7)
-        axes.set_xticks(range(len(counts)), [f"{count} jobs" for count in counts])
         axes.set_title(TITLES[kind])
-        axes.grid(visible=False, axis="x")
     panels[0].set(ylabel="revenue over offline bound", ylim=(0, 1.25))
     panels[0].legend(ncols=2, loc="upper left", fontsize=9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowprice.experiments.cloning import busy, light, processes
+from shadowprice.experiments.cloning import figures
 from shadowprice.experiments.framework import Experiment
 
 SOURCE = "CSD, speculative cloning with a dual approach (2017)"
@@ -14,8 +14,8 @@ EXPERIMENTS = (
         title="Machine time and copies over the deadline and the miss probability",
         source=f"{SOURCE}, problem (1)",
         reported=NONE + "Copies fall with the deadline and with epsilon, by Theorem 1.",
-        measure=light.measure_deadline,
-        draw=light.draw_deadline,
+        measure=figures.measure_deadline,
+        draw=figures.draw_deadline,
         size=(11.0, 4.4),
     ),
     Experiment(
@@ -23,8 +23,8 @@ EXPERIMENTS = (
         title="Machine time and copies over the tail order",
         source=f"{SOURCE}, problem (1)",
         reported=NONE + "It assumes that copies always cost machine time.",
-        measure=light.measure_tail,
-        draw=light.draw_tail,
+        measure=figures.measure_tail,
+        draw=figures.draw_tail,
         size=(11.0, 4.4),
     ),
     Experiment(
@@ -32,8 +32,8 @@ EXPERIMENTS = (
         title="How often the relaxed constraint (7) misses more than it may",
         source=f"{SOURCE}, (6) and (7)",
         reported=NONE + "(7) is introduced as a relaxation of (6).",
-        measure=light.measure_relaxed,
-        draw=light.draw_relaxed,
+        measure=figures.measure_relaxed,
+        draw=figures.draw_relaxed,
         size=(11.0, 4.4),
     ),
     Experiment(
@@ -41,8 +41,8 @@ EXPERIMENTS = (
         title="Theorem 1 against the optimum over the spread of mean durations",
         source=f"{SOURCE}, Theorem 1",
         reported="Theorem 1 is stated for any means; it takes every marginal cost as equal.",
-        measure=light.measure_theorem,
-        draw=light.draw_theorem,
+        measure=figures.measure_theorem,
+        draw=figures.draw_theorem,
         size=(11.0, 4.4),
     ),
     Experiment(
@@ -50,8 +50,8 @@ EXPERIMENTS = (
         title="Flowtime and machine time over load, under four rules for a free machine",
         source=f"{SOURCE}, section 1, heavily loaded regime",
         reported=NONE + "Many duplicates under heavy load can make flowtime longer.",
-        measure=busy.measure_load,
-        draw=busy.draw_load,
+        measure=figures.measure_load,
+        draw=figures.draw_load,
         size=(11.0, 7.6),
     ),
     Experiment(
@@ -59,8 +59,8 @@ EXPERIMENTS = (
         title="The same on measured worker times of two training jobs",
         source=f"{SOURCE}, section 1; times: Alibaba GPU cluster trace 2020, mini-batch-time",
         reported=NONE,
-        measure=busy.measure_workers,
-        draw=busy.draw_workers,
+        measure=figures.measure_workers,
+        draw=figures.draw_workers,
         size=(11.0, 7.6),
     ),
     Experiment(
@@ -68,8 +68,8 @@ EXPERIMENTS = (
         title="Bags on real processes: the measured tail against the predicted",
         source=f"{SOURCE}, (3) and (5)",
         reported=NONE,
-        measure=processes.measure_processes,
-        draw=processes.draw_processes,
+        measure=figures.measure_processes,
+        draw=figures.draw_processes,
         size=(11.0, 4.4),
     ),
 )

@@ -14,38 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import polars as pl
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.experiments.beside import (
-    check_live_jobs,
-    live_key,
-    measured_progress,
-    predicted_progress,
-    prediction_errors,
-    progress_rows,
-    submitted_scenario,
-)
-from shadowprice.experiments.live import (
-    LOCAL_TARGET,
-    ExecutorTarget,
-    LiveJobResult,
-    run_live_in_temp_dir,
-)
-from shadowprice.experiments.panels import draw_completions, draw_predicted_and_real
-from shadowprice.experiments.style import PALETTE
+from shadowprice.experiments import live
+from shadowprice.experiments.figures import PALETTE, draw_completions, draw_predicted_and_real
+from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, round_significant
 from shadowprice.profiling.running import Command, MeasurementLimits, measure_all
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 POLICIES: Final = (
     PolicyChoice("rolling", {"steady": True}, "rolling"),
@@ -112,8 +93,8 @@ WORKLOAD: Final = (
 
 def measure_elastic(settings: ExperimentSettings) -> Tables:
     """Profile the job, run the workload for real under each policy, and simulate it."""
-    check_live_jobs()
-    target = settings.target or LOCAL_TARGET
+    live.check_live_jobs()
+    target = settings.target or live.LOCAL_TARGET
     policies = POLICIES[:2] if settings.quick else POLICIES
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
@@ -151,21 +132,12 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     progress = pl.DataFrame(curves, infer_schema_length=None).with_columns(
         until=(pl.col("slot") + 1) * slot
     )
+    seconds = {"slot": slot, "start": start, "move": move, "restart": restart}
     return {
         "jobs": table,
         "progress": progress,
         "speed": pl.DataFrame(measured),
-        "starts": pl.DataFrame(
-            [
-                {
-                    "executor": target.executor,
-                    "slot": slot,
-                    "start": start,
-                    "move": move,
-                    "restart": restart,
-                }
-            ]
-        ),
+        "starts": pl.DataFrame([{"executor": target.executor, **seconds}]),
         "summary": _summary(table, progress, [choice.label for choice in policies]),
     }
 
@@ -174,10 +146,10 @@ def _run_live(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     choice: PolicyChoice,
     slot: float,
-    target: ExecutorTarget,
-) -> dict[str, LiveJobResult]:
+    target: live.ExecutorTarget,
+) -> dict[str, live.LiveJobResult]:
     """Run jobs for real, and return their results."""
-    return run_live_in_temp_dir(cluster(slot), jobs, choice, MAX_SLOTS * slot, target)
+    return live.run_live_in_temp_dir(cluster(slot), jobs, choice, MAX_SLOTS * slot, target)
 
 
 def _probe(
@@ -189,7 +161,7 @@ def _probe(
 
 
 def _median_move_seconds(
-    speeds: Mapping[int, float], target: ExecutorTarget, seed: int, slot: float
+    speeds: Mapping[int, float], target: live.ExecutorTarget, seed: int, slot: float
 ) -> float:
     """Return the median time of a job's moves in seconds, 0 if it measured none.
 
@@ -205,23 +177,19 @@ def _median_move_seconds(
     return median(changes) if changes else 0.0
 
 
-def _median_start_seconds(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> float:
+def _median_start_seconds(
+    speeds: Mapping[int, float], target: live.ExecutorTarget, seed: int
+) -> float:
     """Return the median seconds without progress at the beginning of a job's first slot."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
     live_results = _run_live(probes, PolicyChoice("fifo"), MIN_SLOT_SECONDS, target)
     starts = [value.start(speeds) for value in live_results.values()]
     measured = [value for value in starts if value is not None]
     if not measured:
-        reasons = [_reason(value.record) for value in live_results.values()]
+        reasons = [value.reason for value in live_results.values()]
         reason = next(filter(None, reasons), "the service recorded no reason")
         raise ShadowpriceError(f"the measured job made no progress: {reason}")
     return median(measured)
-
-
-def _reason(record: Mapping[str, Any]) -> str:
-    """Return the message of a live job's reason; empty if there is none."""
-    message: str = (record["reason"] or {}).get("message", "")
-    return message
 
 
 def _profile_speeds(worker_counts: Sequence[int]) -> dict[int, tuple[float, float]]:
@@ -279,21 +247,21 @@ def _compare(
     choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    live_results: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, live.LiveJobResult],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
     """Compare real results with a simulation of the same jobs and submissions."""
     policy = choice.label
-    run = _simulate(choice, slot, jobs, live_results)
+    run = simulate(choice, slot, jobs, live_results)
     simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
         name = str(job["name"])
         result = live_results[name]
         record = result.record
-        prediction = simulated[live_key(job, result)]
-        finished = record["state"] == "finished"
+        prediction = simulated[live.live_key(job, result)]
+        finished = result.completion is not None
         last = max(last, record["completion_slot"] or 0, prediction["completion"] or 0)
         rows.append(
             {
@@ -301,12 +269,12 @@ def _compare(
                 "state": record["state"], "predicted_state": prediction["outcome"],
                 "first_promise": record["first_promise_slot"],
                 "promise": record["promise_slot"],
-                "completion": record["completion_slot"] if finished else None,
+                "completion": result.completion,
                 "predicted_completion": prediction["completion"],
                 "utility": float(record["utility"] or 0.0) if finished else 0.0,
                 "predicted_utility": float(prediction["utility"] or 0.0),
                 "generations": record["generation"], "failures": record["failures"],
-                "reason": _reason(record),
+                "reason": result.reason,
                 "start": result.start(job["throughput"]),
                 "changes": len(result.changes),
                 "change": fmean(result.changes) if result.changes else None,
@@ -314,24 +282,20 @@ def _compare(
             }
         )  # fmt: skip
     for _, job in jobs:
-        name = str(job["name"])
-        result = live_results[name]
-        work = float(job["chunks"] * job["minibatches"])
-        done = result.record["completion_slot"] if result.record["state"] == "finished" else None
-        named = {**job, "name": live_key(job, result)}
-        predicted = predicted_progress(run, cluster(slot), named, job["throughput"], last + 1, slot)
-        measured = measured_progress(result, last + 1, slot, done, work)
-        curves += progress_rows(policy, name, predicted, measured, range(last + 1), work)
+        result, speeds, slots = live_results[str(job["name"])], job["throughput"], range(last + 1)
+        curves += live.progress_rows(
+            policy, run, cluster(slot), job, result, speeds, result.completion, slots, slot
+        )
 
 
-def _simulate(
+def simulate(
     choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    live_results: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, live.LiveJobResult],
 ) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
-    scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], live_results)
+    scenario = live.submitted_scenario(cluster(slot), [job for _, job in jobs], live_results)
     return run_policy(scenario, choice, at_once=True)
 
 
@@ -339,7 +303,7 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
     """Return a row per policy; the error of progress is a mean over jobs and slots."""
     summaries = []
     for policy in policies:
-        rows = jobs.filter(pl.col("policy") == policy)
+        rows = jobs.filter(policy=policy)
         promised = rows.filter(pl.col("first_promise").is_not_null())
         kept = promised.filter(pl.col("completion") <= pl.col("first_promise"))
         summaries.append(
@@ -351,7 +315,7 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
                 "promised": len(promised),
                 "kept": len(kept),
                 "start": cast("float | None", rows["start"].mean()),
-                **prediction_errors(rows, progress.filter(pl.col("policy") == policy)),
+                **live.prediction_errors(rows, progress.filter(policy=policy)),
                 "generations": int(rows["generations"].sum()),
             }
         )
@@ -367,9 +331,9 @@ def draw_elastic(tables: Tables, figure: Figure) -> None:
     slot = float(tables["starts"]["slot"][0])
     grid = figure.subplots(2, 3, squeeze=False)
     for axes, policy in zip(grid[:, :2].ravel(), policies, strict=False):
-        rows = tables["progress"].filter(pl.col("policy") == policy)
+        rows = tables["progress"].filter(policy=policy)
         for colour, name in zip(PALETTE, rows["job"].unique(maintain_order=True), strict=False):
-            job = rows.filter(pl.col("job") == name)
+            job = rows.filter(job=name)
             seconds = (job["slot"] + 1) * slot
             axes.plot(seconds, job["predicted"], color=colour, linestyle="--", linewidth=1.0)
             axes.plot(seconds, job["measured"], color=colour, label=name, linewidth=1.6)

@@ -1,7 +1,7 @@
 """The testbed of OASiS's section V-B with real jobs: Figs. 7 and 8, measured and predicted."""
 
 from shadowprice.experiments.framework import Experiment
-from shadowprice.experiments.testbed import drawing, measure, paced, starts, virtual
+from shadowprice.experiments.testbed import measure, paced, virtual
 
 EXPERIMENTS = (
     Experiment(
@@ -10,7 +10,7 @@ EXPERIMENTS = (
         source="Bao et al., INFOCOM 2018, Figs. 7 and 8",
         reported="OASiS earns the most, and completes closest to the targets.",
         measure=measure.measure_testbed,
-        draw=drawing.draw_testbed,
+        draw=measure.draw_testbed,
         size=(13.0, 8.4),
         executors=("local", "kubernetes", "ray"),
     ),
@@ -19,8 +19,8 @@ EXPERIMENTS = (
         title="The same servers and jobs, simulated: utility and promises by what a start costs",
         source="Bao et al., INFOCOM 2018, Fig. 7",
         reported="OASiS earns the most; a start costs next to nothing.",
-        measure=starts.measure_starts,
-        draw=starts.draw_starts,
+        measure=measure.measure_starts,
+        draw=measure.draw_starts,
         size=(12.0, 4.6),
     ),
     Experiment(

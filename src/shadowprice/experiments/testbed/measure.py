@@ -1,37 +1,170 @@
 """The testbed's jobs under each policy: real runs, compared with the simulator.
 
 The cost of a start is measured first, on jobs that start together, and then stated in the files.
+
+There, a start takes a large part of a slot; in the paper it takes a fiftieth. `measure_starts`
+isolates that difference: it simulates many draws of the jobs, submitted as in real runs.
+
+The cluster and the jobs are scaled down from nine servers to two cores. Three units of the
+generator's testbed change, equally for all: time (shorter slots and mini-batches), cores and
+memory. Schedulers see no difference, because they only compare shares of servers and slots.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
+from shadowprice.core.amounts import MILLI
+from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import Sigmoid
-from shadowprice.experiments.beside import (
+from shadowprice.experiments.figures import (
+    PALETTE,
+    draw_box,
+    draw_completions,
+    draw_predicted_and_real,
+    policy_colours,
+    samples_by_policy,
+    write_above,
+)
+from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
+from shadowprice.experiments.live import (
+    ExecutorTarget,
+    LiveJobResult,
     check_live_jobs,
-    measured_progress,
-    predicted_progress,
     prediction_errors,
     progress_rows,
+    run_live_in_temp_dir,
     submitted_scenario,
 )
-from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, run_live_in_temp_dir
-from shadowprice.experiments.testbed.files import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.run_directory import RunData
+from shadowprice.results.significance import compare_with_first
 from shadowprice.simulator.scenario import run_policy
-from shadowprice.simulator.source import ScenarioSource
+from shadowprice.traces.generator import TESTBED, generate, oasis_testbed_cluster
+from shadowprice.traces.workload import NANO
 
-if TYPE_CHECKING:
-    from shadowprice.experiments.framework import ExperimentSettings, Tables
+# ------------------------------------------------------------------ files
+
+
+CORES: Final = Fraction(1, 20)
+"""A real core's share per stated core: 32 cores of a server become 1.6."""
+
+MEMORY: Final = Fraction(1, 4)
+SCRIPT: Final = Path(__file__).with_name("train.py")
+GRACE: Final = "20s"
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """Records to run with any driver."""
+
+    cluster: Mapping[str, Any]  # record of the cluster file
+    jobs: tuple[Mapping[str, Any], ...]  # records of the job file, by arrival
+    seconds: float  # length of a slot
+    slots: int  # slots of the run
+    pace: Mapping[str, float]  # stated seconds of each job's mini-batch, including exchange
+    utilities: Mapping[str, Sigmoid]  # utility of each job
+
+    def arrival(self, name: str) -> int:
+        """Return the slot in which a job arrives."""
+        (arrival,) = (job["arrival"] for job in self.jobs if job["name"] == name)
+        return int(str(arrival).removesuffix(" slots"))
+
+    def speeds(self, job: Mapping[str, Any]) -> dict[int, float]:
+        """Return a job's mini-batches per second by number of workers."""
+        pace = self.pace[str(job["name"])]
+        return {workers: workers / pace for workers in range(1, job["workers"]["max"] + 1)}
+
+
+def scaled(
+    seconds: int,
+    *,
+    seed: int = 0,
+    jobs: int = TESTBED.jobs,
+    slots: int = TESTBED.slots,
+    restart: float | None = None,
+    share: Fraction = Fraction(1),
+) -> InputFiles:
+    """Return the testbed's files for a length of slots in seconds.
+
+    ``jobs`` arrive within ``slots``. ``restart`` is the seconds that a job loses at each start and
+    move; None for none. ``share`` scales cores and memory once more, so that several copies of the
+    cluster fit on one machine.
+    """
+    cores, memory = share * CORES, share * MEMORY
+    options = replace(TESTBED, jobs=jobs, slots=slots)
+    workload = generate(options, seed=seed)
+    scale = Fraction(seconds) / TESTBED.slot_seconds
+    cluster = oasis_testbed_cluster(slot_seconds=Fraction(seconds), horizon=slots)
+    for server in cluster["servers"]:
+        capacity = server["capacity"]
+        capacity["cpu"] = float(capacity["cpu"] * cores)
+        capacity["memory"] = f"{int(capacity['memory'].removesuffix('GB')) * 1000 * memory}MB"
+    if restart is not None:
+        cluster["restart_first"] = True
+    records = []
+    for index in range(len(workload)):
+        profile = workload.profiles[index]
+        record = workload.to_record(index)
+        record["arrival"] = f"{int(workload.arrival[index] / NANO / TESTBED.slot_seconds)} slots"
+        record["minibatch_time"] = f"{float(workload.minibatch_time[index] * scale / NANO):.9f}s"
+        record["gradient"] = f"{int(profile.gradient * scale)}B"
+        record["worker"] = _scale_resources(profile.worker, cores, memory)
+        record["ps"] = _scale_resources(profile.ps or {}, cores, memory)
+        if restart is not None:
+            record["restart"] = f"{restart:.2f}s"
+        records.append(record)
+    on = ClusterSpec.model_validate(cluster).resolve("testbed")
+    resolved = [JobSpec.model_validate(record).resolve(on) for record in records]
+    pace = {job.name: job.step_seconds for job in resolved}
+    utilities = {job.name: job.utility for job in resolved if isinstance(job.utility, Sigmoid)}
+    return InputFiles(cluster, tuple(records), float(seconds), slots, pace, utilities)
+
+
+def _scale_resources(
+    request: Mapping[str, int], cores: Fraction, memory: Fraction
+) -> dict[str, int | float | str]:
+    """Return the resources of a process as in a job file."""
+    amounts: dict[str, int | float | str] = {}
+    for name, amount in request.items():
+        if name == "memory":
+            amounts[name] = f"{int(amount * memory) // 10**6}MB"
+        elif name == BANDWIDTH:
+            amounts[name] = f"{amount // 10**6}Mbps"
+        else:
+            amounts[name] = float(amount * (cores if name == "cpu" else 1)) / MILLI
+    return amounts
+
+
+def to_submission(files: InputFiles, job: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return a job as submitted: without an arrival, and with its command."""
+    argv = [sys.executable, str(SCRIPT), "--family", job["labels"]["family"], "--seed", str(seed)]
+    for name in ("epochs", "chunks", "minibatches"):
+        argv += [f"--{name}", str(job[name])]
+    argv += ["--pace", f"{files.pace[str(job['name'])]:.6f}"]
+    env = {
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    run = {"command": argv, "env": env, "retries": 3, "grace": GRACE, "tolerates": "workers"}
+    stated = {key: value for key, value in job.items() if key != "arrival"}
+    return {**stated, "run": run}
+
+
+# ------------------------------------------------------------------ policies
+
 
 POLICIES: Final = (
     PolicyChoice("fifo"),
@@ -44,11 +177,8 @@ POLICIES: Final = (
 """Policies as on a live service, which doesn't know future jobs."""
 
 SUBMIT_LEAD_SECONDS: Final = 3.0  # seconds before its slot at which a job is submitted
-
 PROBE_JOBS: Final = 3  # jobs of a wave that start together to measure a start; there are two waves
-
 PROBE_GAP_SLOTS: Final = 2  # slots between the two waves
-
 BUSY_RETRY_FACTOR: Final = 4
 """Factor of slots in a second try, if no job made progress on a busy machine."""
 
@@ -172,20 +302,12 @@ def _run_policy(
 
 
 def simulated(
-    files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult] | None = None
+    files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult]
 ) -> RunData:
-    """Simulate the files, or the jobs as they were really submitted.
-
-    With ``live_results``, jobs have their real names and submission times. `fifo` draws numbers of
-    workers by name.
-    """
-    if live_results is None:
-        source = ScenarioSource(cluster=dict(files.cluster), jobs=list(files.jobs))
-        return run_policy(source.scenario()[0], choice)
+    """Simulate the jobs under their real names, by which `fifo` draws workers, as submitted."""
+    scenario = submitted_scenario(files.cluster, files.jobs, live_results)
     # A job that is submitted ahead of its slot gets its response within the slot before.
-    return run_policy(
-        submitted_scenario(files.cluster, files.jobs, live_results), choice, at_once=True
-    )
+    return run_policy(scenario, choice, at_once=True)
 
 
 def _compare(
@@ -198,7 +320,6 @@ def _compare(
     """Compare real results with a simulation of the same files and submissions."""
     run = simulated(files, choice, live_results)
     simulated_jobs = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
-    on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     base = next(iter(live_results.values())).base
     end = base + files.slots
     for job in files.jobs:
@@ -206,13 +327,10 @@ def _compare(
         result = live_results[name]
         record = result.record
         forecast = simulated_jobs[record["name"]]
-        done = _within(record["completion_slot"], end) if record["state"] == "finished" else None
-        expected = _within(forecast["completion"], end)
-        utility = JobSpec.model_validate(job).resolve(on).utility
-        assert isinstance(utility, Sigmoid)
+        done, expected = _within(result.completion, end), _within(forecast["completion"], end)
         arrival = base + files.arrival(name)
 
-        def late(slot: int | None, due: float = arrival + utility.target) -> float | None:
+        def late(slot: int | None, due: float = arrival + files.utilities[name].target) -> Any:
             return None if slot is None else slot - due
 
         rows.append(
@@ -227,16 +345,13 @@ def _compare(
                 "predicted_utility": 0.0 if expected is None else float(forecast["utility"] or 0.0),
                 "generations": record["generation"], "failures": record["failures"],
                 "start": result.start(files.speeds(job)),
-                "reason": (record["reason"] or {}).get("message", ""),
+                "reason": result.reason,
             }
         )  # fmt: skip
-        work = float(job["epochs"] * job["chunks"] * job["minibatches"])
-        named = {**job, "name": record["name"]}
-        predicted = predicted_progress(
-            run, files.cluster, named, files.speeds(job), end, files.seconds
+        speeds, slots = files.speeds(job), range(base, end)
+        curves += progress_rows(
+            choice.label, run, files.cluster, job, result, speeds, done, slots, files.seconds
         )
-        measured = measured_progress(result, end, files.seconds, done, work)
-        curves += progress_rows(choice.label, name, predicted, measured, range(base, end), work)
 
 
 def _mean_start(files: InputFiles, live_results: Mapping[str, LiveJobResult]) -> float | None:
@@ -265,7 +380,7 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
     """Return a row per policy; the error of progress is a mean over jobs and slots."""
     summaries = []
     for policy in policies:
-        rows = jobs.filter(pl.col("policy") == policy)
+        rows = jobs.filter(policy=policy)
         summaries.append(
             {
                 "policy": policy,
@@ -277,10 +392,166 @@ def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]
                 "predicted_late": rows["predicted_late"].mean(),
                 "deviation": rows["late"].std(),
                 "predicted_deviation": rows["predicted_late"].std(),
-                **prediction_errors(rows, progress.filter(pl.col("policy") == policy)),
+                **prediction_errors(rows, progress.filter(policy=policy)),
                 "start": rows["start"].mean(),
                 "generations": int(rows["generations"].sum()),
                 "failures": int(rows["failures"].sum()),
             }
         )
     return pl.DataFrame(summaries, infer_schema_length=None)
+
+
+# ------------------------------------------------------------------ figures
+
+
+def draw_testbed(tables: Tables, figure: Figure) -> None:
+    """Draw Figs. 7 and 8, predicted and measured, and the differences between the two."""
+    panels = figure.subplots(2, 2)
+    policies = tables["summary"]["policy"].to_list()
+    title = "Fig. 7: predicted (pale) and earned"
+    draw_predicted_and_real(panels[0, 0], tables["summary"], title=title, ylabel="total utility")
+    _lateness(panels[0, 1], tables["jobs"], policies)
+    # Slots are integers: without a spacing, points would overlap.
+    title = "Slot of completion, by job"
+    draw_completions(panels[1, 0], tables["jobs"], policies, 0.08, title=title)
+    _progress(panels[1, 1], tables["progress"], policies)
+
+
+def _lateness(panel: Any, jobs: pl.DataFrame, policies: list[str]) -> None:
+    for index, (policy, colour) in enumerate(zip(policies, policy_colours(policies), strict=True)):
+        rows = jobs.filter(policy=policy)
+        for shift, column, alpha in ((-0.2, "predicted_late", 0.35), (0.2, "late", 1.0)):
+            looks = {"facecolor": colour, "alpha": alpha}
+            draw_box(panel, index + shift, rows[column], 0.32, (0, 100), **looks)
+        done = rows["completion"].is_not_null().sum()
+        write_above(panel, index, f"{done} of {len(rows)}")
+    panel.axhline(0, color=PALETTE[6], lw=1)
+    panel.set_xticks(range(len(policies)), policies)
+    panel.set(
+        title="Fig. 8: of those that completed, predicted (pale) and real",
+        ylabel="completion minus target (slots)",
+    )
+    panel.margins(y=0.12)
+
+
+def _progress(panel: Any, progress: pl.DataFrame, policies: list[str]) -> None:
+    for policy, colour in zip(policies, policy_colours(policies), strict=True):
+        rows = progress.filter(policy=policy)
+        panel.scatter(rows["predicted"], rows["measured"], color=colour, s=14, alpha=0.6)
+    panel.plot([0, 1], [0, 1], color=PALETTE[6], linewidth=1.0, linestyle=":")
+    panel.set(
+        title="Share of a job's work, by the end of each slot", xlabel="predicted", ylabel="real"
+    )
+
+
+# ------------------------------------------------------------------ cost of a start
+
+
+SECONDS: Final = 40  # length of a slot, as in the real runs
+BEFORE: Final = 2  # slots before the first one that counts
+REFERENCE: Final = "oasis"  # policy to which the others are compared, draw by draw
+
+PRINTED: Final = PolicyChoice(
+    "oasis", {"prices": "online", "restarts": "ignored"}, "oasis, as printed"
+)
+"""OASiS as in its paper, which plans as if a start cost nothing."""
+
+
+def measure_starts(settings: ExperimentSettings) -> Tables:
+    """Simulate every policy on many draws of the jobs, for several costs of a start."""
+    starts = (0.0, 12.0, 30.0) if settings.quick else (0.0, 3.0, 6.0, 12.0, 20.0, 30.0, 40.0)
+    draws = 3 if settings.quick else 20
+    choices = tuple(choice for choice in POLICIES if not (settings.quick and choice.name == "dorm"))
+    seeds = range(settings.seed, settings.seed + draws)
+    rows = settings.each(
+        run_policy_draw,
+        product((*choices, PRINTED), starts, seeds),
+        lambda choice, start, _: f"{choice.label}, a start of {start:g} s",
+    )
+    table = pl.DataFrame(rows)
+    summary = table.group_by("policy", "start", maintain_order=True).agg(
+        utility=pl.col("utility").mean(),
+        error=pl.col("utility").std() / pl.len().sqrt(),
+        completed=pl.col("completed").mean(),
+        promised=pl.col("promised").sum(),
+        kept=pl.col("kept").sum(),
+    )
+    return {"summary": summary, "differences": _differences(table), "runs": table}
+
+
+def _differences(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the paired differences of each policy's utility to that of `oasis`, by start."""
+    rows: list[dict[str, Any]] = []
+    for (start,), same in runs.group_by("start", maintain_order=True):
+        pairs = compare_with_first(samples_by_policy(same, "utility", "seed", REFERENCE))
+        rows += [
+            {
+                "policy": other,
+                "start": start,
+                "beyond_oasis": pair.difference.mean,
+                "beyond_half": pair.difference.half,
+                "p": pair.p,
+                "adjusted_p": pair.adjusted,
+            }
+            for other, pair in pairs.items()
+        ]
+    return pl.DataFrame(rows)
+
+
+def run_policy_draw(choice: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
+    """Return a policy's utility on one draw of the jobs, and the promises that it keeps."""
+    files = scaled(SECONDS, seed=seed, restart=start or None)
+    submitted = {}
+    for job in files.jobs:
+        name = str(job["name"])
+        seconds = (BEFORE + files.arrival(name)) * files.seconds - SUBMIT_LEAD_SECONDS
+        submitted[name] = LiveJobResult({"name": name}, seconds, curve=(), base=BEFORE)
+    run = simulated(files, choice, submitted)
+    completion = dict(run.jobs.select("job", "completion").iter_rows())
+    promised: dict[str, int] = {}
+    for decision in run.decisions(False):
+        promise = decision.get("promise", decision.get("completion"))
+        if decision["outcome"] == "admitted" and promise is not None:
+            promised.setdefault(decision["job"], promise)
+    kept = [job for job, promise in promised.items() if completion[job] in range(promise + 1)]
+    done = run.jobs.filter(pl.col("completion") < BEFORE + files.slots)
+    return {
+        "policy": choice.label,
+        "start": start,
+        "seed": seed,
+        "utility": float(done["utility"].sum()),
+        "completed": len(done),
+        "promised": len(promised),
+        "kept": len(kept),
+    }
+
+
+def draw_starts(tables: Tables, figure: Figure) -> None:
+    """Draw utility, and promises kept, by the cost of a start."""
+    left, right = figure.subplots(1, 2)
+    summary = tables["summary"]
+    for policy in summary["policy"].unique(maintain_order=True):
+        rows = summary.filter(policy=policy).sort("start")
+        (colour,) = policy_colours([policy])
+        style: dict[str, Any] = {
+            "color": colour,
+            "linestyle": "--" if "," in policy else "-",
+            "marker": "o",
+            "label": policy,
+        }
+        left.errorbar(rows["start"], rows["utility"], rows["error"], capsize=2, **style)
+        rows = rows.filter(pl.col("promised") > 0)
+        if len(rows):
+            right.plot(rows["start"], 100 * rows["kept"] / rows["promised"], **style)
+    left.set(
+        title=f"Fig. 7 by what a start costs (of {SECONDS} s)",
+        xlabel="a start takes (s)",
+        ylabel="total utility, mean and its error",
+    )
+    left.set_ylim(bottom=0)
+    left.legend(fontsize=8, handlelength=3.5)
+    right.set(
+        title="First promises that are kept", xlabel="a start takes (s)", ylabel="% of those made"
+    )
+    right.set_ylim(-3, 103)
+    right.legend(fontsize=8, handlelength=3.5)

@@ -16,36 +16,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
 from shadowprice.core.policy import PolicyContext
-from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.experiments.beside import check_live_jobs, submitted_scenario
-from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, run_live_in_temp_dir
-from shadowprice.experiments.panels import draw_predicted_and_real
-from shadowprice.experiments.testbed.files import InputFiles, scaled
-from shadowprice.experiments.testbed.virtual import VARIANTS, Variant, constants
+from shadowprice.experiments import live
+from shadowprice.experiments.figures import draw_predicted_and_real
+from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
+from shadowprice.experiments.testbed.measure import InputFiles, scaled
+from shadowprice.experiments.testbed.virtual import VARIANTS, Variant
 from shadowprice.simulator.scenario import record_run
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from shadowprice.experiments.framework import ExperimentSettings, Tables
-
 SECONDS: Final = 60  # length of a slot for jobs that are processes of this machine
-
 NODE_SECONDS: Final = 360  # length of a slot on Kubernetes and Ray, where a start takes longer
-
 NODE_SHARE: Final = Fraction(1, 10)
 """Part of a node's cores and memory for each policy on Kubernetes."""
 
 NAMESPACE: Final = "paced-"  # prefix of the namespaces on Kubernetes
-
 RESTART: Final = 0.03  # part of a slot that jobs state for a start as processes of this machine
-
 NODE_RESTART: Final = 0.05
 """Part of a slot that jobs state for a start on Kubernetes and Ray, where starts vary more."""
 
@@ -103,8 +93,8 @@ POLICIES: Final = ("oasis", "rrh", "drf", "fifo", "dorm", "rolling")
 
 def measure_paced(settings: ExperimentSettings) -> Tables:
     """Run one draw under several policies, and simulate it as it was submitted."""
-    check_live_jobs()
-    target = settings.target or ExecutorTarget()
+    live.check_live_jobs()
+    target = settings.target or live.ExecutorTarget()
     labels = POLICIES if target.executor != "ray" else ("oasis",)
     variants = [
         replace(candidate, end=False) for candidate in VARIANTS if candidate.label in labels
@@ -143,7 +133,7 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
     return {"summary": summary, "jobs": jobs}
 
 
-def _target(target: ExecutorTarget, variant: Variant) -> ExecutorTarget:
+def _target(target: live.ExecutorTarget, variant: Variant) -> live.ExecutorTarget:
     """Return the executor of a policy's service, apart from those of the others."""
     if target.executor != "kubernetes":
         return target
@@ -157,15 +147,9 @@ def _target(target: ExecutorTarget, variant: Variant) -> ExecutorTarget:
     return replace(target, settings=tuple(settings))
 
 
-def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
-    if not variant.knows_prices:
-        return variant
-    return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
-
-
 def _run_live(
-    files: InputFiles, variant: Variant, seed: int, target: ExecutorTarget, delay: float
-) -> dict[str, LiveJobResult]:
+    files: InputFiles, variant: Variant, seed: int, target: live.ExecutorTarget, delay: float
+) -> dict[str, live.LiveJobResult]:
     """Run the jobs under a policy's service, which starts after ``delay`` seconds."""
     time.sleep(delay)
     jobs = []
@@ -177,32 +161,29 @@ def _run_live(
         record = {key: value for key, value in job.items() if key != "arrival"}
         record["run"] = {"command": command, "grace": "10s", "retries": 3}
         jobs.append((files.seconds * files.arrival(name), record))
-    choice = _settings(files, variant, seed).choice
-    limit = files.seconds * files.slots
-    return run_live_in_temp_dir(files.cluster, jobs, choice, limit, target, ahead=AHEAD)
+    choice, limit = variant.informed(files, seed), files.seconds * files.slots
+    return live.run_live_in_temp_dir(files.cluster, jobs, choice, limit, target, ahead=AHEAD)
 
 
 def _rows(
-    files: InputFiles, variant: Variant, seed: int, live_results: Mapping[str, LiveJobResult]
+    files: InputFiles, variant: Variant, seed: int, live_results: Mapping[str, live.LiveJobResult]
 ) -> list[dict[str, Any]]:
-    scenario = submitted_scenario(files.cluster, files.jobs, live_results, seed)
-    choice = _settings(files, variant, seed).choice
+    scenario = live.submitted_scenario(files.cluster, files.jobs, live_results, seed)
+    choice = variant.informed(files, seed)
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)
     predicted = dict(run.jobs.select("job", "completion").iter_rows())
     base = next(iter(live_results.values())).base
-    on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     rows = []
     for job in files.jobs:
-        result = live_results[str(job["name"])]
-        utility = JobSpec.model_validate(job).resolve(on).utility
-        arrival = base + files.arrival(str(job["name"]))
-        real = result.record["completion_slot"] if result.record["state"] == "finished" else None
-        row: dict[str, Any] = {"policy": variant.label, "job": job["name"]}
-        for prefix, slot in (("", real), ("predicted_", predicted[result.record["name"]])):
+        name = str(job["name"])
+        result, arrival = live_results[name], base + files.arrival(name)
+        row: dict[str, Any] = {"policy": variant.label, "job": name}
+        forecast = predicted[result.record["name"]]
+        for prefix, slot in (("", result.completion), ("predicted_", forecast)):
             done = slot if slot is not None and slot < base + files.slots else None
             row[f"{prefix}completion"] = None if done is None else done - base
-            earned = 0.0 if done is None else utility_value(utility, done - arrival)
+            earned = 0.0 if done is None else utility_value(files.utilities[name], done - arrival)
             row[f"{prefix}utility"] = earned
         row["start"] = result.start(files.speeds(job))
         row["moves"] = max(0, int(result.record["generation"]) - 1)

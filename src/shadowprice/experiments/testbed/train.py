@@ -23,10 +23,8 @@ from shadowprice import jobs
 from shadowprice.training import servers
 
 THINNER: Final = 16  # divisor of the width of every layer
-
 CLASSES: Final = 10
 SIZE: Final = 16  # width and height of an image in pixels
-
 MINIBATCH: Final = 10
 DATA: Final = "images"
 

@@ -11,19 +11,16 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from shadowprice.core.policy import PolicyContext
-from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.core.utility import Sigmoid, utility_value
+from shadowprice.core.utility import utility_value
 from shadowprice.executors.virtual import Rate, VirtualJob
-from shadowprice.experiments.panels import draw_box, policy_colours
-from shadowprice.experiments.style import PALETTE
-from shadowprice.experiments.testbed.files import InputFiles, scaled
-from shadowprice.experiments.testbed.measure import POLICIES
-from shadowprice.experiments.variants import samples_by_policy
+from shadowprice.experiments.figures import PALETTE, draw_box, policy_colours, samples_by_policy
+from shadowprice.experiments.testbed.measure import POLICIES, InputFiles, scaled
 from shadowprice.experiments.virtual import run_live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import compare_with_first, interval
@@ -36,18 +33,11 @@ if TYPE_CHECKING:
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 SLOT_SECONDS: Final = 1200  # length of a slot: the paper's
-
 LEAD_SLOTS: Final = 1  # slots of the service before the first one that counts
-
 SUBMISSION_LEAD_SECONDS: Final = 30.0  # seconds before its slot at which a job is submitted
-
 START_SHARE_RANGE: Final = (0.01, 0.05)  # minimum and maximum share of a slot that a start takes
-
 STATED_RESTART_SECONDS: Final = 0.03 * SLOT_SECONDS  # seconds that jobs state for a start: the mean
-
 CHECKPOINT_SECONDS: Final = 0.01 * SLOT_SECONDS  # seconds that a job needs to write its checkpoint
-
-
 FIRST_ORDER_DRAW: Final = 100
 """First draw of the simulations that tell the order of the policies: other ones than the live."""
 
@@ -60,6 +50,12 @@ class Variant:
     choice: PolicyChoice
     knows_prices: bool = False  # whether it has the price constants of the whole job set
     end: bool = True  # whether it knows the end of the timespan
+
+    def informed(self, files: InputFiles, seed: int) -> PolicyChoice:
+        """Return the policy with the price constants of a draw, if it has them."""
+        if not self.knows_prices:
+            return self.choice
+        return replace(self.choice, settings=_price_constants(files, seed))
 
 
 OASIS: Final = PolicyChoice("oasis", {"prices": "online"}, "oasis")
@@ -79,15 +75,10 @@ def measure_virtual(settings: ExperimentSettings) -> Tables:
     variants = [
         candidate for candidate in VARIANTS if not (settings.quick and candidate.label == "dorm")
     ]
-    cases = [
-        (variant, settings.seed + number, live)
-        for variant in variants
-        for number in range(draws)
-        for live in (False, True)
-    ]
+    seeds = range(settings.seed, settings.seed + draws)
     results = settings.each(
         _run_draw,
-        cases,
+        product(variants, seeds, (False, True)),
         lambda candidate, seed, live: f"{candidate.label}, draw {seed}{', live' if live else ''}",
     )
     jobs = pl.DataFrame(
@@ -119,11 +110,9 @@ def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFram
     values: dict[str, list[float]] = {}
     for (variant, _, _), rows in zip(cases, results, strict=True):
         values.setdefault(variant.label, []).append(sum(row["utility"] for row in rows))
+    compared_columns = _against_first(values).items()
     return pl.DataFrame(
-        [
-            {"policy": label, "draws": len(draws), **columns}
-            for label, columns in _against_first(values).items()
-        ]
+        [{"policy": label, "draws": len(draws), **columns} for label, columns in compared_columns]
     )
 
 
@@ -145,14 +134,11 @@ def _against_first(samples: Mapping[str, list[float]]) -> dict[str, dict[str, fl
 def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     """Return a row per job of a draw; slots count from the first counted slot."""
     files = scaled(SLOT_SECONDS, seed=seed, restart=STATED_RESTART_SECONDS)
-    choice = variant.choice
-    if variant.knows_prices:
-        choice = replace(choice, settings=constants(files, seed))
+    choice = variant.informed(files, seed)
     end = LEAD_SLOTS + files.slots if variant.end else None
     completions = (
         _run_virtual(files, choice, seed, end) if live else _simulate_jobs(files, choice, seed, end)
     )
-    on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     rows = []
     for job in files.jobs:
         name = str(job["name"])
@@ -160,8 +146,7 @@ def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
         if completion is not None and completion >= LEAD_SLOTS + files.slots:
             completion = None  # after the end of the timespan
         arrival = LEAD_SLOTS + files.arrival(name)
-        utility = JobSpec.model_validate(job).resolve(on).utility
-        assert isinstance(utility, Sigmoid)
+        utility = files.utilities[name]
         duration = None if completion is None else completion - arrival
         rows.append(
             {
@@ -193,7 +178,7 @@ def _scenario(files: InputFiles, seed: int, end: int | None) -> Scenario:
     return replace(scenario, until=end)
 
 
-def constants(files: InputFiles, seed: int) -> dict[str, Any]:
+def _price_constants(files: InputFiles, seed: int) -> dict[str, Any]:
     """Return OASiS's price constants over the whole job set, as settings of ``prices=given``."""
     scenario = _scenario(files, seed, LEAD_SLOTS + files.slots)
     policy = PolicyChoice("oasis", {"prices": "offline"}).build(scenario.context())
@@ -261,10 +246,10 @@ def _summary(runs: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """Return a row per variant: means with intervals, and paired differences to the first."""
     rows: list[dict[str, Any]] = []
     for live in (False, True):
-        same = runs.filter(pl.col("live") == live)
+        same = runs.filter(live=live)
         for policy, columns in _against_first(samples_by_policy(same, "utility", "draw")).items():
-            rows_of_policy = same.filter(pl.col("policy") == policy)
-            late = jobs.filter((pl.col("live") == live) & (pl.col("policy") == policy))["late"]
+            rows_of_policy = same.filter(policy=policy)
+            late = jobs.filter(live=live, policy=policy)["late"]
             rows.append(
                 {
                     "policy": policy,

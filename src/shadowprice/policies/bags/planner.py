@@ -31,7 +31,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, Status, View
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
-from shadowprice.distributions.named import build_distribution
+from shadowprice.distributions.empirical import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import min_copies
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs

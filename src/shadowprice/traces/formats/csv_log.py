@@ -14,61 +14,10 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import (
-    CLOCK_SKEW,
-    RUNNING,
-    SHARES_OF_GPUS,
-    SLICES_OF_GPUS,
-    STEP_OF_A_JOB,
-    check_times,
-    drop_repeated_rows,
-    merge_attempts,
-    waiting_time,
-)
-from shadowprice.traces.log_columns import (
-    HEADERS,
-    LogColumns,
-    bytes_unit,
-    choose_columns,
-    is_hours_and_minutes,
-    is_htcondor_status,
-    is_utc,
-    lists_resources,
-    may_be_names,
-    may_be_span,
-    parse_mapping,
-    read_header,
-    seconds_unit,
-    states_seconds_unit,
-    time_columns,
-)
-from shadowprice.traces.log_values import (
-    STANDS_FOR_MISSING,
-    Order,
-    Times,
-    Tres,
-    are_serial_dates,
-    choose_readings,
-    date_order,
-    each,
-    invalid_item,
-    is_nothing,
-    is_zero_time,
-    on_one_clock,
-    parse_bytes,
-    parse_gpus,
-    parse_number,
-    parse_seconds,
-    parse_state,
-    read_times,
-    split_slice,
-    time_problems,
-    time_zone,
-    with_points,
-)
+from shadowprice.traces import job_log, log_columns, log_values
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import Check, CheckedTable, RowRules, read_head, read_table
+from shadowprice.traces.text import Check, CheckedTable, RowRules, file_error, read_head, read_table
 
 _UNITS_TO_FIND: Final = (
     *(("minutes", 60.0), ("hours", 3600.0), ("milliseconds", 0.001), ("days", 86400.0)),
@@ -154,21 +103,21 @@ _DEADLINE_HINT: Final = (
     ),
     options={
         "map": "columns by meaning, submit=COLUMN,...; an empty one isn't used. Meanings: "
-        + ", ".join(HEADERS),
+        + ", ".join(log_columns.HEADERS),
         "timezone": "zone of times without an offset (default UTC)",
         "dates": "dmy or mdy: whether 3/4/2024 is in April or in March, if the log doesn't show it",
     },
 )
 def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     """Read a table of jobs."""
-    mapping = parse_mapping(reading.options.get("map", ""))
-    zone = time_zone(reading.options.get("timezone", "UTC"))
+    mapping = log_columns.parse_mapping(reading.options.get("map", ""))
+    zone = log_values.time_zone(reading.options.get("timezone", "UTC"))
     order = reading.choose("dates", "dmy", "mdy") if "dates" in reading.options else ""
     head = read_head(path)
     if re.match(r"\s*[{\[]\s*(?:[{\[\]}]|\"[^\"]*\"\s*:)", head):
         hint = "write the jobs as a table, or read sacct --json as sacct:FILE"
-        raise InputError(Fault(str(path), "is JSON, not a table", hint))
-    header = read_header(path, head, mapping)
+        raise file_error(path, "is JSON, not a table", hint)
+    header = log_columns.read_header(path, head, mapping)
     table = read_table(
         path,
         dict.fromkeys(header.names, pl.String()),
@@ -190,11 +139,11 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
         filled = [
             name
             for name in header.names
-            if table.frame.select(~is_nothing(pl.col(name)).all()).item()
+            if table.frame.select(~log_values.is_nothing(pl.col(name)).all()).item()
         ]
-        times = time_columns(header, filled, mapping)
-        log = _Log(table, zone, cast(Order, order), times, header.separator)
-        columns = choose_columns(header, filled, mapping, log.misfit)
+        times = log_columns.time_columns(header, filled, mapping)
+        log = _Log(table, zone, cast(log_values.Order, order), times, header.separator)
+        columns = log_columns.choose_columns(header, filled, mapping, log.misfit)
         return _read_jobs(path, log, columns, reading)
 
 
@@ -203,10 +152,12 @@ def _without_empty_surplus(width: int, fields: Sequence[str]) -> Sequence[str] |
     return None if any(field.strip() for field in fields[width:]) else fields[:width]
 
 
-def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContext) -> Trace:
+def _read_jobs(
+    path: Path, log: _Log, columns: log_columns.LogColumns, reading: ImportContext
+) -> Trace:
     table, names = log.table, columns.names
     counts = {
-        column: int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
+        column: int(table.frame.select((~log_values.is_nothing(pl.col(column))).sum()).item())
         for column in {*names.values(), *(column for column, _ in columns.ignored.values())}
     }
     absolute = log.read(columns)
@@ -216,12 +167,12 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
     if named == "JobID" and "State" in table.frame.columns:
         name = pl.col(named)
         is_of_job = name.str.extract(_STEP, 1).is_in(table.frame[named].drop_nulls().implode())
-        table.drop(is_of_job, STEP_OF_A_JOB)
+        table.drop(is_of_job, job_log.STEP_OF_A_JOB)
     if named:
-        table.frame = drop_repeated_rows(table.frame, named, reading.tally)
+        table.frame = job_log.drop_repeated_rows(table.frame, named, reading.tally)
     if named and table.frame[named].drop_nulls().is_duplicated().any():
         same = [names[meaning] for meaning in ("tenant", "user") if meaning in names]
-        merged = merge_attempts(table.frame, named, [*same, "_gpus"], reading.tally)
+        merged = job_log.merge_attempts(table.frame, named, [*same, "_gpus"], reading.tally)
         if merged is not None:
             table.frame = merged
         elif "job" in columns.guessed:
@@ -230,7 +181,7 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
             column = quote_for_display(named)
             reading.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
             del names["job"]
-    for meaning in HEADERS:
+    for meaning in log_columns.HEADERS:
         if meaning in names:
             column = names[meaning]
             text = f"{meaning}: column {quote_for_display(column)}"
@@ -243,15 +194,15 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
             reading.tally.add("ignored", text, counts[column])
     # The run time of a job that runs is the one so far.
     is_running = (pl.col("_status") == "unfinished") & pl.col("_end").is_null()
-    table.drop(is_running & (pl.col("_duration") > 0), RUNNING)
-    check_times(table, names)
+    table.drop(is_running & (pl.col("_duration") > 0), job_log.RUNNING)
+    job_log.check_times(table, names)
     own = names.get("job")
     job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
     jobs = table.jobs(
         job=job,
         submit="_submit",
         duration="_duration",
-        queue=waiting_time(),
+        queue=job_log.waiting_time(),
         lost="_lost",
         time_limit="_time_limit",
         deadline="_deadline",
@@ -272,8 +223,8 @@ def _without_zero_times(texts: pl.Series) -> pl.Series:
     text = pl.col("text")
     year = text.str.strip_chars().str.slice(0, 4)
     # Seconds since the beginning of a log, written as times, begin in 1970 too.
-    counts_from_zero = (year == "1970").all() & ~is_zero_time(text).all()
-    is_missing = is_zero_time(text) & ~((year == "1970") & counts_from_zero)
+    counts_from_zero = (year == "1970").all() & ~log_values.is_zero_time(text).all()
+    is_missing = log_values.is_zero_time(text) & ~((year == "1970") & counts_from_zero)
     return texts.to_frame("text").select(pl.when(~is_missing).then(text))["text"]
 
 
@@ -284,7 +235,7 @@ class _Log:
         self,
         table: CheckedTable,
         zone: str,
-        order: Order,
+        order: log_values.Order,
         time_columns: Sequence[str],
         separator: str,
     ) -> None:
@@ -295,10 +246,10 @@ class _Log:
         self._order = order
         self._time_columns = time_columns
         self._separator = separator
-        self._columns = LogColumns({}, frozenset(), {})
+        self._columns = log_columns.LogColumns({}, frozenset(), {})
         self._names = self._columns.names
         # Of the rows before checks: a guess that fits is read only once.
-        self._read_times_of: dict[tuple[str, bool], Times] = {}
+        self._read_times_of: dict[tuple[str, bool], log_values.Times] = {}
         self._read_values_of: dict[tuple[str, str], pl.Series] = {}
         self._checks: list[Check] = []
         self._faults: list[Fault] = []  # of whole columns
@@ -319,12 +270,12 @@ class _Log:
                 fault = error.faults[0]
                 hint = f"; {fault.hint}" if fault.hint else ""
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
-            if meaning == "submit" and may_be_span(column) and not times.absolute:
+            if meaning == "submit" and log_columns.may_be_span(column) and not times.absolute:
                 return "has no dates, and may be a run time"
             readable = times.seconds.is_not_null() | times.problem.is_not_null() | times.missing
             kind = "a time"
-        elif meaning == "wait" and may_be_names(column):
-            readable = each(texts, parse_number, pl.Float64()).is_not_null()
+        elif meaning == "wait" and log_columns.may_be_names(column):
+            readable = log_values.each(texts, log_values.parse_number, pl.Float64()).is_not_null()
             kind = "a number of seconds"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
@@ -345,14 +296,14 @@ class _Log:
     def text(self, *meanings: str) -> pl.Expr:
         """Return the text of the first of some meanings that a row has."""
         columns = [self._names[meaning] for meaning in meanings if meaning in self._names]
-        present = [pl.when(~is_nothing(pl.col(column))).then(pl.col(column)) for column in columns]
+        present = [
+            pl.when(~log_values.is_nothing(pl.col(column))).then(pl.col(column))
+            for column in columns
+        ]
         return pl.coalesce([*present, pl.lit(None, dtype=pl.String())])
 
-    def read(self, columns: LogColumns) -> bool:
-        """Add the columns of all meanings; return whether times count from 1970.
-
-        Nothing is checked yet, so that `check` reports the faults of all columns.
-        """
+    def read(self, columns: log_columns.LogColumns) -> bool:
+        """Add the columns of all meanings, unchecked; return whether times count from 1970."""
         self._columns, self._names = columns, columns.names
         absolute = self._read_times()
         self._read("duration")
@@ -370,10 +321,7 @@ class _Log:
         return absolute
 
     def check(self) -> None:
-        """Refuse rows with values that couldn't be read.
-
-        Raises `InputError` if a whole column can't be read.
-        """
+        """Refuse rows, or a whole column, with values that couldn't be read."""
         self.table.check_all(self._checks)
         if self._faults:
             raise InputError(self._faults)
@@ -381,27 +329,24 @@ class _Log:
         if "gpus" in self._names or "gpus_per_node" in self._names:
             is_none = (pl.col("_gpus") == 0) & ~pl.col("_has_shares")
             is_share = (pl.col("_gpus") == 0) & pl.col("_has_shares")
-            self.table.count_repairs(is_share, SHARES_OF_GPUS, "kept")
-            self.table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
+            self.table.count_repairs(is_share, job_log.SHARES_OF_GPUS, "kept")
+            self.table.count_repairs(pl.col("_has_slices"), job_log.SLICES_OF_GPUS, "kept")
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
             self.table.count_repairs(is_unknown, "unknown state", "kept")
 
     def _compare_durations(self) -> None:
-        """Find the unit of plain numbers of run times from the starts and ends.
-
-        Run times that still differ from them are counted: a job may have been suspended.
-        """
+        """Find the unit of plain numbers of run times from the starts and ends."""
         span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
-        texts = self._plain(self._texts("duration"), "duration")
-        numbers = each(texts, parse_number, pl.Float64())
+        texts = log_values.with_points(self._texts("duration"))
+        numbers = log_values.each(texts, log_values.parse_number, pl.Float64())
         is_plain = pl.lit(numbers.is_not_null()) & (duration > 0)
         ratio = self.table.frame.select(
             pl.when(is_plain & (span > 0)).then(span / duration)
         ).to_series()
         column = self._names.get("duration", "")
-        is_stated = states_seconds_unit(column) or ratio.is_between(*_EQUAL).any()
+        is_stated = log_columns.states_seconds_unit(column) or ratio.is_between(*_EQUAL).any()
         for unit, seconds in () if is_stated else _UNITS_TO_FIND:
             equal = int((ratio / seconds).is_between(*_EQUAL).sum())
             if equal >= max(_MIN_EQUAL, _MIN_SHARE * ratio.count()):
@@ -410,26 +355,28 @@ class _Log:
                 self.table.count_repairs(is_plain, f"{reason}, as start and end show")
                 self.table.frame = self.table.frame.with_columns(_duration=in_seconds)
                 break
-        differs = (span - duration).abs() > CLOCK_SKEW
+        differs = (span - duration).abs() > job_log.CLOCK_SKEW
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
 
-    def _times(self, texts: pl.Series, column: str, *, may_miss: bool) -> Times:
+    def _times(self, texts: pl.Series, column: str, *, may_miss: bool) -> log_values.Times:
         if (column, may_miss) not in self._read_times_of:
             location = f"{self.table.path}: column {quote_for_display(column)}"
-            zone = "UTC" if is_utc(column) else self._zone
+            zone = "UTC" if log_columns.is_utc(column) else self._zone
             read = partial(
-                read_times,
+                log_values.read_times,
                 texts,
                 zone,
                 location=location,
-                unit=seconds_unit(column),
+                unit=log_columns.seconds_unit(column),
                 may_miss=may_miss,
             )
             try:
                 times = read(self._order)
             except InputError:
                 # Dates of one log have one form, and another column may show it.
-                order, shown_by = date_order(self.table.frame[name] for name in self._time_columns)
+                order, shown_by = log_values.date_order(
+                    self.table.frame[name] for name in self._time_columns
+                )
                 if not order:
                     raise
                 times = read(order)
@@ -443,7 +390,7 @@ class _Log:
 
     def _read_times(self) -> bool:
         """Add submit, start, end, wait and deadline."""
-        times: dict[str, Times] = {}
+        times: dict[str, log_values.Times] = {}
         for meaning in ("submit", "start", "end"):
             texts = _without_zero_times(self._texts(meaning))
             self._add(meaning, [None] * len(texts), pl.Float64())
@@ -458,18 +405,18 @@ class _Log:
         serial = {
             meaning: column
             for meaning, column in times.items()
-            if not states_seconds_unit(self._names[meaning])
+            if not log_columns.states_seconds_unit(self._names[meaning])
         }
-        if are_serial_dates(serial.values()):
+        if log_values.are_serial_dates(serial.values()):
             listed = ", ".join(quote_for_display(self._names[meaning]) for meaning in serial)
             message = f"column {listed}: looks like days since 1900, as spreadsheets count them"
             self._faults.append(Fault(str(self.table.path), message, _SERIAL_HINT))
-        times = on_one_clock(times)
+        times = log_values.on_one_clock(times)
         for meaning, column in times.items():
             self._expect_valid(meaning, column)
         self._add_start_after_wait(times)
         span = self._values("duration")
-        for meaning, seconds in choose_readings(times, span, CLOCK_SKEW).items():
+        for meaning, seconds in log_values.choose_readings(times, span, job_log.CLOCK_SKEW).items():
             self._add(meaning, seconds, pl.Float64())
         for meaning, column in times.items():
             is_judged = column.problem.is_not_null() | column.missing
@@ -480,15 +427,15 @@ class _Log:
         self._read_deadlines(absolute=absolute)
         return absolute
 
-    def _expect_valid(self, meaning: str, times: Times) -> None:
+    def _expect_valid(self, meaning: str, times: log_values.Times) -> None:
         """Refuse times that aren't valid, such as local times that the clock skipped."""
         column = self._names[meaning]
-        reason = f"{quote_for_display(column)}: {STANDS_FOR_MISSING}"
+        reason = f"{quote_for_display(column)}: {log_values.STANDS_FOR_MISSING}"
         self.table.count_repairs(pl.lit(times.missing), reason)
-        for is_wrong, message, hint in time_problems(times, self._zone):
+        for is_wrong, message, hint in log_values.time_problems(times, self._zone):
             self._checks.append(Check(pl.lit(~is_wrong), column, message, hint))
 
-    def _add_start_after_wait(self, times: dict[str, Times]) -> None:
+    def _add_start_after_wait(self, times: dict[str, log_values.Times]) -> None:
         """Add the starts of jobs of which the log has the submission and the wait."""
         if "wait" not in self._names:
             return
@@ -545,7 +492,7 @@ class _Log:
         """Add gpus, gpu_type, cpus and memory, in all."""
         per_node = "gpus_per_node" in self._names
         source = "gpus_per_node" if per_node else "gpus"
-        nothing = Tres(gpus=0.0)
+        nothing = log_values.Tres(gpus=0.0)
         texts = self._texts(source)
         # PER_TASK:gpu:1 doesn't say how many GPUs a job has.
         scopes = {"", "node" if per_node else "job"}
@@ -557,32 +504,21 @@ class _Log:
             None if text is None or held else _shown(text)
             for text, held in zip(texts, tres, strict=True)
         ]
-        self._add("gpus_shown", shown, pl.String())
-        self._add("has_shares", [bool(held and held.has_shares) for held in tres], pl.Boolean())
-        self._add("has_slices", [bool(held and held.has_slices) for held in tres], pl.Boolean())
-        self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
-        self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
         stated = self._texts("gpu_type")
-        self._add(
-            "stated_type", each(stated, lambda text: split_slice(text)[0], pl.String()), pl.String()
-        )
-        self._add(
-            "slice", each(stated, lambda text: split_slice(text)[1], pl.Float64()), pl.Float64()
-        )
-        self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
-        self._add("tres_memory", [held and held.memory for held in tres], pl.Int64())
-        self._read("nodes")
-        self._read("cpus")
-        self._read("memory")
-        nodes = pl.col("_nodes").fill_null(1.0) if per_node else 1.0
+        types = log_values.each(stated, lambda text: log_values.split_slice(text)[0], pl.String())
+        slices = log_values.each(stated, lambda text: log_values.split_slice(text)[1], pl.Float64())
+        frame = self.table.frame.with_columns(log_values.tres_columns(tres))
+        nodes = pl.lit(self._values("nodes")).fill_null(1.0) if per_node else 1.0
         # A type with a MIG profile: the GPUs are slices, unless their list says so already.
-        share = pl.when(~pl.col("_has_slices")).then("_slice").fill_null(1.0)
-        self.table.frame = self.table.frame.with_columns(
+        share = pl.when(~pl.col("_has_slices")).then(pl.lit(slices)).fill_null(1.0)
+        self.table.frame = frame.with_columns(
             _gpus=pl.col("_gpus") * nodes * share,
-            _gpu_type=pl.coalesce("_stated_type", "_gpu_type"),
-            _has_slices=pl.col("_has_slices") | pl.col("_slice").is_not_null(),
-            _cpus=pl.coalesce("_cpus", "_tres_cpus"),
-            _memory=pl.coalesce("_memory", "_tres_memory"),
+            _gpus_shown=pl.Series(shown, dtype=pl.String()),
+            _gpu_type=pl.coalesce(pl.lit(types), "_gpu_type"),
+            _has_slices=pl.col("_has_slices") | pl.lit(slices).is_not_null(),
+            _nodes=self._values("nodes"),
+            _cpus=pl.coalesce(pl.lit(self._values("cpus")), "_cpus"),
+            _memory=pl.coalesce(pl.lit(self._values("memory")), "_memory"),
         )
         if source in self._names:
             name, valid = self._names[source], pl.col("_gpus") >= 0
@@ -596,11 +532,6 @@ class _Log:
     def _texts(self, meaning: str) -> pl.Series:
         return self.table.frame.with_columns(self.text(meaning).alias("_text"))["_text"]
 
-    @staticmethod
-    def _plain(texts: pl.Series, meaning: str) -> pl.Series:
-        """Return texts whose numbers have decimal points."""
-        return texts if meaning == "status" else with_points(texts)
-
     def _add(self, meaning: str, values: Sequence[object] | pl.Series, kind: pl.DataType) -> None:
         column = pl.Series(f"_{meaning}", values, dtype=kind)
         self.table.frame = self.table.frame.with_columns(column)
@@ -610,16 +541,15 @@ class _Log:
         column = self._names.get(meaning, "")
         if (meaning, column) not in self._read_values_of:
             read, _, kind = _READERS[meaning]
-            texts = self._plain(self._texts(meaning), meaning)
-            values = each(texts, partial(read, column), kind)
+            texts = self._texts(meaning)
+            if meaning != "status":
+                texts = log_values.with_points(texts)
+            values = log_values.each(texts, partial(read, column), kind)
             if meaning in {"gpus", "gpus_per_node"}:
                 ids = _QUOTED_IDS if self._separator == "," else _IDS
                 is_ids = self._texts(meaning).str.contains(ids).fill_null(False)
-                values = pl.Series(
-                    values.name,
-                    [None if wrong else value for wrong, value in zip(is_ids, values, strict=True)],
-                    dtype=kind,
-                )
+                read_values = [None if a else b for a, b in zip(is_ids, values, strict=True)]
+                values = pl.Series(values.name, read_values, dtype=kind)
             self._read_values_of[meaning, column] = values
         return self._read_values_of[meaning, column]
 
@@ -632,7 +562,9 @@ class _Log:
         """Refuse rows whose text can't be read, unless another check refuses them."""
         column = self._names.get(meaning)
         if column is not None:
-            nothing = is_nothing(pl.col(column)) | is_zero_time(pl.col(column))
+            nothing = log_values.is_nothing(pl.col(column)) | log_values.is_zero_time(
+                pl.col(column)
+            )
             read = pl.col(f"_{meaning}").is_not_null() | nothing
             if is_judged is not None:
                 read |= pl.lit(is_judged)
@@ -640,16 +572,16 @@ class _Log:
 
 
 def _seconds(column: str, text: str) -> float | None:
-    if is_hours_and_minutes(column) and re.fullmatch(r"\d+:\d\d", text.strip()):
+    if log_columns.is_hours_and_minutes(column) and re.fullmatch(r"\d+:\d\d", text.strip()):
         text = f"{text.strip()}:00"
-    seconds = parse_seconds(text, seconds_unit(column))
+    seconds = log_values.parse_seconds(text, log_columns.seconds_unit(column))
     return None if seconds is None else min(seconds, _MAX_SECONDS)
 
 
 def _wait(column: str, text: str) -> float | None:
     """Return a wait in seconds; infinity for UNLIMITED, below 0 if clocks differ."""
     seconds = _limit(column, text)
-    return None if seconds is None or seconds < -CLOCK_SKEW else seconds
+    return None if seconds is None or seconds < -job_log.CLOCK_SKEW else seconds
 
 
 def _limit(column: str, text: str) -> float | None:
@@ -658,29 +590,31 @@ def _limit(column: str, text: str) -> float | None:
 
 
 def _bytes(column: str, text: str) -> int | None:
-    number = parse_number(text)  # with separators of thousands, or decimals
-    return parse_bytes(text if number is None else f"{number:f}", bytes_unit(column))
+    number = log_values.parse_number(text)  # with separators of thousands, or decimals
+    return log_values.parse_bytes(
+        text if number is None else f"{number:f}", log_columns.bytes_unit(column)
+    )
 
 
 def _cores(_: str, text: str) -> float | None:
     """Return a number of cores, which Kubernetes also writes in thousandths: 500m."""
     thousandths = re.fullmatch(r"(\d+)m", text.strip())
-    return float(thousandths[1]) / 1000 if thousandths else parse_number(text)
+    return float(thousandths[1]) / 1000 if thousandths else log_values.parse_number(text)
 
 
 def _status(column: str, text: str) -> str | None:
-    if is_htcondor_status(column) and text.strip() in _HTCONDOR_STATES:
+    if log_columns.is_htcondor_status(column) and text.strip() in _HTCONDOR_STATES:
         return _HTCONDOR_STATES[text.strip()]
-    return parse_state(text)
+    return log_values.parse_state(text)
 
 
-def _gpus(column: str, text: str) -> Tres | None:
-    return parse_gpus(text, is_list=lists_resources(column))
+def _gpus(column: str, text: str) -> log_values.Tres | None:
+    return log_values.parse_gpus(text, is_list=log_columns.lists_resources(column))
 
 
 def _shown(text: str) -> str:
     """Return the item of a list of resources that can't be read, or all of another text."""
-    return (invalid_item(text) if "=" in text or ":" in text else None) or text
+    return (log_values.invalid_item(text) if "=" in text or ":" in text else None) or text
 
 
 _Reader = tuple[Callable[[str, str], object | None], str, pl.DataType]
@@ -691,7 +625,7 @@ _READERS: Final[dict[str, _Reader]] = {
     "time_limit": (_limit, "a duration", pl.Float64()),
     "gpus": (_gpus, "a number of GPUs", pl.Object()),
     "gpus_per_node": (_gpus, "a number of GPUs", pl.Object()),
-    "nodes": (lambda _, text: parse_number(text), "a number", pl.Float64()),
+    "nodes": (lambda _, text: log_values.parse_number(text), "a number", pl.Float64()),
     "cpus": (_cores, "a number", pl.Float64()),
     "memory": (_bytes, "an amount of memory", pl.Int64()),
     "status": (_status, "a known state", pl.String()),

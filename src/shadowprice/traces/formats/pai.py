@@ -7,11 +7,10 @@ from typing import Final
 
 import polars as pl
 
-from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import CheckedTable, read_table
+from shadowprice.traces.text import CheckedTable, file_error, read_table
 
 TABLES: Final = {
     "job": typed_columns("job_name inst_id user status start_time:f end_time:f"),
@@ -67,9 +66,7 @@ _GIB: Final = 2**30
 def read_pai(path: Path, reading: ImportContext) -> Trace:
     """Read and join the PAI tables of a directory."""
     if not path.is_dir():
-        raise InputError(
-            Fault(str(path), "is not a directory", "give the directory of the pai_*_table.csv")
-        )
+        raise file_error(path, "is not a directory", "give the directory of the pai_*_table.csv")
     table = _read_jobs(path, reading)
     tasks = _read_tasks(path, reading)
     instances = _read_first_starts(path, reading)
@@ -121,9 +118,7 @@ def _find(path: Path, table: str) -> Path | None:
 def _read(path: Path, table: str, reading: ImportContext) -> CheckedTable:
     file = _find(path, table)
     if file is None:
-        raise InputError(
-            Fault(str(path), f"lacks pai_{table}_table.csv", "put the table into the directory")
-        )
+        raise file_error(path, f"lacks pai_{table}_table.csv", "put the table into the directory")
     return read_table(file, TABLES[table], reading, header=False)
 
 

@@ -21,6 +21,7 @@ from shadowprice.traces.text import (
     MAX_FAULTS,
     OUT_OF_RANGE_DATE,
     CheckedTable,
+    file_error,
     invalid_rows,
     json_errors,
     load_json,
@@ -115,7 +116,9 @@ def _read_flat(path: Path, reading: ImportContext) -> Trace:
 
 
 def _read_log(path: Path, reading: ImportContext) -> Trace:
-    entries = _load_entries(path)
+    entries = load_json(path)
+    if not isinstance(entries, list):
+        raise file_error(path, "is not a JSON list of jobs", "", 1)
     faults: list[Fault] = []
     rows: list[dict[str, object]] = []
     for index, entry in enumerate(entries):
@@ -146,7 +149,7 @@ def _check_log_head(path: Path, head: str) -> None:
     """Refuse a file that doesn't start like a list of jobs, before all of it is read."""
     first = head[1:].lstrip()
     if head[0] != "[" or not first.startswith(("{", "]")):
-        raise InputError(Fault(f"{path}: line 1", "is not a JSON list of jobs"))
+        raise file_error(path, "is not a JSON list of jobs", "", 1)
     if first[0] == "]":
         return
     try:
@@ -161,16 +164,7 @@ def _check_log_head(path: Path, head: str) -> None:
             return
         raise
     if "jobid" not in entry or "attempts" not in entry:
-        raise InputError(
-            Fault(f"{path}: line 1", "begins with no Philly job", "a job has jobid and attempts")
-        )
-
-
-def _load_entries(path: Path) -> list[Any]:
-    entries = load_json(path)
-    if not isinstance(entries, list):
-        raise InputError(Fault(f"{path}: line 1", "is not a JSON list of jobs"))
-    return entries
+        raise file_error(path, "begins with no Philly job", "a job has jobid and attempts", 1)
 
 
 def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] | None:

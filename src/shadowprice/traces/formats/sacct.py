@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,31 +15,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import (
-    CLOCK_SKEW,
-    SHARES_OF_GPUS,
-    SLICES_OF_GPUS,
-    STEP_OF_A_JOB,
-    check_times,
-)
-from shadowprice.traces.log_values import (
-    STANDS_FOR_MISSING,
-    Tres,
-    choose_readings,
-    each,
-    invalid_item,
-    is_nothing,
-    memory_scope,
-    on_one_clock,
-    parse_bytes,
-    parse_count,
-    parse_seconds,
-    parse_state,
-    parse_tres,
-    read_times,
-    time_problems,
-    time_zone,
-)
+from shadowprice.traces import job_log, log_values
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import (
@@ -47,6 +23,7 @@ from shadowprice.traces.text import (
     CheckedTable,
     RowRules,
     column_names,
+    file_error,
     json_errors,
     read_bytes,
     read_head,
@@ -71,17 +48,20 @@ _FLAGS: Final = frozenset(
 """Flags that Slurm adds to a job's state."""
 _TENANTS: Final = {name.lower(): name for name in ("Account", "User", "Group", "Partition", "QOS")}
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
-_FIRST_GRES: Final = 2
-"""Index of the first of them that lists GRES."""
+_FIRST_GRES: Final = 2  # index of the first of them that lists GRES
 _UNKNOWN_TOTALS: Final = frozenset({"task", "socket", "several"})
 """What GPUs count for if their number in all isn't known."""
 _NO_SPANS: Final = ("invalid", "unlimited", "partition_limit", "infinite")
 """Durations that aren't known; sacct writes INVALID if the times contradict each other."""
+_SPANS: Final[Mapping[str, Callable[[str], float | None]]] = {
+    **dict.fromkeys(("Elapsed", "ElapsedRaw", "Timelimit"), log_values.parse_seconds),
+    "TimelimitRaw": lambda text: log_values.parse_seconds(text, 60.0),
+}
 _CORES: Final = ("AllocCPUS", "NCPUS", "ReqCPUS")
 _COUNTS: Final = ("NNodes", "AllocNodes", *_CORES)
 _FIRST_NO_NUMBER: Final = 2**32 - 2  # Slurm's NO_VAL; INFINITE is the next one
 _MAX_BYTES: Final = 2.0**62  # fits into an integer, and is above the limit of a job's memory
-_NO_TRES: Final = Tres()
+_NO_TRES: Final = log_values.Tres()
 _MAX_DIGITS: Final = 9  # of a number of an array's element
 _MAX_SECONDS_TO_REQUEUE: Final = 86400.0
 """Maximum time from the end of an attempt to the submission of the next one.
@@ -133,7 +113,7 @@ def read_sacct(path: Path, reading: ImportContext) -> Trace:
     """Read the output of ``sacct``."""
     tenant = reading.choose("tenant", *_TENANTS)
     arrival = reading.choose("arrival", "eligible", "submit")
-    zone = time_zone(reading.options.get("timezone", "UTC"))
+    zone = log_values.time_zone(reading.options.get("timezone", "UTC"))
     head = read_head(path)
     is_json = head.lstrip().startswith(("{", "["))
     table = _from_json(path, reading) if is_json else _from_text(path, head, reading)
@@ -146,7 +126,7 @@ def _read_jobs(
 ) -> Trace:
     job = pl.col("JobID")
     table.check(job.is_not_null(), "JobID", "is missing")
-    table.drop(job.str.contains(".", literal=True), STEP_OF_A_JOB)
+    table.drop(job.str.contains(".", literal=True), job_log.STEP_OF_A_JOB)
     _count_pending_arrays(table, reading)
     if table.frame.is_empty():
         table.done()
@@ -154,7 +134,7 @@ def _read_jobs(
     column = _TENANTS[tenant]
     if "tenant" in reading.options and table.frame[column].null_count() == table.frame.height:
         hint = f"add {column} to the columns of sacct"
-        raise InputError(Fault(str(path), f"has no {column}, which tenant={tenant} reads", hint))
+        raise file_error(path, f"has no {column}, which tenant={tenant} reads", hint)
     if table.frame["Cluster"].drop_nulls().n_unique() > 1:
         # Each cluster counts its own jobs.
         table.frame = table.frame.with_columns(
@@ -165,8 +145,8 @@ def _read_jobs(
     table.count_repairs(unknown, "unknown state", "kept")
     table.frame = _name_reused_numbers(table.frame, reading)
     shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
-    table.count_repairs(shares, SHARES_OF_GPUS, "kept")
-    table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
+    table.count_repairs(shares, job_log.SHARES_OF_GPUS, "kept")
+    table.count_repairs(pl.col("_has_slices"), job_log.SLICES_OF_GPUS, "kept")
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
         late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
@@ -174,7 +154,9 @@ def _read_jobs(
         eligible = pl.when(~late.fill_null(False)).then("_eligible")
         table.frame = table.frame.with_columns(_submit=pl.max_horizontal("_submit", eligible))
     table.frame = _merge_attempts(table.frame, reading)
-    check_times(table, {"submit": "Submit", "start": "Start", "end": "End", "duration": "Elapsed"})
+    job_log.check_times(
+        table, {"submit": "Submit", "start": "Start", "end": "End", "duration": "Elapsed"}
+    )
     waited = pl.col("_queue") - pl.col("_lost").fill_null(0.0)
     jobs = table.jobs(
         job="JobID",
@@ -233,7 +215,9 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     if not {*_TRES}.intersection(header):
         reason = "no column of GPUs, such as AllocTRES: all jobs are CPU jobs"
         reading.tally.add("read", reason, table.frame.height)
-    present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
+    present = [
+        pl.when(~log_values.is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS
+    ]
     table.frame = table.frame.select("line", *present)
     return table
 
@@ -249,11 +233,7 @@ def _lines_before_header(head: str) -> int:
 
 
 def _find_separator(location: str, line: str) -> str:
-    """Return the character between the columns of a header.
-
-    Raises `InputError` if there is no header, or columns aren't separated by a character of which
-    values consist too.
-    """
+    """Return the character between the columns of a header, or raise `InputError`."""
     names = [name for name in re.findall(r"[A-Za-z]+", line) if name in _FIELDS]
     hint = f"write it with {_DUMP}"
     if not names and _ROW.match(line):
@@ -281,8 +261,7 @@ _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
     "JobID": re.compile(r"\d+(?:[_+.]\S*)?"),
     "State": re.compile(r"[A-Z_]+(?: by \S+)?\+?"),
     **dict.fromkeys(
-        ("Submit", "Eligible", "Start", "End"),
-        re.compile(r"(?i)\d[\dT: +Z.-]*|unknown|none|n/a|"),
+        ("Submit", "Eligible", "Start", "End"), re.compile(r"(?i)\d[\dT: +Z.-]*|unknown|none|n/a|")
     ),
 }
 
@@ -314,10 +293,10 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
     jobs, errors = _json_jobs(path)
     if errors and not jobs:
         message = f"sacct reported errors: {quote_for_display(errors[0])}"
-        raise InputError(Fault(str(path), message, "write it again"))
+        raise file_error(path, message, "write it again")
     if not jobs:
         hint = "choose another --starttime; without --allusers, sacct lists only your own jobs"
-        raise InputError(Fault(str(path), "has no jobs", hint))
+        raise file_error(path, "has no jobs", hint)
     if errors:
         message = f"error of sacct beside its jobs, such as {quote_for_display(errors[0])}"
         reading.tally.add("ignored", message, len(errors))
@@ -357,7 +336,7 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
             listed = document.get("jobs") if isinstance(document, dict) else None
             if not isinstance(listed, list):
                 hint = "write it with sacct --json"
-                raise InputError(Fault(str(path), "has no list of jobs", hint))
+                raise file_error(path, "has no list of jobs", hint)
             jobs += listed
             reported = document.get("errors")
             errors += map(_error_text, reported if isinstance(reported, list) else ())
@@ -441,12 +420,10 @@ def _tres_text(items: Iterable[Mapping[str, Any]]) -> str | None:
 
 def _count_pending_arrays(table: CheckedTable, reading: ImportContext) -> None:
     """Drop elements of arrays that haven't started; each is counted."""
-    pending = table.frame.filter(pl.col("JobID").str.contains(r"\["))
-    if pending.is_empty():
-        return
-    count = sum(_elements(name) for name in pending["JobID"])
+    is_pending = table.frame["JobID"].str.contains(r"\[")
+    count = sum(_elements(name) for name in table.frame["JobID"].filter(is_pending))
     reading.tally.add("dropped", "element of an array that never started", count)
-    table.frame = table.frame.filter(~pl.col("JobID").str.contains(r"\["))
+    table.frame = table.frame.filter(~is_pending)
 
 
 def _elements(name: str) -> int:
@@ -466,144 +443,120 @@ def _elements(name: str) -> int:
 
 
 def _read_times(table: CheckedTable, zone: str) -> list[Check]:
-    """Add ``_submit``, ``_start``, ``_end``, ``_duration`` and ``_time_limit`` in seconds.
-
-    Return the checks that the values could be read.
-    """
+    """Add times and durations in seconds; return the checks that they could be read."""
     names = ("Submit", "Eligible", "Start", "End")
     frame = table.frame
-    times = on_one_clock(
+    times = log_values.on_one_clock(
         {
-            name.lower(): read_times(
-                *(frame[name], zone, "", f"{table.path}: column {name}"),
-                may_miss=name != "Submit",
+            name.lower(): log_values.read_times(
+                *(frame[name], zone, "", f"{table.path}: column {name}"), may_miss=name != "Submit"
             )
             for name in names
         }
     )
-    elapsed = each(frame["Elapsed"], parse_seconds, pl.Float64())
-    raw = each(frame["ElapsedRaw"], parse_seconds, pl.Float64())
-    limit = each(frame["Timelimit"], parse_seconds, pl.Float64())
-    raw_limit = each(frame["TimelimitRaw"], lambda text: parse_seconds(text, 60.0), pl.Float64())
-    status = each(frame["State"], parse_state, pl.String())
-    spans = pl.DataFrame({"e": elapsed, "r": raw, "l": limit, "m": raw_limit, "s": status})
-    spans = spans.select(
-        _duration=pl.coalesce("r", "e"), _time_limit=pl.coalesce("m", "l"), _status="s"
+    spans = {
+        name: log_values.each(frame[name], parse, pl.Float64()) for name, parse in _SPANS.items()
+    }
+    status = log_values.each(frame["State"], log_values.parse_state, pl.String())
+    ran = pl.select(pl.coalesce(spans["ElapsedRaw"], spans["Elapsed"])).to_series()
+    readings = log_values.choose_readings(times, ran, job_log.CLOCK_SKEW)
+    # The elapsed time of a job that runs isn't its run time.
+    is_over = readings["end"].is_not_null() | (status != "unfinished")
+    table.frame = frame.with_columns(
+        *(seconds.alias(f"_{name}") for name, seconds in readings.items()),
+        _duration=pl.when(pl.lit(is_over)).then(pl.lit(ran)),
+        _time_limit=pl.coalesce(spans["TimelimitRaw"], spans["Timelimit"]),
+        _status=status,
     )
     checks = []
-    added = spans.get_columns()
-    for name, seconds in choose_readings(times, spans["_duration"], CLOCK_SKEW).items():
-        added.append(seconds.alias(f"_{name}"))
-    table.frame = frame.with_columns(added)
     for name in names:
         column = times[name.lower()]
         # An end of 0 or Unknown is that of a job that runs.
         is_read = (
             column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
         ) | column.missing
-        table.count_repairs(pl.lit(column.missing), f"{name}: {STANDS_FOR_MISSING}")
+        table.count_repairs(pl.lit(column.missing), f"{name}: {log_values.STANDS_FOR_MISSING}")
         hint = "unset SLURM_TIME_FORMAT: sacct then writes 2024-03-05T06:07:08"
         checks.append(Check(pl.lit(is_read), name, "is not a time", hint))
-        for is_wrong, message, hint in time_problems(column, zone):
+        for is_wrong, message, hint in log_values.time_problems(column, zone):
             checks.append(Check(pl.lit(~is_wrong), name, message, hint))
-    spans_read = {"Elapsed": elapsed, "ElapsedRaw": raw, "Timelimit": limit}
-    for name, values in (spans_read | {"TimelimitRaw": raw_limit}).items():
+    for name, values in spans.items():
         is_read = frame[name].is_null() | values.is_not_null()
         is_none = frame[name].str.to_lowercase().is_in(_NO_SPANS).fill_null(False)
         hint = "sacct writes 1-02:03:04"
         checks.append(Check(pl.lit(is_read | is_none), name, "is not a duration", hint))
         is_possible = values.is_null() | (values <= bounds.SECONDS.maximum)
         checks.append(Check(pl.lit(is_possible), name, bounds.SECONDS.broken))
-    ended = pl.col("_end").is_not_null()
-    # The elapsed time of a job that runs isn't its run time.
-    table.frame = table.frame.with_columns(
-        _duration=pl.when(ended | (pl.col("_status") != "unfinished")).then("_duration"),
-    )
     return checks
 
 
 def _read_resources(table: CheckedTable) -> list[Check]:
-    """Add GPUs with their types, cores and memory in all; allocated, else requested.
-
-    Return the checks that the values could be read.
-    """
-    names = _TRES
-    checks = []
-    shown = {name: each(table.frame[name], invalid_item, pl.String()) for name in names}
-    for index, name in enumerate(names):
+    """Add GPUs, cores and memory, allocated or else requested; return their checks."""
+    frame, checks = table.frame, []
+    shown = {
+        name: log_values.each(frame[name], log_values.invalid_item, pl.String()) for name in _TRES
+    }
+    for index, name in enumerate(_TRES):
         is_readable = shown[name].is_null()
-        for earlier in names[:index]:  # requested lists often equal the allocated ones
+        for earlier in _TRES[:index]:  # requested lists often equal the allocated ones
             is_readable |= (shown[name] == shown[earlier]).fill_null(False)
         hint = "sacct writes cpu=4,mem=16G,node=1,gres/gpu:a100=2,license/x=1"
         message = "is not a valid resource"
         checks.append(Check(pl.lit(is_readable), name, message, hint, shown=f"_shown_{name}"))
-    table.frame = table.frame.with_columns(
-        values.alias(f"_shown_{name}") for name, values in shown.items()
-    )
-    frame = table.frame
-    counts = {name: each(frame[name], parse_count, pl.Float64()) for name in _COUNTS}
-    requested_memory = each(
-        frame["ReqMem"], lambda text: parse_bytes(text, 1024.0**2), pl.Float64()
-    )
+    counts = {
+        name: log_values.each(frame[name], log_values.parse_count, pl.Float64()) for name in _COUNTS
+    }
     for name, values in counts.items():
         is_count = frame[name].is_null() | values.is_not_null()
         checks.append(Check(pl.lit(is_count), name, "is not a number", "sacct writes 4"))
-    is_memory = frame["ReqMem"].is_null() | requested_memory.is_not_null()
+    stated = frame["ReqMem"]
+    megabytes = partial(log_values.parse_bytes, unit=1024.0**2)
+    requested = log_values.each(stated, megabytes, pl.Float64())
+    is_memory = stated.is_null() | requested.is_not_null()
     message = "is not an amount of memory"
     checks.append(Check(pl.lit(is_memory), "ReqMem", message, "sacct writes 16G"))
-    read = {
-        name: [tres or _NO_TRES for tres in each(frame[name], parse_tres, pl.Object())]
-        for name in names
-    }
+    tres = [log_values.each(frame[name], log_values.parse_tres, pl.Object()) for name in _TRES]
+    rows = [[held or _NO_TRES for held in row] for row in zip(*tres, strict=True)]
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
-    rows = list(zip(*read.values(), strict=True))
     counted = [_gpus(row, count) for row, count in zip(rows, nodes, strict=True)]
-    never = pl.col("_start").is_null()
-    hint = "add AllocTRES to the columns of sacct"
-    for name in names:
+    for index, name in enumerate(_TRES):
         is_by_other = pl.Series(
             [
-                count is None and tres.gpus_per in _UNKNOWN_TOTALS
-                for count, tres in zip(counted, read[name], strict=True)
+                count is None and row[index].gpus_per in _UNKNOWN_TOTALS
+                for count, row in zip(counted, rows, strict=True)
             ]
         )
-        message = "doesn't state the GPUs of all tasks"
-        checks.append(Check(~pl.lit(is_by_other) | never, name, message, hint))
-    cores = pl.select(
-        pl.coalesce(counts["AllocCPUS"], counts["NCPUS"], counts["ReqCPUS"]).alias("cores")
-    ).to_series()
-    requested = pl.DataFrame(
-        {
-            "bytes": requested_memory,
-            "scope": each(frame["ReqMem"], memory_scope, pl.String()),
-            "nodes": nodes,
-            "cores": cores,
-        }
-    )
-    scope = pl.col("scope")
-    times = pl.when(scope == "n").then("nodes").when(scope == "c").then("cores").otherwise(1)
-    in_all = (pl.col("bytes") * times).round().clip(upper_bound=_MAX_BYTES)
-    memory = requested.select(in_all.cast(pl.Int64)).to_series()
+        message, hint = (
+            "doesn't state the GPUs of all tasks",
+            "add AllocTRES to the columns of sacct",
+        )
+        is_known = ~pl.lit(is_by_other) | pl.col("_start").is_null()
+        checks.append(Check(is_known, name, message, hint))
+    cores = pl.select(pl.coalesce(*(counts[name] for name in _CORES))).to_series()
+    scope = pl.lit(log_values.each(stated, log_values.memory_scope, pl.String()))
+    times = pl.when(scope == "n").then(nodes).when(scope == "c").then(cores).otherwise(1)
+    in_all = (pl.lit(requested) * times).round().clip(upper_bound=_MAX_BYTES).cast(pl.Int64)
+    held = [
+        log_values.Tres(
+            count,
+            _first(tres.gpu_type for tres in row),
+            _first(tres.cpus for tres in row),
+            _first(tres.memory for tres in row),
+            has_shares=any(tres.has_shares for tres in row),
+            has_slices=any(tres.has_slices for tres in row),
+        )
+        for row, count in zip(rows, counted, strict=True)
+    ]
     table.frame = frame.with_columns(
-        pl.Series("_gpus", [count or 0.0 for count in counted], dtype=pl.Float64()),
-        pl.Series("_has_shares", [any(t.has_shares for t in row) for row in rows]),
-        pl.Series("_has_slices", [any(t.has_slices for t in row) for row in rows]),
-        pl.Series(
-            "_gpu_type", [_first(t.gpu_type for t in row) for row in rows], dtype=pl.String()
-        ),
-        pl.coalesce(
-            pl.Series("_cpus", [_first(t.cpus for t in row) for row in rows], dtype=pl.Float64()),
-            cores,
-        ).alias("_cpus"),
-        pl.coalesce(
-            pl.Series("_memory", [_first(t.memory for t in row) for row in rows], dtype=pl.Int64()),
-            memory,
-        ).alias("_memory"),
+        *log_values.tres_columns(held),
+        *(values.alias(f"_shown_{name}") for name, values in shown.items()),
+    ).with_columns(
+        _cpus=pl.coalesce("_cpus", pl.lit(cores)), _memory=pl.coalesce("_memory", in_all)
     )
     return checks
 
 
-def _gpus(row: Sequence[Tres], nodes: float) -> float | None:
+def _gpus(row: Sequence[log_values.Tres], nodes: float) -> float | None:
     """Return the GPUs in all of a row's lists; None if they count by task or socket.
 
     GRES are counted by node and TRES in all, unless they say otherwise.

@@ -10,10 +10,16 @@ from typing import Final
 
 import polars as pl
 
-from shadowprice.core.errors import Fault, InputError
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import MAX_INTEGER, CheckedTable, read_bytes, read_head, read_lines
+from shadowprice.traces.text import (
+    MAX_INTEGER,
+    CheckedTable,
+    file_error,
+    read_bytes,
+    read_head,
+    read_lines,
+)
 
 _EPOCH: Final = datetime(1970, 1, 1)  # UTC without a zone, as in Trace.start
 _FIELDS: Final = (
@@ -24,7 +30,6 @@ _FIELDS: Final = (
 _TAB_TO_BLANK: Final = bytes.maketrans(b"\t", b" ")
 _NUMBERS: Final = pl.all_horizontal(pl.col(name).is_finite() for name in _FIELDS)
 _IN_RANGE: Final = pl.all_horizontal(pl.col(name).abs() <= MAX_INTEGER for name in _FIELDS)
-
 _STATUS: Final = {1: "passed", 0: "failed", 5: "cancelled"}
 _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
 
@@ -93,9 +98,7 @@ def _check_first(path: Path, head: str) -> None:
     for line, text in enumerate(head.splitlines(), start=1):
         if text.strip() and not text.lstrip().startswith(";"):
             if len(text.split()) != len(_FIELDS):
-                raise InputError(
-                    Fault(f"{path}: line {line}", f"has {len(text.split())} fields", "SWF has 18")
-                )
+                raise file_error(path, f"has {len(text.split())} fields", "SWF has 18", line)
             return
 
 

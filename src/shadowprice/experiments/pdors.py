@@ -1,37 +1,270 @@
-"""Figs. 3.13 and 3.14: the rounds of Algorithm 4, and the cost of its roundings."""
+"""Figures 3.11 to 3.14 of PD-ORS's thesis: utility of co-location, and roundings of Algorithm 4."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any, Final
 
 import highspy
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext, View
-from shadowprice.experiments.pdors.setting import SLOT, cluster, workload
-from shadowprice.experiments.style import PALETTE, POLICY_COLOURS
+from shadowprice.core.policy import PolicyContext, View, as_guaranteed_policy
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.core.utility import utility_value
+from shadowprice.experiments.figures import PALETTE, POLICY_COLOURS, PolicyVariant
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
-from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external, slot_at
+from shadowprice.kernels.slots.placement import EXACT as EXACT_METHOD
+from shadowprice.kernels.slots.placement import RANDOMISED, Method, place_external, slot_at
 from shadowprice.kernels.slots.polygons import Counts, Point, Slot
 from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.pdors import PdorsParameters
 from shadowprice.policies.pdors.policy import Pdors, PdorsPlanner, SlotChoices, build_pairs
 from shadowprice.simulator.driver import Simulation
+from shadowprice.traces.generator import GeneratorOptions, colocated_cluster, generate
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+# ------------------------------------------------------------------ setting
 
-    from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-MACHINES: Final = 50
-SLOTS: Final = 100
-JOBS: Final = 150
+SLOT: Final = Fraction(60)
+"""The thesis names no slot length; a minute spreads its jobs over 2 to 40 slots."""
+
+
+PAPER: Final[Mapping[str, Any]] = {"preset": "paper"}
+PDORS: Final = PolicyVariant("pdors", PolicyChoice("pdors", PAPER, "PD-ORS"))
+EXACT: Final = PolicyVariant(
+    "pdors-exact", PolicyChoice("pdors", {**PAPER, "placement": "exact"}, "PD-ORS, exact placement")
+)
+LITERAL: Final = PolicyVariant(
+    "pdors-literal",
+    PolicyChoice("pdors", {**PAPER, "bandwidth": "literal"}, "PD-ORS, (3.4) to the letter"),
+)
+OASIS: Final = PolicyVariant(
+    "oasis", PolicyChoice("oasis", {**PAPER, "split": "half"}, "OASiS, half of the machines each")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Result of a run."""
+
+    utility: float  # total earned utility
+    finished: int  # jobs that completed
+    colocated: float
+    """Share of the running slots of finished jobs with all processes on one machine."""
+    guarantee: Mapping[str, object]  # guarantee of Theorem 3, or of OASiS's Theorem 4, for the run
+
+
+@cache
+def cluster(machines: int, slots: int, slot_seconds: Fraction, seed: int) -> Cluster:
+    """Return the machines of a seed."""
+    document = colocated_cluster(
+        machines=machines, slot_seconds=slot_seconds, horizon=slots, seed=seed
+    )
+    return ClusterSpec.model_validate(document).resolve()
+
+
+def workload(
+    on: Cluster, jobs: int, slots: int, *, ratio: float = 40.0, seed: int = 0
+) -> Sequence[Job]:
+    """Return the jobs of a seed; the ratio changes only their internal rate."""
+    options = GeneratorOptions(
+        preset="pdors", jobs=jobs, slots=slots, slot_seconds=on.slot_seconds, internal_ratio=ratio
+    )
+    return generate(options, seed=seed).to_jobs(on)
+
+
+def run(
+    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
+) -> RunResult:
+    """Simulate one policy on a workload."""
+    engine, policy = variant.simulate(on, jobs, slots, seed)
+    earned, finished = 0.0, 0
+    colocated: list[np.ndarray[Any, Any]] = []
+    for record in engine.jobs.values():
+        if record.completion is not None:
+            earned += utility_value(record.job.utility, record.completion - record.job.arrival)
+            finished += 1
+            colocated.append(record.plan.totals()[2])
+    share = float(np.concatenate(colocated).mean()) if colocated else float("nan")
+    guarantee = as_guaranteed_policy(policy)
+    return RunResult(
+        earned, finished, share, {} if guarantee is None else guarantee.guarantee(jobs)
+    )
+
+
+# ------------------------------------------------------------------ figures
+
+
+COLOURS: Final = {
+    "pdors": POLICY_COLOURS["pdors"],
+    "pdors-exact": PALETTE[4],
+    "pdors-literal": PALETTE[3],
+    "oasis": POLICY_COLOURS["oasis"],
+}
+MARKERS: Final = {"pdors": "o", "pdors-exact": "x", "pdors-literal": "s", "oasis": "^"}
+JOBS: Final = (5, 10, 15, 20, 25, 30)
+SLOT_SECONDS: Final = (20, 60, 120, 300, 600, 1200)
+RATIOS: Final = (1, 2, 5, 10, 15, 20, 30, 40, 50, 60)
+
+
+def _row(
+    variant: PolicyVariant, machines: int, slots: int, jobs: int, ratio: float, slot: int, seed: int
+) -> dict[str, object]:
+    on = cluster(machines, slots, Fraction(slot), seed)
+    outcome = run(variant, on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
+    return {
+        "policy": variant.key,
+        "jobs": jobs,
+        "ratio": ratio,
+        "slot_seconds": slot,
+        "seed": seed,
+        "utility": outcome.utility,
+        "finished": outcome.finished,
+        "colocated": outcome.colocated,
+        "alpha": outcome.guarantee["alpha"],
+        "ratio_proved": outcome.guarantee["ratio"],
+        "optimum_at_most": outcome.guarantee["optimum_at_most"],
+    }
+
+
+def _label(
+    variant: PolicyVariant, _machines: int, _slots: int, jobs: int, ratio: float, *_: object
+) -> str:
+    return f"{jobs} jobs, ratio {ratio:g}, {variant.key}"
+
+
+def measure_jobs(settings: ExperimentSettings) -> Tables:
+    """Run 30 machines over 100 slots with 5 to 30 jobs, and 15 jobs at several slot lengths."""
+    seeds = range(settings.seed, settings.seed + (4 if settings.quick else 30))
+    by_jobs = [
+        (variant, 30, 100, jobs, 40.0, int(SLOT), seed)
+        for jobs, seed, variant in product(JOBS, seeds, (PDORS, EXACT, LITERAL, OASIS))
+    ]
+    by_slot = [
+        (variant, 30, 100, 15, 40.0, slot, seed)
+        for slot, seed, variant in product(SLOT_SECONDS, seeds, (PDORS, LITERAL, OASIS))
+    ]
+    rows = settings.each(_row, [*by_jobs, *by_slot], _label)
+    utility, lengths = pl.DataFrame(rows[: len(by_jobs)]), pl.DataFrame(rows[len(by_jobs) :])
+    return {"utility": utility, "slot_lengths": lengths, "theorem": _theorem(utility)}
+
+
+def _theorem(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the proved ratio, and the largest possible one, by number of jobs."""
+    return table.group_by("policy", "jobs", maintain_order=True).agg(
+        pl.col("alpha", "ratio_proved").mean(),
+        (pl.col("optimum_at_most").sum() / pl.col("utility").sum()).alias("ratio_at_most"),
+        (pl.col("optimum_at_most") / pl.col("utility")).max().alias("ratio_at_most_worst"),
+    )
+
+
+def draw_jobs(tables: Tables, figure: Figure) -> None:
+    """Draw utility over jobs, and PD-ORS's over OASiS's by the length of a slot."""
+    left, right = figure.subplots(1, 2)
+    _curves(left, tables["utility"], "jobs", (PDORS, EXACT, LITERAL, OASIS))
+    left.set(xlabel="jobs", ylabel="total utility", title="30 machines, 100 slots of a minute")
+    left.set_ylim(bottom=0)
+    left.legend()
+    lengths = tables["slot_lengths"]
+    sums = lengths.group_by("slot_seconds", "policy").agg(pl.col("utility").sum())
+    totals = sums.pivot(on="policy", index="slot_seconds").sort("slot_seconds")
+    seconds = totals["slot_seconds"].to_numpy()
+    for variant in (PDORS, LITERAL):
+        key = variant.key
+        relative = (totals[key] / totals["oasis"]).to_numpy()
+        style = {"marker": MARKERS[key], "color": COLOURS[key], "label": variant.label}
+        right.plot(seconds, relative, **style)
+        if variant is PDORS:
+            for x, y in zip(seconds, relative, strict=True):
+                offset = {"textcoords": "offset points", "xytext": (5, 5), "fontsize": 9}
+                right.annotate(f"{y:.1f}", (x, y), **offset)
+    right.axhline(7, color=PALETTE[6], linestyle="--", linewidth=1)
+    right.text(1300, 7.3, "thesis: more than 7", ha="right", fontsize=9, color=PALETTE[6])
+    right.set_xscale("log")
+    right.set_xticks(SLOT_SECONDS, [str(seconds) for seconds in SLOT_SECONDS])
+    right.minorticks_off()
+    right.set(
+        xlabel="length of a slot in seconds (the thesis names none)",
+        ylabel="utility over OASiS's",
+        title="15 jobs",
+    )
+    right.set_ylim(0, None)
+    right.margins(x=0.08, y=0.12)
+    right.legend()
+
+
+def measure_ratios(settings: ExperimentSettings) -> Tables:
+    """Run 20 machines over 50 slots with 20 jobs at ratios of 1 to 60."""
+    seeds = range(settings.seed, settings.seed + (6 if settings.quick else 40))
+    cases = [
+        (variant, 20, 50, 20, float(ratio), int(SLOT), seed)
+        for ratio, seed, variant in product(RATIOS, seeds, (PDORS, LITERAL, OASIS))
+    ]
+    return {"utility": pl.DataFrame(settings.each(_row, cases, _label))}
+
+
+def draw_ratios(tables: Tables, figure: Figure) -> None:
+    """Draw utility, and the share of co-located slots, over the ratio."""
+    left, right = figure.subplots(1, 2)
+    table = tables["utility"]
+    _curves(left, table, "ratio", (PDORS, LITERAL, OASIS))
+    left.set(ylabel="total utility", title="20 jobs, 20 machines, 50 slots of a minute")
+    left.set_ylim(bottom=0)
+    left.legend()
+    _curves(right, table, "ratio", (PDORS, LITERAL), value="colocated")
+    right.set(ylabel="share of running slots on one machine", title="Co-location")
+    right.set_ylim(-0.02, 1.05)
+    for panel in (left, right):
+        panel.set_xlabel("internal over external bandwidth")
+
+
+def _curves(
+    axes: Any,
+    table: pl.DataFrame,
+    over: str,
+    variants: Sequence[PolicyVariant],
+    value: str = "utility",
+) -> None:
+    """Draw means over seeds with their standard errors."""
+    for variant in variants:
+        key = variant.key
+        statistics = (
+            table.filter(policy=key)
+            .with_columns(pl.col(value).fill_nan(None))
+            .group_by(over)
+            .agg(
+                pl.col(value).mean().alias("mean"),
+                (pl.col(value).std() / pl.len().sqrt()).alias("error"),
+            )
+            .sort(over)
+        )
+        x, mean, error = (statistics[name].to_numpy() for name in (over, "mean", "error"))
+        style: dict[str, Any] = {"color": COLOURS[key], "marker": MARKERS[key]}
+        if key == "pdors-exact":
+            style["linestyle"] = ":"
+        axes.plot(x, mean, label=variant.label, **style)
+        band = np.nan_to_num(error)
+        axes.fill_between(x, mean - band, mean + band, color=COLOURS[key], alpha=0.15, linewidth=0)
+
+
+# ------------------------------------------------------------------ rounding
+
+
+PROBE_MACHINES: Final = 50
+PROBE_SLOTS: Final = 100
+PROBE_JOBS: Final = 150
 TRIES: Final = 1000
 SHOWN: Final = 0.01  # largest G - 1 of the thesis
 WIDER: Final = 0.15  # largest G - 1 shown; the U that the thesis reports lies beyond its own range
@@ -97,7 +330,7 @@ class PlacementProbe(Pdors):
 
 def _placements(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame:
     """Place every number of workers in one state at the external rate, at every G."""
-    optimum, _, _ = _place(job, choices, state, EXACT, 2.0)
+    optimum, _, _ = _place(job, choices, state, EXACT_METHOD, 2.0)
     frames = []
     for surplus in SURPLUS:
         cost, relaxed, rounds = _place(job, choices, state, RANDOMISED, 1.0 + surplus)
@@ -180,7 +413,7 @@ def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame
     """Round a vertex and an interior solution of every placement in one state."""
     slot = slot_at(choices.slots, state)
     workers, servers = build_pairs(job)
-    optimum, _, _ = _place(job, choices, state, EXACT, 2.0)
+    optimum, _, _ = _place(job, choices, state, EXACT_METHOD, 2.0)
     vertex = np.full((len(workers), 2, len(slot.free)), np.nan)
     solve_slots_lp(slot, workers, servers, False, vertex)
     solutions = {"vertex": vertex, "interior": solve_interior(slot, workers, servers)}
@@ -208,10 +441,12 @@ def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame
 
 
 def _probe_rounding(seed: int, solutions: bool) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
-    on = cluster(MACHINES, SLOTS, SLOT, seed)
-    jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
-    probe = PlacementProbe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4, solutions=solutions)
-    Simulation(on, jobs, probe, until=SLOTS).run()
+    on = cluster(PROBE_MACHINES, PROBE_SLOTS, SLOT, seed)
+    jobs = workload(on, PROBE_JOBS, PROBE_SLOTS, ratio=1.0, seed=seed)
+    probe = PlacementProbe(
+        PolicyContext(on, jobs, PROBE_SLOTS, seed), PRINTED, 4, solutions=solutions
+    )
+    Simulation(on, jobs, probe, until=PROBE_SLOTS).run()
     return probe.found, probe.by_solution
 
 
@@ -244,7 +479,7 @@ def _by_solution(placements: pl.DataFrame) -> pl.DataFrame:
     return per_placement.join(per_job, on=keys).sort(keys)
 
 
-def measure(settings: ExperimentSettings) -> Tables:
+def measure_rounding(settings: ExperimentSettings) -> Tables:
     """Round placements that occur on 50 machines over 100 slots, at G from 1 to 5.4.
 
     Internal links are as fast as external ones here. With faster ones nearly every job is on one
@@ -297,23 +532,14 @@ def draw_rounds(tables: Tables, figure: Figure) -> None:
     left.plot(gain, tries, marker="o", color=OURS)
     best = int(np.argmin(tries))
     left.annotate(
-        f"least: {tries[best]:.0f} at {gain[best]:.6g}",
-        (gain[best], tries[best]),
-        textcoords="offset points",
-        xytext=(18, -18),
-        fontsize=9,
+        f"least: {tries[best]:.0f} at {gain[best]:.6g}", (gain[best], tries[best]),
+        textcoords="offset points", xytext=(18, -18), fontsize=9,
         arrowprops={"arrowstyle": "-", "color": PALETTE[6]},
-    )
+    )  # fmt: skip
     left.set_ylim(0.8 * tries.min(), None)
     left.set(ylabel="rounds, 1,000 where none succeeds", title="The U (thesis: 570 at 1.006)")
-    middle.plot(
-        gain,
-        table["rounds_99"].to_numpy(),
-        color=PALETTE[0],
-        ls=":",
-        marker="o",
-        label="99 % quantile",
-    )
+    style = {"color": PALETTE[0], "ls": ":", "marker": "o", "label": "99 % quantile"}
+    middle.plot(gain, table["rounds_99"].to_numpy(), **style)
     middle.plot(gain, table["mean_rounds"].to_numpy(), marker="s", color=PALETTE[0], label="mean")
     middle.set_yscale("log")
     middle.set(ylabel="rounds", title="Of placements that come out")
@@ -330,7 +556,7 @@ def draw_rounds(tables: Tables, figure: Figure) -> None:
     right.set_ylim(0, 1)
 
 
-def draw_ratios(tables: Tables, figure: Figure) -> None:
+def draw_cost_ratios(tables: Tables, figure: Figure) -> None:
     """Draw costs relative to the relaxation and to the optimum."""
     left, right = figure.subplots(1, 2, sharex=True)
     table = tables["rounding"].filter(pl.col("surplus") <= SHOWN)
@@ -353,3 +579,48 @@ def draw_ratios(tables: Tables, figure: Figure) -> None:
         ha="right", fontsize=9, color=PALETTE[6],
     )  # fmt: skip
     left.legend(loc="center")
+
+
+SOURCE = "Yu, MSc thesis (Iowa State 2019)"
+
+EXPERIMENTS = (
+    Experiment(
+        name="pdors-fig3.11",
+        title="Total utility over the number of jobs, beside OASiS on the same machines",
+        source=f"{SOURCE}, Fig. 3.11",
+        reported="PD-ORS well above OASiS throughout; more than 7 times its utility at 15 jobs "
+        "(30 machines, 100 slots, internal links 40 times as fast).",
+        measure=measure_jobs,
+        draw=draw_jobs,
+        size=(11.0, 4.4),
+    ),
+    Experiment(
+        name="pdors-fig3.12",
+        title="Total utility over the ratio of internal to external bandwidth",
+        source=f"{SOURCE}, Fig. 3.12",
+        reported="Rises rapidly at first, slowly beyond a ratio of 30, when most jobs are "
+        "co-located (20 machines, 50 slots).",
+        measure=measure_ratios,
+        draw=draw_ratios,
+        size=(11.0, 4.4),
+    ),
+    Experiment(
+        name="pdors-fig3.13",
+        title="Rounds of rounding until a placement is feasible, over the gain factor",
+        source=f"{SOURCE}, Fig. 3.13",
+        reported="Fewest rounds, 570, at G = 1.006; more on either side, fewer than 1,000 for "
+        "every G from 1 to 1.01 (50 machines, 100 slots).",
+        measure=measure_rounding,
+        draw=draw_rounds,
+        size=(14.0, 4.4),
+    ),
+    Experiment(
+        name="pdors-fig3.14",
+        title="Cost of rounded placements over that of the relaxation and of the optimum",
+        source=f"{SOURCE}, Fig. 3.14",
+        reported="At most 1.0025 for every G from 1 to 1.01 (50 machines, 100 slots).",
+        measure=measure_rounding,
+        draw=draw_cost_ratios,
+        size=(11.0, 4.4),
+    ),
+)

@@ -1,0 +1,844 @@
+"""OASiS's evaluation: Figs. 3 to 8, and utility by the length of a slot, which it doesn't vary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shadowprice.core.cluster import BANDWIDTH, Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Policy
+from shadowprice.core.specs import ClusterSpec
+from shadowprice.core.utility import Sigmoid, utility_value
+from shadowprice.experiments.figures import (
+    PALETTE,
+    PolicyVariant,
+    draw_box,
+    samples_by_policy,
+    write_above,
+)
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.significance import compare_with_first
+from shadowprice.traces.arrivals import Pattern
+from shadowprice.traces.generator import (
+    TESTBED,
+    GeneratorOptions,
+    Preset,
+    generate,
+    oasis_testbed_cluster,
+    paper_cluster,
+)
+
+# ------------------------------------------------------------------ setting
+
+
+CLEARING: Final = PolicyVariant(
+    "oasis", PolicyChoice("oasis", {"preset": "paper", "lower": "clearing"}, "OASiS (clearing L)")
+)
+GUARANTEED: Final = PolicyVariant(
+    "oasis-guaranteed",
+    PolicyChoice("oasis", {"preset": "paper", "lower": "guaranteed"}, "OASiS (guaranteed L)"),
+    "-.",
+)
+THEORY: Final = PolicyVariant(
+    "oasis-theory", PolicyChoice("oasis", {"preset": "paper"}, "OASiS (L as printed)"), "--"
+)
+OASIS: Final = (CLEARING, GUARANTEED, THEORY)
+BASELINES: Final = (
+    PolicyVariant("fifo", PolicyChoice("fifo", titled="FIFO")),
+    PolicyVariant("drf", PolicyChoice("drf", titled="DRF")),
+    PolicyVariant("rrh", PolicyChoice("rrh", titled="RRH")),
+    # Every server in use differs, so Dorm's program is large. It is limited to the jobs at the head
+    # of the queue, and to the best solution at the root node. A window that is two or four times as
+    # large changes its utility by a few percent.
+    PolicyVariant(
+        "dorm",
+        PolicyChoice(
+            "dorm", {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}, titled="Dorm"
+        ),
+    ),
+)
+POLICY_VARIANTS: Final = (*OASIS, *BASELINES)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadCase:
+    """Source of jobs and their arrivals."""
+
+    title: str
+    preset: Preset
+    slot: Fraction  # length of a slot in seconds
+    arrivals: Pattern = "poisson"
+
+
+CHUNK: Final = WorkloadCase("tau a chunk's, slots of 1 h", "chunk", Fraction(3600))
+BURSTY: Final = WorkloadCase("the same, bursty arrivals", "chunk", Fraction(3600), "bursty")
+PRINTED: Final = WorkloadCase("tau a mini-batch's, slots of 20 min", "paper", Fraction(1200))
+CASES: Final[Mapping[str, WorkloadCase]] = {"chunk": CHUNK, "bursty": BURSTY, "printed": PRINTED}
+"""The reading that reproduces the paper's figures, the same with arrivals as bursty as Philly's,
+and the ranges as printed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """A job, and the slot in which it completed; None if it didn't."""
+
+    job: Job
+    completion: int | None
+
+    @property
+    def utility(self) -> float:
+        """Earned utility."""
+        if self.completion is None:
+            return 0.0
+        return utility_value(self.job.utility, self.completion - self.job.arrival)
+
+    @property
+    def late(self) -> float | None:
+        """Actual minus target completion time in slots, None if it never completed."""
+        if self.completion is None or not isinstance(self.job.utility, Sigmoid):
+            return None
+        return self.completion - self.job.arrival - self.job.utility.target
+
+
+@cache
+def cluster(
+    workers: int, parameter_servers: int, slots: int, seed: int, slot: Fraction = CHUNK.slot
+) -> Cluster:
+    """Return the servers of a seed; the same for every policy.
+
+    Bandwidth lies within [20, 50] Gbps as in the paper, in steps of 10: a few kinds of servers.
+    """
+    document = paper_cluster(
+        workers=workers,
+        parameter_servers=parameter_servers,
+        slot_seconds=slot,
+        horizon=slots,
+        seed=seed,
+    )
+    for server in document["servers"]:
+        bandwidth = int(server["capacity"][BANDWIDTH].removesuffix("Gbps"))
+        server["capacity"][BANDWIDTH] = f"{round(bandwidth, -1)}Gbps"
+    return ClusterSpec.model_validate(document).resolve("generated cluster")
+
+
+def workload(
+    on: Cluster, case: WorkloadCase, jobs: int, slots: int, seed: int, **changes: Any
+) -> list[Job]:
+    """Return the jobs of a seed, which arrive throughout the timespan."""
+    options = GeneratorOptions(
+        preset=case.preset,
+        jobs=jobs,
+        slots=slots,
+        slot_seconds=on.slot_seconds,
+        arrivals=case.arrivals,
+        **changes,
+    )
+    return generate(options, seed=seed).to_jobs(on)
+
+
+def merged(*workloads: Sequence[Job]) -> list[Job]:
+    """Return jobs of several workloads by arrival, with unique names."""
+    renamed = [
+        replace(job, name=f"{index}-{job.name}")
+        for index, jobs in enumerate(workloads)
+        for job in jobs
+    ]
+    return sorted(renamed, key=lambda job: job.arrival)
+
+
+def run(
+    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
+) -> tuple[list[JobResult], Policy]:
+    """Simulate a policy on a workload; return every job's result, and the policy."""
+    engine, policy = variant.simulate(on, jobs, slots, seed)
+    done = {name: record.completion for name, record in engine.jobs.items()}
+    return [JobResult(job, done.get(job.name)) for job in jobs], policy
+
+
+# ------------------------------------------------------------------ total utility (Figs. 3 and 6)
+
+
+SCALES: Final = (0.2, 0.5, 1.0, 3.0, 5.0, 10.0)
+"""Estimates of U / L relative to the actual ratio, as in the paper's Fig. 6."""
+
+READINGS: Final = {"L": "U exact, L wrong", "U": "L exact, U wrong"}
+"""Which constant a wrong estimate of U / L makes wrong; the paper does not say."""
+
+BASES: Final = (CLEARING, GUARANTEED)
+HOURS: Final = (1, 2, 4, 12)  # lengths of a slot; section III says "1 hour or longer"
+
+
+def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], range]:
+    """Return servers of each kind, slots, numbers of jobs and seeds."""
+    if settings.quick:
+        return 12, 100, (30, 60, 90), range(settings.seed, settings.seed + 1)
+    return 50, 300, (100, 200, 300, 400), range(settings.seed, settings.seed + 3)
+
+
+def _measure_row(
+    variant: PolicyVariant, case: WorkloadCase, servers: int, slots: int, jobs: int, seed: int
+) -> dict[str, Any]:
+    on = cluster(servers, servers, slots, seed, case.slot)
+    outcomes, _ = run(variant, on, workload(on, case, jobs, slots, seed), slots, seed)
+    return {
+        "policy": variant.key,
+        "jobs": jobs,
+        "seed": seed,
+        "utility": sum(outcome.utility for outcome in outcomes),
+        "finished": sum(outcome.completion is not None for outcome in outcomes),
+    }
+
+
+def _label(
+    variant: PolicyVariant, case: WorkloadCase, _servers: int, _slots: int, jobs: int, _seed: int
+) -> str:
+    return f"{jobs} jobs, {case.title}, {variant.key}"
+
+
+def _with_estimate(base: PolicyVariant, scale: float, reading: str) -> PolicyVariant:
+    """Return OASiS with U / L estimated at a multiple of its value."""
+    wrong = {"price_scale": scale, "price_scale_absorbs": reading}
+    return replace(base, choice=replace(base.choice, settings={**base.choice.settings, **wrong}))
+
+
+def measure_policies(settings: ExperimentSettings) -> Tables:
+    """Run every policy on every case with growing numbers of jobs (Fig. 3)."""
+    servers, slots, numbers, seeds = _size(settings)
+    cases = [
+        (variant, name, jobs, seed)
+        for name, jobs, seed, variant in product(CASES, numbers, seeds, POLICY_VARIANTS)
+        if variant.choice.name != "dorm" or seed == seeds[0]  # Dorm solves a program per decision
+    ]
+    results = settings.each(
+        _measure_row,
+        [(variant, CASES[name], servers, slots, jobs, seed) for variant, name, jobs, seed in cases],
+        _label,
+    )
+    table = pl.DataFrame(
+        [{"case": name, **row} for (_, name, *_), row in zip(cases, results, strict=True)]
+    )
+    means = table.group_by("case", "jobs", "policy", maintain_order=True).agg(
+        pl.col("utility", "finished").mean()
+    )
+    return {"utility": table, "means": means}
+
+
+def draw_policies(tables: Tables, figure: Figure) -> None:
+    """Draw one panel per case."""
+    table = tables["utility"]
+    panels = figure.subplots(1, len(CASES))
+    for panel, (name, case) in zip(panels, CASES.items(), strict=True):
+        rows = table.filter(case=name)
+        for variant in POLICY_VARIANTS:
+            _curve(panel, rows.filter(policy=variant.key), variant)
+        panel.set(xlabel="jobs", title=case.title[0].upper() + case.title[1:])
+        panel.set_xticks(rows["jobs"].unique().sort().to_list())
+        panel.set_ylim(bottom=0)
+    panels[0].set_ylabel("total utility")
+    panels[0].legend(fontsize=8)
+
+
+def measure_scales(settings: ExperimentSettings) -> Tables:
+    """Run OASiS with U / L underestimated and overestimated (Fig. 6), under both readings."""
+    servers, slots, numbers, seeds = _size(settings)
+    scales = (0.2, 1.0, 10.0) if settings.quick else SCALES
+    combinations = list(product(BASES, READINGS, scales, numbers, seeds))
+    results = settings.each(
+        _measure_row,
+        [
+            (_with_estimate(base, scale, reading), CHUNK, servers, slots, jobs, seed)
+            for base, reading, scale, jobs, seed in combinations
+        ],
+        lambda variant, _case, _servers, _slots, jobs, _seed: (
+            f"{jobs} jobs, {variant.key}, {variant.choice.settings['price_scale']:.6g}"
+        ),
+    )
+    table = pl.DataFrame(
+        [
+            {"wrong": reading, "scale": scale, **row}
+            for (_, reading, scale, _, _), row in zip(combinations, results, strict=True)
+        ]
+    )
+    means = table.group_by("policy", "wrong", "jobs", "scale", maintain_order=True).agg(
+        pl.col("utility").mean()
+    )
+    return {"scales": table, "means": means}
+
+
+def draw_scales(tables: Tables, figure: Figure) -> None:
+    """Draw a column per reading of the paper, and a row per method of estimating L."""
+    means = tables["means"]
+    panels = figure.subplots(len(BASES), len(READINGS), sharex=True, sharey="row")
+    for row, base in zip(panels, BASES, strict=True):
+        for panel, (reading, title) in zip(row, READINGS.items(), strict=True):
+            rows = means.filter(policy=base.key, wrong=reading)
+            for colour, scale in zip(PALETTE, rows["scale"].unique().sort(), strict=False):
+                curve = rows.filter(scale=scale).sort("jobs")
+                style = {"marker": "o", "color": colour, "label": f"{scale:.0%}"}
+                panel.plot(curve["jobs"].to_numpy(), curve["utility"].to_numpy(), **style)
+            panel.set_title(f"{base.label}: {title}")
+            panel.set_xticks(rows["jobs"].unique().sort().to_list())
+            panel.set_ylim(bottom=0)
+        row[0].set_ylabel("total utility")
+    for panel in panels[-1]:
+        panel.set_xlabel("jobs")
+    panels[0][0].legend(ncols=2, fontsize=9, title="U/L estimated at")
+
+
+def measure_slots(settings: ExperimentSettings) -> Tables:
+    """Run Fig. 3's policies and Fig. 6's estimates of U / L in slots of 1 to 12 hours.
+
+    Dorm is left out, because it solves a program at every decision.
+    """
+    servers, slots, numbers, seeds = _size(settings)
+    numbers = (numbers[0], numbers[-1])
+    variants = [(variant, 1.0) for variant in POLICY_VARIANTS if variant.choice.name != "dorm"] + [
+        (_with_estimate(base, scale, "L"), scale)
+        for base in BASES
+        for scale in ((0.2, 10.0) if settings.quick else SCALES)
+        if scale != 1.0
+    ]
+    cases = [
+        (hours, scale, variant, jobs, seed)
+        for hours, (variant, scale), jobs, seed in product(HOURS, variants, numbers, seeds)
+        if scale == 1.0 or jobs == numbers[-1]
+    ]
+    results = settings.each(
+        _measure_row,
+        [
+            (variant, _chunk_case(hours), servers, slots, jobs, seed)
+            for hours, _, variant, jobs, seed in cases
+        ],
+        _label,
+    )
+    table = pl.DataFrame(
+        [
+            {"hours": hours, "scale": scale, **row}
+            for (hours, scale, *_), row in zip(cases, results, strict=True)
+        ]
+    )
+    means = table.group_by("hours", "policy", "scale", "jobs", maintain_order=True).agg(
+        pl.col("utility", "finished").mean()
+    )
+    return {"slots": table, "means": means}
+
+
+def _chunk_case(hours: int) -> WorkloadCase:
+    """Return the jobs of `CHUNK` in slots of another length."""
+    return replace(CHUNK, title=f"slots of {hours} h", slot=Fraction(hours * 3600))
+
+
+def draw_slots(tables: Tables, figure: Figure) -> None:
+    """Draw utility by the length of a slot: Fig. 3's policies, then Fig. 6's estimates."""
+    means = tables["means"]
+    exact = means.filter(scale=1.0)
+    few, many = exact["jobs"].unique().sort().to_list()
+    panels = figure.subplots(1, 2 + len(BASES))
+    for panel, jobs in zip(panels, (few, many), strict=False):
+        for variant in POLICY_VARIANTS:
+            rows = exact.filter(policy=variant.key, jobs=jobs).sort("hours")
+            if len(rows):
+                _by_hours(panel, rows, variant.line, color=variant.colour, label=variant.label)
+        panel.set_title(f"{jobs} jobs")
+    panels[0].legend(fontsize=8, loc="upper left")
+    for panel, base in zip(panels[2:], BASES, strict=True):
+        rows = means.filter(policy=base.key, jobs=many)
+        for colour, scale in zip(PALETTE, rows["scale"].unique().sort(), strict=False):
+            curve = rows.filter(scale=scale).sort("hours")
+            _by_hours(panel, curve, "-", color=colour, label=f"{scale:.0%}")
+        panel.set_title(f"{base.label}, {many} jobs")
+    for panel in panels:  # after all curves, because a limit ends the scaling to their data
+        panel.set_ylim(bottom=0)
+    panels[0].set_ylim(top=1.5 * panels[0].get_ylim()[1])  # room for the legend
+    panels[2].legend(fontsize=8, title="U/L estimated at", loc="lower left")
+    panels[0].set_ylabel("total utility")
+
+
+def _by_hours(panel: Any, rows: pl.DataFrame, line: str, **style: Any) -> None:
+    x = [HOURS.index(hours) for hours in rows["hours"]]
+    panel.plot(x, rows["utility"].to_numpy(), line, marker="o", **style)
+    panel.set_xticks(range(len(HOURS)), [str(hours) for hours in HOURS])
+    panel.set_xlabel("length of a slot in hours")
+
+
+def _curve(panel: Any, rows: pl.DataFrame, variant: PolicyVariant) -> None:
+    """Draw the mean over seeds, and the range from the minimum to the maximum."""
+    utility = pl.col("utility")
+    statistics = rows.group_by("jobs").agg(
+        mean=utility.mean(), least=utility.min(), most=utility.max()
+    )
+    x, mean, minimum, maximum = statistics.sort("jobs").to_numpy().T
+    style = {"marker": "o", "color": variant.colour, "label": variant.label}
+    panel.plot(x, mean, variant.line, **style)
+    panel.fill_between(x, minimum, maximum, color=variant.colour, alpha=0.12, lw=0)
+
+
+# ------------------------------------------------------------------ completion time (Fig. 4)
+
+
+LATENESS_SLOTS: Final = 100
+CLASSES: Final = ("time-sensitive", "time-critical")
+
+
+def _lateness_rows(
+    variant: PolicyVariant, each: int, servers: int, seed: int
+) -> list[dict[str, object]]:
+    slots = LATENESS_SLOTS
+    on = cluster(servers, servers, slots, seed)
+    jobs = merged(
+        workload(on, CHUNK, each, slots, 2 * seed, insensitive=0.0, sensitive=1.0),
+        workload(on, CHUNK, each, slots, 2 * seed + 1, insensitive=0.0, sensitive=0.0),
+    )
+    return [
+        {
+            "policy": variant.key,
+            "seed": seed,
+            "job": outcome.job.name,
+            "class": outcome.job.labels["class"],
+            "late": outcome.late,
+            "utility": outcome.utility,
+        }
+        for outcome in run(variant, on, jobs, slots, seed)[0]
+    ]
+
+
+def measure_lateness(settings: ExperimentSettings) -> Tables:
+    """Run 100 time-sensitive and 100 time-critical jobs (30 of each when quick) in 100 slots."""
+    jobs_per_class, servers, runs = (30, 15, 1) if settings.quick else (100, 50, 3)
+    results = settings.each(
+        _lateness_rows,
+        [
+            (variant, jobs_per_class, servers, settings.seed + index)
+            for index in range(runs)
+            for variant in POLICY_VARIANTS
+        ],
+        lambda variant, _each, _servers, seed: f"seed {seed}, {variant.key}",
+    )
+    rows = [row for rows in results for row in rows]
+    table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64})
+    summary = (
+        table.group_by("policy", "class", maintain_order=True)
+        .agg(
+            pl.len().alias("jobs"),
+            pl.col("late").is_not_null().sum().alias("finished"),
+            (pl.col("late") <= 0).sum().alias("on_time"),
+            pl.col("late").mean().alias("mean_late"),
+            pl.col("late").median().alias("median_late"),
+            pl.col("late").std().alias("deviation"),
+            pl.col("utility").sum().alias("utility"),
+        )
+        .sort("class", maintain_order=True)
+    )
+    return {"completion": table, "summary": summary}
+
+
+def draw_lateness(tables: Tables, figure: Figure) -> None:
+    """Draw boxes of the completed jobs, with whiskers at 5 and 95 %, and their share."""
+    table = tables["completion"]
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, kind in zip(panels, CLASSES, strict=True):
+        for index, variant in enumerate(POLICY_VARIANTS):
+            jobs = table.filter(pl.col("class") == kind, policy=variant.key)
+            late = jobs["late"].drop_nulls().to_numpy()
+            if len(late):
+                face, edge = variant.fill, variant.colour
+                parts = draw_box(panel, index, jobs["late"], facecolor=face, edgecolor=edge)
+                for line in (*parts["whiskers"], *parts["caps"]):
+                    line.set_color(edge)
+            share = len(late) / max(len(jobs), 1)
+            met = float(np.mean(late <= 0)) * share if len(late) else 0.0
+            write_above(panel, index, f"{share:.0%} done\n{met:.0%} on time", 7.5)
+        panel.axhline(0, color=PALETTE[6], lw=1)
+        _name_policies(panel, 8)
+        panel.set(title=f"{kind.capitalize()} jobs")
+        panel.margins(y=0.12)
+    low, high = panels[0].get_ylim()
+    panels[0].set_ylim(low, high + 0.1 * (high - low))
+    panels[0].set_ylabel("completion minus target (slots)")
+
+
+# ------------------------------------------------------------------ testbed (Figs. 7 and 8)
+
+
+TRIALS: Final = 20
+EARLIER_TARGETS: Final = (4, 6)
+PAPER_TARGETS: Final = 15
+"""Ends of the ranges of targets, [1, end] slots; the paper draws from [1, 15]."""
+
+
+def declared(seed: int) -> tuple[Cluster, list[Job]]:
+    """Return the cluster and the jobs of one trial."""
+    on = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
+    return on, generate(TESTBED, seed=seed).to_jobs(on)
+
+
+def with_targets_up_to(jobs: Sequence[Job], latest: int) -> list[Job]:
+    """Return jobs whose targets are mapped from [1, 15] to [1, ``latest``], in the same order."""
+    changed = []
+    for job in jobs:
+        assert isinstance(job.utility, Sigmoid)
+        target = 1 + (job.utility.target - 1) * (latest - 1) / (PAPER_TARGETS - 1)
+        changed.append(replace(job, utility=replace(job.utility, target=target)))
+    return changed
+
+
+def _testbed_rows(
+    variant: PolicyVariant, trial: int, seed: int, latest: int
+) -> list[dict[str, Any]]:
+    on, jobs = declared(seed)
+    if latest != PAPER_TARGETS:
+        jobs = with_targets_up_to(jobs, latest)
+    return [
+        {
+            "policy": variant.key,
+            "latest_target": latest,
+            "trial": trial,
+            "job": outcome.job.name,
+            "class": outcome.job.labels["class"],
+            "completion": outcome.completion,
+            "late": outcome.late,
+            "utility": outcome.utility,
+        }
+        for outcome in run(variant, on, jobs, TESTBED.slots, seed)[0]
+    ]
+
+
+def measure_testbed(settings: ExperimentSettings) -> Tables:
+    """Run every policy on the testbed's jobs, newly drawn for each trial.
+
+    The table ``differences`` has the utility of the first policy less that of each other one, by
+    trial: mean, 95 % interval, and p of a permutation test after Holm's correction.
+    """
+    trials = _trials(settings)
+    jobs_table = _run_trials(settings, (PAPER_TARGETS,))
+    trial_table = jobs_table.group_by("policy", "trial", maintain_order=True).agg(
+        pl.col("utility").sum()
+    )
+    summary = (
+        jobs_table.group_by("policy", maintain_order=True)
+        .agg(
+            (pl.col("utility").sum() / trials).alias("utility"),
+            pl.col("completion").is_not_null().mean().alias("completed"),
+            pl.col("late").mean().alias("mean_late"),
+            pl.col("late").median().alias("median_late"),
+            pl.col("late").std().alias("deviation"),
+        )
+        .join(
+            trial_table.group_by("policy").agg(
+                (pl.col("utility").std() / trials**0.5).alias("standard_error")
+            ),
+            on="policy",
+            maintain_order="left",
+        )
+    )
+    return {
+        "jobs": jobs_table,
+        "trials": trial_table,
+        "summary": summary,
+        "differences": _differences(trial_table),
+    }
+
+
+def measure_targets(settings: ExperimentSettings) -> Tables:
+    """Run `measure_testbed`, and the same jobs with earlier targets: table ``targets``."""
+    tables = measure_testbed(settings)
+    earlier = _run_trials(settings, EARLIER_TARGETS)
+    jobs = pl.concat([earlier, tables["jobs"]])
+    by_range = jobs.group_by("latest_target", "policy", maintain_order=True).agg(
+        (pl.col("utility").sum() / _trials(settings)).alias("utility"),
+        pl.col("completion").is_not_null().mean().alias("completed"),
+        pl.col("late").mean().alias("mean_late"),
+        pl.col("late").std().alias("deviation"),
+    )
+    return {**tables, "targets": by_range}
+
+
+def _trials(settings: ExperimentSettings) -> int:
+    return 3 if settings.quick else TRIALS
+
+
+def _run_trials(settings: ExperimentSettings, latest: Sequence[int]) -> pl.DataFrame:
+    """Return one row for each job of every trial, policy and range of targets."""
+    results = settings.each(
+        _testbed_rows,
+        [
+            (variant, trial, settings.seed + trial, end)
+            for end in latest
+            for trial in range(_trials(settings))
+            for variant in POLICY_VARIANTS
+        ],
+        lambda variant, trial, _seed, end: f"trial {trial + 1}, {variant.key}, targets up to {end}",
+    )
+    rows = [row for rows in results for row in rows]
+    return pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
+
+
+def _differences(trials: pl.DataFrame) -> pl.DataFrame:
+    """Return the paired differences of each policy's utility to that of the first one."""
+    pairs = compare_with_first(samples_by_policy(trials, "utility", "trial"))
+    return pl.DataFrame(
+        [
+            {
+                "policy": other,
+                "behind": -pair.difference.mean,
+                "error": pair.difference.high - pair.difference.mean,
+                "p": pair.p,
+                "adjusted_p": pair.adjusted,
+            }
+            for other, pair in pairs.items()
+        ]
+    )
+
+
+def draw_testbed_utility(tables: Tables, figure: Figure) -> None:
+    """Draw the mean total utility of each policy, with its standard error (Fig. 7)."""
+    panel = figure.subplots()
+    summary = {row["policy"]: row for row in tables["summary"].iter_rows(named=True)}
+    for index, variant in enumerate(POLICY_VARIANTS):
+        row = summary[variant.key]
+        style: dict[str, Any] = {"color": variant.fill, "edgecolor": variant.colour, "capsize": 3}
+        bar = panel.bar(index, row["utility"], 0.65, yerr=row["standard_error"], **style)
+        panel.bar_label(bar, fmt="%.0f", padding=3, fontsize=9)
+    _name_policies(panel, 9)
+    panel.grid(visible=False, axis="x")
+    panel.set_ylabel("total utility of 12 jobs")
+    panel.margins(y=0.12)
+
+
+def draw_testbed_lateness(tables: Tables, figure: Figure) -> None:
+    """Draw completion minus target of completed jobs, with whiskers at 5 and 95 % (Fig. 8)."""
+    panel = figure.subplots()
+    for index, variant in enumerate(POLICY_VARIANTS):
+        jobs = tables["jobs"].filter(policy=variant.key)
+        done = jobs.filter(pl.col("completion").is_not_null())
+        draw_box(panel, index, done["late"], facecolor=variant.fill, edgecolor=variant.colour)
+        write_above(panel, index, f"{len(done) / len(jobs):.0%} done")
+    panel.axhline(0, color="#6B6B6B", lw=1)
+    _name_policies(panel, 9)
+    panel.grid(visible=False, axis="x")
+    panel.set_ylabel("completion minus target (slots)")
+    panel.margins(y=0.12)
+
+
+def _name_policies(panel: Any, size: int) -> None:
+    panel.set_xticks(range(len(POLICY_VARIANTS)), [variant.tick for variant in POLICY_VARIANTS])
+    panel.tick_params(axis="x", labelsize=size)
+
+
+# ------------------------------------------------------------------ performance ratio (Fig. 5)
+
+
+RATIO_SLOTS: Final = 10
+RATIO_JOBS: Final = 10
+DRAWN: Final = 4000
+MAX_SLOTS: Final = 6
+"""Slots that the longest job takes alone: with T = 10 it can still complete if it arrives by slot
+4."""
+
+RATIO_SERVERS: Final = (3, 6, 9, 12)
+SECONDS: Final = 60.0
+QUICK_SECONDS: Final = 5.0  # limit of the search for an optimum, in processor time
+OFFSET: Final = 0.25  # horizontal distance of the points of two ranges of priorities, in servers
+VALUES: Final = ((1.0, 100.0), (25.0, 100.0), (50.0, 100.0), (75.0, 100.0))
+
+
+def measure_ratio(settings: ExperimentSettings) -> Tables:
+    """Solve problem (1) for 10 jobs in 10 slots, and run OASiS on the same jobs."""
+    servers = RATIO_SERVERS[:2] if settings.quick else RATIO_SERVERS
+    values = (VALUES[0], VALUES[3]) if settings.quick else VALUES
+    seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
+    limit = QUICK_SECONDS if settings.quick else SECONDS
+    rows = settings.each(
+        _ratio_row,
+        [(count, value, seed, limit) for value, count, seed in product(values, servers, seeds)],
+        lambda count, value, _seed, _limit: f"{count} servers, values from {value[0]:g}",
+    )
+    table = pl.DataFrame(rows)
+    ratios = ratios_of_instances(table)
+    return {"ratio": table, "ratios": ratios, "summary": summarize(ratios)}
+
+
+def _ratio_row(count: int, value: tuple[float, float], seed: int, limit: float) -> dict[str, Any]:
+    optimum = PolicyVariant(
+        "optimum",
+        PolicyChoice("optimum", {"time_limit": limit, "clock": "processor"}, "offline optimum"),
+    )
+    on = cluster(count - count // 2, count // 2, RATIO_SLOTS, seed)
+    jobs = draw_jobs(on, value, seed)
+    row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
+    for variant in (optimum, *OASIS):
+        outcomes, policy = run(variant, on, jobs, RATIO_SLOTS, seed)
+        row[variant.key] = sum(outcome.utility for outcome in outcomes)
+        if variant is optimum:
+            proof = policy.parameters_in_force()
+            row |= {"bound": proof["bound"], "proved": proof["proved_optimal"]}
+    # If the search reached its time limit, an online schedule may be the best known.
+    row["best_known"] = max(row[variant.key] for variant in (optimum, *OASIS))
+    return row
+
+
+def ratios_of_instances(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the ratios of each instance under each L; infinite if OASiS earns nothing."""
+    return pl.concat(
+        table.select(
+            pl.lit(variant.key).alias("policy"),
+            "servers",
+            "least_value",
+            "seed",
+            "proved",
+            (pl.col("best_known") / pl.col(variant.key)).alias("ratio"),
+            (pl.col("bound") / pl.col(variant.key)).alias("bound_ratio"),
+        )
+        for variant in OASIS
+    )
+
+
+def summarize(ratios: pl.DataFrame) -> pl.DataFrame:
+    """Return quartiles over all instances; of an even number, the nearest instance's."""
+    quartiles = {"lower": 0.25, "median": 0.5, "upper": 0.75}
+    return ratios.group_by("policy", maintain_order=True).agg(
+        pl.len().alias("instances"),
+        pl.col("proved").sum(),
+        *(
+            pl.col(column).quantile(share, "nearest").alias(f"{column}_{name}")
+            for column in ("ratio", "bound_ratio")
+            for name, share in quartiles.items()
+        ),
+    )
+
+
+def draw_jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
+    """Return 10 jobs, by arrival, from those of a long draw that can complete within T."""
+    drawn = workload(on, CHUNK, DRAWN, RATIO_SLOTS, seed, value=value, arrival_share=0.5)
+    fitting = [job for job in drawn if _slots_alone(on, job) <= MAX_SLOTS]
+    chosen = np.random.default_rng(seed).choice(len(fitting), RATIO_JOBS, replace=False)
+    return [fitting[index] for index in sorted(chosen.tolist())]
+
+
+def _slots_alone(on: Cluster, job: Job) -> float:
+    """Return the number of slots that a job takes if it has all servers to itself."""
+    fits = job.worker_counts <= _places(on, on.hosts_workers, job.worker)
+    if job.ps is not None:
+        fits &= job.ps_counts <= _places(on, on.hosts_ps, job.ps)
+    gains = job.gains[fits]
+    return math.ceil(job.required / int(gains.max())) if len(gains) else math.inf
+
+
+def _places(on: Cluster, members: NDArray[np.bool_], demand: NDArray[np.int64]) -> int:
+    """Return how many processes of a demand the empty servers hold."""
+    requested = demand > 0
+    return int((on.capacity[members][:, requested] // demand[requested]).min(axis=1).sum())
+
+
+def draw_ratio(tables: Tables, figure: Figure) -> None:
+    """Draw one panel per L: a point per instance, and the median of each range of priorities.
+
+    A point divides the best known schedule. If the optimum wasn't proved, a line reaches from it to
+    the bound. Instances in which OASiS earns nothing aren't drawn.
+    """
+    table = tables["ratios"]
+    values = table["least_value"].unique().sort().to_list()
+    panels = figure.subplots(1, len(OASIS), sharey=True)
+    for panel, variant in zip(panels, OASIS, strict=True):
+        for index, (minimum_value, colour) in enumerate(zip(values, PALETTE, strict=False)):
+            mine = table.filter(policy=variant.key, least_value=minimum_value)
+            medians = mine.group_by("servers").agg(pl.col("ratio").median()).sort("servers")
+            label = f"[{minimum_value:g}, 100]"
+            panel.plot(medians["servers"], medians["ratio"], color=colour, label=label)
+            shift = OFFSET * (index - (len(values) - 1) / 2)
+            drawn = mine.filter(pl.col("ratio").is_finite())
+            position = drawn["servers"] + shift
+            panel.scatter(position, drawn["ratio"], s=12, color=colour)
+            panel.vlines(position, drawn["ratio"], drawn["bound_ratio"], color=colour, lw=1)
+        panel.set(xlabel="servers in total", title=variant.label)
+        panel.set_xticks(table["servers"].unique().sort().to_list())
+        for limit in (1.1, 1.5):  # the range that the paper reports
+            panel.axhline(limit, color=PALETTE[6], lw=1, ls=":")
+    panels[0].set_ylabel("offline optimum / OASiS")
+    panels[0].set_ylim(bottom=1.0)
+    panels[0].legend(title="priority in", fontsize=9)
+
+
+SOURCE = "Bao, Peng, Wu, Li (INFOCOM 2018)"
+
+EXPERIMENTS = (
+    Experiment(
+        name="oasis-fig3",
+        title="Total utility over the number of jobs, under five schedulers",
+        source=f"{SOURCE}, Fig. 3",
+        reported="OASiS the highest throughout, the more so the more jobs there are (T = 300, "
+        "50 + 50 servers, 100 to 400 jobs).",
+        measure=measure_policies,
+        draw=draw_policies,
+        size=(13.5, 4.4),
+    ),
+    Experiment(
+        name="oasis-fig4",
+        title="Actual minus target completion time",
+        source=f"{SOURCE}, Fig. 4",
+        reported="OASiS the closest to zero for both kinds of jobs, with the smallest variance "
+        "(100 time-sensitive and 100 time-critical jobs, T = 100).",
+        measure=measure_lateness,
+        draw=draw_lateness,
+        size=(11.0, 4.6),
+    ),
+    Experiment(
+        name="oasis-fig5",
+        title="Performance ratio: the offline optimum over what OASiS earns",
+        source=f"{SOURCE}, Fig. 5",
+        reported="Around 1.1 to 1.5, with no clear trend in servers or in the range of priorities "
+        "(10 jobs, T = 10).",
+        measure=measure_ratio,
+        draw=draw_ratio,
+        size=(13.5, 4.4),
+    ),
+    Experiment(
+        name="oasis-fig6",
+        title="Total utility with U/L estimated at 20 % to 1000 % of its value",
+        source=f"{SOURCE}, Fig. 6",
+        reported="Underestimates earn more than overestimates when resources are scarce (T = 300).",
+        measure=measure_scales,
+        draw=draw_scales,
+        size=(11.0, 7.0),
+    ),
+    Experiment(
+        name="oasis-fig7",
+        title="Total utility on the testbed, simulated",
+        source=f"{SOURCE}, Fig. 7",
+        reported="As in Fig. 3, OASiS the highest, by less than in a large system (9 servers, 12 "
+        "jobs, T = 10).",
+        measure=measure_testbed,
+        draw=draw_testbed_utility,
+        size=(9.0, 4.4),
+    ),
+    Experiment(
+        name="oasis-fig8",
+        title="Actual minus target completion time on the testbed, simulated",
+        source=f"{SOURCE}, Fig. 8",
+        reported="As in Fig. 4, OASiS the closest to zero (9 servers, 12 jobs, T = 10).",
+        measure=measure_targets,
+        draw=draw_testbed_lateness,
+        size=(9.0, 4.4),
+    ),
+    Experiment(
+        name="oasis-slots",
+        title="Total utility in slots of 1 to 12 hours",
+        source=f"{SOURCE}, Figs. 3 and 6",
+        reported='A slot "can be 1 hour or longer"; the axes of Figs. 3 and 6 go to 8,000.',
+        measure=measure_slots,
+        draw=draw_slots,
+        size=(15.0, 4.4),
+    ),
+)
