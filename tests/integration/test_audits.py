@@ -62,7 +62,7 @@ def test_misreports_differ_and_change_no_other_tenant(example: Scenario) -> None
         reported = {job.name: job for job in misreport.jobs}
         assert all(reported[job.name] is job for job in example.jobs if job.name in others)
         assert misreport.jobs != tuple(example.jobs)
-        seen.add(misreport.story)
+        seen.add(misreport.description)
     assert len(seen) > 100
 
 
@@ -82,11 +82,11 @@ def test_a_utility_misreport_multiplies_the_utility(utility: object) -> None:
     ages = np.arange(1, 12)
     reports = [m for m in misreports([true], "u1", 300, 0, 0) if m.kind in {"value", "split"}]
     for misreport in reports:
-        number = re.search(r"worth ([\d.]+) times", misreport.story)
+        number = re.search(r"worth ([\d.]+) times", misreport.description)
         times = float(number[1]) if number else 1.0
-        if "halves, each worth its part" in misreport.story:
+        if "halves, each worth its part" in misreport.description:
             times = 1 / 2
-        elif "thirds, each worth its part" in misreport.story:
+        elif "thirds, each worth its part" in misreport.description:
             times = 1 / 3
         for job in misreport.jobs:
             assert job.utility.values(ages) == pytest.approx(times * true.utility.values(ages))
@@ -140,7 +140,7 @@ def test_understated_work_takes_its_true_time() -> None:
     (lie,) = [
         m
         for m in misreports([job], "a", 300, 0, 1)
-        if m.kind == "less work" and m.story.startswith("j: 0.5")
+        if m.kind == "less work" and m.description.startswith("j: 0.5")
     ]
     assert lie.jobs[0].required == job.required // 2
     observer = TrueRevenue({"j": job}, "a", lie.reported)

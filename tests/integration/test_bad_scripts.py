@@ -199,7 +199,7 @@ def live(
         yield found
 
 
-def story(live: RunningService, name: str) -> dict[str, Any]:
+def job_history(live: RunningService, name: str) -> dict[str, Any]:
     return dict(live.client.get(f"/v1/jobs/{name}/explain").json())
 
 
@@ -208,8 +208,8 @@ def state(live: RunningService, name: str) -> str:
 
 
 def over(live: RunningService, name: str) -> dict[str, Any]:
-    wait_until(lambda: state(live, name) in OVER, lambda: story(live, name))
-    return story(live, name)
+    wait_until(lambda: state(live, name) in OVER, lambda: job_history(live, name))
+    return job_history(live, name)
 
 
 @pytest.mark.extended
@@ -333,14 +333,14 @@ def last_of(live: RunningService, name: str) -> str:
     """Return the end of a job in its history, as soon as it is recorded."""
 
     def lines() -> list[str]:
-        return [line for line in story(live, name)["lines"] if "ended" in line]
+        return [line for line in job_history(live, name)["lines"] if "ended" in line]
 
-    wait_until(lambda: bool(lines()), lambda: story(live, name))
+    wait_until(lambda: bool(lines()), lambda: job_history(live, name))
     return lines()[-1]
 
 
 def test_job_ignoring_sigterm_is_killed_after_the_grace_period(live: RunningService) -> None:
-    wait_until(lambda: state(live, "deaf") == "running", lambda: story(live, "deaf"))
+    wait_until(lambda: state(live, "deaf") == "running", lambda: job_history(live, "deaf"))
     ready = "/v1/jobs/deaf/logs"
     wait_until(lambda: "ready" in live.client.get(ready).json().get("text", ""), lambda: ready)
     live.client.delete("/v1/jobs/deaf")

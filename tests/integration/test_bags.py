@@ -68,9 +68,9 @@ def test_bag_of_tasks_runs_from_file_to_job_history(
     assert "group 1: 4 tasks, log-normal, 1min on average" in output
     assert "copies each of" in output
     assert "missed with probability 0.05 at most" in output
-    story = json.loads(called(capsys, "explain", "run", "trials", "-o", "json"))
-    assert story["job"]["outcome"] == "finished"
-    assert story["job"]["progress"] == 16
+    history = json.loads(called(capsys, "explain", "run", "trials", "-o", "json"))
+    assert history["job"]["outcome"] == "finished"
+    assert history["job"]["progress"] == 16
 
     called(
         capsys, "simulate", "-c", "c.yaml", "-j", "j.yaml", "--policy", "fifo", "-q", "--out", "f"

@@ -88,9 +88,9 @@ def test_python_client_makes_every_call(client: Client) -> None:
     assert client.revise("py-2", minibatches=20).required == 80.0
     assert client.cancel("py-2").state == "cancelled"
     assert not client.wait("py-2").open
-    story = client.explain("py-2")
-    assert story.events[0].kind == "submitted"
-    assert len(story.events) == len(story.lines)
+    history = client.explain("py-2")
+    assert history.events[0].kind == "submitted"
+    assert len(history.events) == len(history.lines)
     assert client.generations("py-2") == ()
     assert client.progress("py-2") == ()
     assert len(client.prices(5)) == 5
@@ -139,7 +139,7 @@ def test_client_reads_jobs_page_by_page(client: Client) -> None:
 
 
 def test_async_client_makes_every_call(address: Endpoint) -> None:
-    async def story() -> list[str]:
+    async def history() -> list[str]:
         async with AsyncClient(address) as found:
             seen = []
 
@@ -161,7 +161,7 @@ def test_async_client_makes_every_call(address: Endpoint) -> None:
                 await following
             return seen
 
-    assert asyncio.run(story()) == ["submitted", "admitted", "cancelled"]
+    assert asyncio.run(history()) == ["submitted", "admitted", "cancelled"]
 
 
 def test_client_resumes_the_event_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,54 +513,54 @@ def test_unreachable_service_is_an_error_without_traceback() -> None:
 def test_long_job_history_is_abridged_and_readable_by_page(
     live: RunningService, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client.submit(job("long-story"))
-    began = [event.kind for event in client.explain("long-story").events]
+    client.submit(job("long-history"))
+    began = [event.kind for event in client.explain("long-history").events]
     assert began[:2] == ["submitted", "admitted"]
-    assert client.explain("long-story").omitted is None
+    assert client.explain("long-history").omitted is None
     database = sqlite3.connect(Path(live.service.settings.data) / "shadowprice.db")
     columns = "at, kind, job, tenant, decision, data"
     with database:
         for at in range(2_500):
             database.execute(
                 f"INSERT INTO events (id, {columns}) SELECT ?, at, 'revised', job, tenant, 0, ? "
-                "FROM events WHERE job = 'long-story' AND kind = 'submitted'",
+                "FROM events WHERE job = 'long-history' AND kind = 'submitted'",
                 (10_000_000 + at, json.dumps({"changes": {"priority": at}})),
             )
     database.close()
     count = len(began) + 2_500
 
-    story = client.explain("long-story")
-    assert len(story.events) == len(story.lines) == 1_000
-    assert [event.kind for event in story.events][: len(began)] == began
-    assert story.events[-1].data == {"changes": {"priority": 2_499}}
-    assert story.omitted is not None
-    at = [event.id for event in story.events].index(story.omitted.after)
+    history = client.explain("long-history")
+    assert len(history.events) == len(history.lines) == 1_000
+    assert [event.kind for event in history.events][: len(began)] == began
+    assert history.events[-1].data == {"changes": {"priority": 2_499}}
+    assert history.omitted is not None
+    at = [event.id for event in history.events].index(history.omitted.after)
     assert at == 9
-    assert story.omitted.events == count - 1_000
+    assert history.omitted.events == count - 1_000
     skipped = 10_000_000 + 2_499 - 990  # the last omitted one
-    assert story.events[at + 1].id == skipped + 1
+    assert history.events[at + 1].id == skipped + 1
 
-    every = list(client.job_events("long-story"))
+    every = list(client.job_events("long-history"))
     ids = [event.id for event in every]
     assert len(ids) == count
     assert ids == sorted(ids, reverse=True)
-    assert story.lines[-1] == every[0].line
+    assert history.lines[-1] == every[0].line
 
     async def event_ids() -> list[int | None]:
         async with AsyncClient(client.address) as other:
-            return [event.id async for event in other.job_events("long-story")]
+            return [event.id async for event in other.job_events("long-history")]
 
     assert asyncio.run(event_ids()) == ids
 
-    assert main(["explain", "long-story"]) == 0
+    assert main(["explain", "long-history"]) == 0
     captured = capsys.readouterr().out
     assert f"... {count - 1_000:,} more (--full shows them)" in captured
     assert (
         captured.index("admitted, promised") < captured.index(" more (--full") < len(captured) - 900
     )
-    assert main(["explain", "long-story", "--full"]) == 0
+    assert main(["explain", "long-history", "--full"]) == 0
     captured = capsys.readouterr().out
     assert "--full" not in captured
     assert captured.count("revised: priority") == 2_500
-    assert main(["explain", "long-story", "--full", "-o", "json"]) == 0
+    assert main(["explain", "long-history", "--full", "-o", "json"]) == 0
     assert len(_json(capsys)["events"]) == count

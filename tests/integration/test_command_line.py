@@ -172,10 +172,10 @@ def test_explain_prints_the_job_history(call: Call) -> None:
     explained = call("explain", "run", "second")
     assert "finished in time" in explained.out
     assert "value 6 exceeds price 4: payoff 2, done in slot 1" in explained.out
-    story = re.sub(r"[│\s]+", " ", explained.out)
-    assert "completed in slot 1, 2 slots (20min) after its submission" in story
-    assert "1 slot (10min) before its target" in story
-    assert "in slot 2 at the latest: 30min after its submission" in story
+    history = re.sub(r"[│\s]+", " ", explained.out)
+    assert "completed in slot 1, 2 slots (20min) after its submission" in history
+    assert "1 slot (10min) before its target" in history
+    assert "in slot 2 at the latest: 30min after its submission" in history
     record = json.loads(call("explain", "run", "second", "-o", "json").out)
     assert record["ran"] == [
         {

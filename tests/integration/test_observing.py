@@ -50,8 +50,8 @@ def _live_through(live: RunningService, witness: RecordingExecutor) -> None:
 
 
 def _kinds(live: RunningService) -> set[str]:
-    story = [live.client.get(f"/v1/jobs/{name}/explain").json() for name in ("a", "b", "c")]
-    return {event["kind"] for entry in story for event in entry["events"]}
+    history = [live.client.get(f"/v1/jobs/{name}/explain").json() for name in ("a", "b", "c")]
+    return {event["kind"] for entry in history for event in entry["events"]}
 
 
 def _state(live: RunningService, name: str) -> str:

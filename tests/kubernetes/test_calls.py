@@ -229,8 +229,8 @@ def test_an_event_is_written_for_every_line_of_the_history_and_no_other(
         user.apply(manifest(name, utility={"kind": "constant", "value": 7}))
         user.waits_for(name, "Finished")
         job = user.status(name)["job"]
-        story = service.client.get(f"/v1/jobs/{job}/explain").json()["events"]
-        lines = [one for one in story if one["kind"] not in UNREPORTED_KINDS]
+        history = service.client.get(f"/v1/jobs/{job}/explain").json()["events"]
+        lines = [one for one in history if one["kind"] not in UNREPORTED_KINDS]
         assert {"standby", "started", "running", "finished"} <= {line["kind"] for line in lines}
 
         def events() -> int:

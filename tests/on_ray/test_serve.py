@@ -95,10 +95,10 @@ def test_slots_without_reports_do_not_measure_a_jobs_speed(
         until(lambda: jobs(client)["heard"]["progress"] > unheard + 100, lambda: jobs(client))
         assert unheard - before < 60  # or a report arrived, and nothing was tried
         time.sleep(10)
-        story = client.get("/v1/jobs/heard/explain").json()
-        text = json.dumps(story)
+        history = client.get("/v1/jobs/heard/explain").json()
+        text = json.dumps(history)
         assert jobs(client)["heard"]["generation"] == 1, text
-        events = [event for event in story["events"] if event["kind"] == "remeasured"]
+        events = [event for event in history["events"] if event["kind"] == "remeasured"]
         assert [one for one in events if not 0.6 < one["data"]["factor"] < 1.6] == [], text
         client.delete("/v1/jobs/heard")
         until(lambda: jobs(client)["heard"]["state"] == "cancelled", lambda: jobs(client))

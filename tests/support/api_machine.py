@@ -350,9 +350,9 @@ class ApiMachine(RuleBasedStateMachine):
 
     def true_of(self, one: dict[str, Any]) -> None:
         body = self.call("GET", f"/v1/jobs/id:{one['id']}/explain").json()
-        story = [event for event in body["events"] if "promise" in event["data"]]
-        promises = [event["data"]["promise"] for event in story if event["kind"] != "clock"]
-        assert one["promise_slot"] == (promises[-1] if promises else None), story
+        history = [event for event in body["events"] if "promise" in event["data"]]
+        promises = [event["data"]["promise"] for event in history if event["kind"] != "clock"]
+        assert one["promise_slot"] == (promises[-1] if promises else None), history
         if one["state"] == "finished":
             assert one["progress"] == one["required"]
         if one["state"] in CLOSED - {"finished"}:

@@ -354,19 +354,19 @@ class SimulatedHour:
             self._check_promises(name, view, [e for e in events if e["job_id"] == view.id])
         return views
 
-    def _check_promises(self, name: str, view: JobView, story: list[dict[str, Any]]) -> None:
+    def _check_promises(self, name: str, view: JobView, history: list[dict[str, Any]]) -> None:
         """Check that an event announced every promise and every change of it."""
         promise: int | None = None
         counts: dict[str, int] = {}
         seen = {None: True}
-        for event in story:
+        for event in history:
             counts[event["kind"]] = counts.get(event["kind"], 0) + 1
             if event["kind"] in {"admitted", "moved", "broken"}:
                 promise = event["data"]["promise"]
                 seen[promise] = True
         for once in ("submitted", "admitted", "finished", "refused"):
             assert counts.get(once, 0) <= 1, (name, once, counts)
-        assert self.answers[name].view.promise in seen, (name, story)
+        assert self.answers[name].view.promise in seen, (name, history)
         assert view.promise == promise or view.state == "refused", (name, view.promise, promise)
 
 

@@ -67,24 +67,24 @@ def validate_state(state: EngineState) -> None:
 
 
 def _validate_open_job(state: EngineState, record: JobRecord) -> None:
-    story = record.story()
-    assert state.open_jobs[record.job.name] is record, story
-    assert record.status is not Status.ARRIVED, story
+    text = record.describe()
+    assert state.open_jobs[record.job.name] is record, text
+    assert record.status is not Status.ARRIVED, text
     has_plan, has_placement = len(record.plan) > 0, record.placement is not None
-    assert not (has_plan and has_placement), story
-    assert record.status is Status.ADMITTED or not (has_plan or has_placement), story
-    assert (record.completion, record.refusal) == (None, None), story
-    assert record.generation or record.job.name not in state.running, story
+    assert not (has_plan and has_placement), text
+    assert record.status is Status.ADMITTED or not (has_plan or has_placement), text
+    assert (record.completion, record.refusal) == (None, None), text
+    assert record.generation or record.job.name not in state.running, text
     if record.placement is not None:
-        assert state.ledger.reservations[record.job.name].placement == record.placement, story
+        assert state.ledger.reservations[record.job.name].placement == record.placement, text
 
 
 def _validate_closed_job(record: JobRecord) -> None:
-    story = record.story()
+    text = record.describe()
     is_finished = record.status is Status.FINISHED
-    assert record.placement is None, story
-    assert (record.completion is not None) is is_finished, story
-    assert (record.refusal is None) is is_finished, story
+    assert record.placement is None, text
+    assert (record.completion is not None) is is_finished, text
+    assert (record.refusal is None) is is_finished, text
 
 
 def _validate_reservations(state: EngineState) -> None:

@@ -55,7 +55,7 @@ def add_jobs(state: EngineState, session: PolicySession, event: JobsArrived) -> 
         record = state.jobs[job.name]
         if record.status is Status.ARRIVED:
             if not session.is_replaying:
-                raise PolicyError(f"{record.story()}: the policy decided nothing")
+                raise PolicyError(f"{record.describe()}: the policy decided nothing")
             state.set_status(record, Status.QUEUED)
     return commands
 

@@ -126,10 +126,10 @@ class JobRecord:
         if (self.status, status) not in TRANSITIONS:
             allowed = [after.value for before, after in TRANSITIONS if before is self.status]
             raise PolicyError(
-                f"{self.story()}: cannot become {status.value}, only {', '.join(allowed) or 'none'}"
+                f"{self.describe()}: cannot become {status.value}, only {', '.join(allowed) or 'none'}"
             )
 
-    def story(self) -> str:
+    def describe(self) -> str:
         """Return the job's history in one line, for messages."""
         parts = [
             f"arrived in slot {self.job.arrival}",

@@ -46,10 +46,10 @@ def check_commitment(
     """
     job = record.job
     if not len(plan):
-        raise PolicyError(f"{record.story()}: committed to an empty schedule")
+        raise PolicyError(f"{record.describe()}: committed to an empty schedule")
     if plan.completion >= end:
         raise PolicyError(
-            f"{record.story()}: planned for slot {plan.completion}, but no plan may use "
+            f"{record.describe()}: planned for slot {plan.completion}, but no plan may use "
             f"slot {end} or later"
         )
     _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
@@ -68,7 +68,7 @@ def check_commitment(
     suffices = int(gains.sum()) - lost >= record.remaining
     if not suffices and not (pinned and plan.completion == end - 1):
         raise PolicyError(
-            f"{record.story()}: the schedule makes {int(gains.sum()) - lost} progress units of the "
+            f"{record.describe()}: the schedule makes {int(gains.sum()) - lost} progress units of the "
             f"{record.remaining} that remain (2)"
             + (f"; {lost} are lost to {int(moved.sum())} restarts" if moved is not None else "")
         )
@@ -83,7 +83,7 @@ def check_placement(
     a constraint is broken; the message includes the job's history.
     """
     if not placement.servers:
-        raise PolicyError(f"{record.story()}: placed on no server; pause it instead")
+        raise PolicyError(f"{record.describe()}: placed on no server; pause it instead")
     # Plain integers: arrays would cost more than checking the few servers of a placement.
     for server, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
         _check_entry(record, server, workers, ps, cluster)
@@ -110,27 +110,27 @@ def check_bag(
     """
     bag = record.job.bag
     if bag is None:
-        raise PolicyError(f"{record.story()}: committed with copies, but isn't a bag of tasks")
+        raise PolicyError(f"{record.describe()}: committed with copies, but isn't a bag of tasks")
     if not len(plan):
-        raise PolicyError(f"{record.story()}: committed to an empty schedule")
+        raise PolicyError(f"{record.describe()}: committed to an empty schedule")
     last = record.job.arrival + bag.slots - 1
     if plan.completion >= end or plan.completion > last:
         raise PolicyError(
-            f"{record.story()}: planned for slot {plan.completion}, but no plan may use slot "
+            f"{record.describe()}: planned for slot {plan.completion}, but no plan may use slot "
             f"{min(end, last + 1)} or later"
         )
     _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
     if plan.ps.any():
-        raise PolicyError(f"{record.story()}: a bag of tasks has no parameter servers")
+        raise PolicyError(f"{record.describe()}: a bag of tasks has no parameter servers")
     started = _check_tasks(record, bag, copies)
     workers, _, _ = plan.totals()
     if int(workers[0]) != started:
         raise PolicyError(
-            f"{record.story()}: {int(workers[0])} places in the first slot for {started} copies"
+            f"{record.describe()}: {int(workers[0])} places in the first slot for {started} copies"
         )
     if (np.diff(plan.active_slots) != 1).any() or (np.diff(workers) > 0).any():
         raise PolicyError(
-            f"{record.story()}: copies run on without a break and only end, but the plan has "
+            f"{record.describe()}: copies run on without a break and only end, but the plan has "
             f"{workers.tolist()} places in slots {plan.active_slots.tolist()}"
         )
 
@@ -140,11 +140,11 @@ def _check_tasks(record: JobRecord, bag: Bag, copies: Sequence[TaskCopies]) -> i
     task_counts = np.zeros(len(bag.groups), dtype=np.int64)
     for entry in copies:
         if not 0 <= entry.group < len(task_counts) or entry.tasks < 1 or entry.copies < 1:
-            raise PolicyError(f"{record.story()}: {tuple(entry)} are not copies of its tasks")
+            raise PolicyError(f"{record.describe()}: {tuple(entry)} are not copies of its tasks")
         task_counts[entry.group] += entry.tasks
     if tuple(task_counts.tolist()) != record.tasks_left:
         raise PolicyError(
-            f"{record.story()}: copies for {task_counts.tolist()} tasks by group, but "
+            f"{record.describe()}: copies for {task_counts.tolist()} tasks by group, but "
             f"{list(record.tasks_left)} remain"
         )
     return sum(entry.tasks * entry.copies for entry in copies)
@@ -158,22 +158,24 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     """
     bag, placement = record.job.bag, decision.placement
     if bag is None:
-        raise PolicyError(f"{record.story()}: placed with copies, but isn't a bag of tasks")
+        raise PolicyError(f"{record.describe()}: placed with copies, but isn't a bag of tasks")
     if not placement.servers:
-        raise PolicyError(f"{record.story()}: placed on no server; pause it instead")
+        raise PolicyError(f"{record.describe()}: placed on no server; pause it instead")
     last = record.job.arrival + bag.slots - 1
     if slot > last:
-        raise PolicyError(f"{record.story()}: placed in slot {slot}, its deadline fell in {last}")
+        raise PolicyError(
+            f"{record.describe()}: placed in slot {slot}, its deadline fell in {last}"
+        )
     columns = (placement.servers, placement.workers, placement.ps)
     servers, workers, ps = (np.array(column, dtype=np.int64) for column in columns)
     _check_roles(record, servers, workers, ps, cluster)
     if ps.any():
-        raise PolicyError(f"{record.story()}: a bag of tasks has no parameter servers")
+        raise PolicyError(f"{record.describe()}: a bag of tasks has no parameter servers")
     if decision.copies:
         started = _check_tasks(record, bag, decision.copies)
         if placement.total_workers != started:
             raise PolicyError(
-                f"{record.story()}: {placement.total_workers} places for {started} copies"
+                f"{record.describe()}: {placement.total_workers} places for {started} copies"
             )
         return
     present = record.placement
@@ -181,7 +183,7 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     for server, count in zip(placement.servers, placement.workers, strict=True):
         if count > current.get(server, 0):
             raise PolicyError(
-                f"{record.story()}: copies run on and only end, but it is placed with {count} on "
+                f"{record.describe()}: copies run on and only end, but it is placed with {count} on "
                 f"server {server} where {current.get(server, 0)} run"
             )
 
@@ -278,11 +280,11 @@ def _check_roles(
 
 def _check_entry(record: JobRecord, server: int, workers: int, ps: int, cluster: Cluster) -> None:
     if workers < 0 or ps < 0:
-        raise PolicyError(f"{record.story()}: a negative number of workers or parameter servers")
+        raise PolicyError(f"{record.describe()}: a negative number of workers or parameter servers")
     if workers and not cluster.hosts_workers[server]:
-        raise PolicyError(f"{record.story()}: workers on a server for parameter servers")
+        raise PolicyError(f"{record.describe()}: workers on a server for parameter servers")
     if ps and not cluster.hosts_ps[server]:
-        raise PolicyError(f"{record.story()}: parameter servers on a server for workers")
+        raise PolicyError(f"{record.describe()}: parameter servers on a server for workers")
 
 
 def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np.int64]) -> None:
@@ -302,7 +304,7 @@ def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np
     if is_short.any():
         entry = int(np.argmax(is_short))
         raise PolicyError(
-            f"{record.story()}: {int(ps[entry])} parameter servers on a server cannot carry "
+            f"{record.describe()}: {int(ps[entry])} parameter servers on a server cannot carry "
             f"{int(elsewhere[entry])} workers elsewhere, {int(needed[entry])} could (Astraea (3i))"
         )
 
@@ -329,10 +331,10 @@ def _check_counts(
 def _wrong_count(record: JobRecord, workers: int) -> str:
     job = record.job
     return (
-        f"{record.story()}: {workers} workers, but it runs with "
+        f"{record.describe()}: {workers} workers, but it runs with "
         f"{job.worker_counts[0]}..{job.max_workers} of {len(job.worker_counts)} counts (3)"
     )
 
 
 def _wrong_ps(record: JobRecord, workers: list[int], ps: list[int]) -> str:
-    return f"{record.story()}: {ps} parameter servers for {workers} workers break (6) or (7)"
+    return f"{record.describe()}: {ps} parameter servers for {workers} workers break (6) or (7)"

@@ -68,7 +68,7 @@ class Misreport:
     """A workload with one tenant's jobs misreported."""
 
     kind: str  # one of `MISREPORT_KINDS`
-    story: str  # description of the misreport for people
+    description: str  # description of the misreport for people
     jobs: tuple[Job, ...]  # jobs that the policy sees
     reported: Mapping[str, ReportedJob] = field(default_factory=dict)
     """Report of each misreported job, by its true name."""
@@ -187,23 +187,25 @@ def _singles(
     jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
 ) -> Iterator[Misreport]:
     for index in mine:
-        for kind, story, misstate in misstatements:
+        for kind, description, misstate in misstatements:
             report = misstate(jobs[index])
             if report is not None:
-                yield build_misreport(kind, f"{jobs[index].name}: {story}", jobs, {index: report})
+                yield build_misreport(
+                    kind, f"{jobs[index].name}: {description}", jobs, {index: report}
+                )
     for index in mine:
         sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
-        story = f"{jobs[index].name}: a second one, worth nothing"
-        yield Misreport("sham", story, (*jobs, sham))
+        description = f"{jobs[index].name}: a second one, worth nothing"
+        yield Misreport("sham", description, (*jobs, sham))
 
 
 def _misreport_all(
     jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
 ) -> Iterator[Misreport]:
-    for kind, story, misstate in misstatements:
+    for kind, description, misstate in misstatements:
         reports = {index: report for index in mine if (report := misstate(jobs[index])) is not None}
         if reports:
-            yield build_misreport(kind, f"all jobs: {story}", jobs, reports)
+            yield build_misreport(kind, f"all jobs: {description}", jobs, reports)
 
 
 def _mixtures(
@@ -214,23 +216,23 @@ def _mixtures(
 ) -> Iterator[Misreport]:
     while True:
         reports: dict[int, ReportedJob] = {}
-        stories = []
+        descriptions = []
         for index in mine:
             if rng.random() < 0.5:
-                _, story, misstate = misstatements[int(rng.integers(len(misstatements)))]
+                _, description, misstate = misstatements[int(rng.integers(len(misstatements)))]
                 report = misstate(jobs[index])
                 if report is not None:
                     reports[index] = report
-                    stories.append(f"{jobs[index].name}: {story}")
+                    descriptions.append(f"{jobs[index].name}: {description}")
         if reports:
-            shown = "; ".join(stories[:3]) + (
-                f"; and {len(stories) - 3} more" if stories[3:] else ""
+            shown = "; ".join(descriptions[:3]) + (
+                f"; and {len(descriptions) - 3} more" if descriptions[3:] else ""
             )
             yield build_misreport("several", shown, jobs, reports)
 
 
 def build_misreport(
-    kind: str, story: str, jobs: Sequence[Job], reported: Mapping[int, ReportedJob]
+    kind: str, description: str, jobs: Sequence[Job], reported: Mapping[int, ReportedJob]
 ) -> Misreport:
     """Build a workload with reports of some jobs, by index."""
     stated = [
@@ -239,7 +241,10 @@ def build_misreport(
         for entry in (reported[index].jobs if index in reported else (job,))
     ]
     return Misreport(
-        kind, story, tuple(stated), {jobs[index].name: entry for index, entry in reported.items()}
+        kind,
+        description,
+        tuple(stated),
+        {jobs[index].name: entry for index, entry in reported.items()},
     )
 
 
@@ -403,7 +408,7 @@ class TruthfulnessResult:
             if best is None
             else {
                 "kind": best.misreport.kind,
-                "story": best.misreport.story,
+                "description": best.misreport.description,
                 "revenue": best.revenue,
                 "utility": best.utility,
             },

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.kernels.reactive.risk_reward import Candidates, admission, appraise
-from shadowprice.kernels.reactive.worth import TOLD, Worths
+from shadowprice.kernels.reactive.worth import TABULATED, Worths
 from shadowprice.policies.baselines.rrh import OpenJobAppraisal
 from tests.support.examples import example_count
 
@@ -16,7 +16,7 @@ def candidates(rng: np.random.Generator, jobs: int) -> Candidates:
     """Return a table of jobs, many of them equal, so that expiries and delays tie."""
     alike = rng.integers(0, max(1, jobs // 2), jobs)
     worths = Worths(
-        rng.integers(0, TOLD, jobs)[alike],
+        rng.integers(0, TABULATED, jobs)[alike],
         rng.choice([0.0, 0.5, 1.0, 7.0, 30.0], (jobs, 3))[alike],
         np.zeros((jobs, 0), np.int64),
         np.zeros((jobs, 0)),

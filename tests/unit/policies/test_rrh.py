@@ -23,7 +23,7 @@ from shadowprice.core.utility import (
 )
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.risk_reward import Candidates, appraise
-from shadowprice.kernels.reactive.worth import TOLD, Worths, worth
+from shadowprice.kernels.reactive.worth import TABULATED, Worths, worth
 from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
@@ -45,7 +45,7 @@ def test_kernel_supports_every_utility_family() -> None:
     rng = np.random.default_rng(0)
     some = [random_utility(rng) for _ in range(40)] + [Linear(9.0, -0.4), Power(20.0, 1.5)]
     columns = build_table(some)
-    assert set(columns.family.tolist()) == set(range(TOLD))
+    assert set(columns.family.tolist()) == set(range(TABULATED))
     assert not columns.knots.size
     for row, one in enumerate(some):
         for duration in (0, 1, 2, 7.5, 40):

@@ -53,4 +53,4 @@ def test_a_job_that_no_longer_fits_blocks_no_other_job(policy: str, *, runs: boo
     one_worker("small", 1, 1)
     for slot in range(1, 5):
         run_slot(engine, slot)
-    assert engine.jobs["small"].status.name == "FINISHED", engine.jobs["small"].story()
+    assert engine.jobs["small"].status.name == "FINISHED", engine.jobs["small"].describe()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.utility import Linear, Sigmoid, Utility, utility_value
-from shadowprice.kernels.reactive.worth import TOLD, worth
+from shadowprice.kernels.reactive.worth import TABULATED, worth
 from shadowprice.policies.reactive.worths import LAST_KNOT, MAX_KNOTS, UtilityTable, knots
 from tests.support.examples import example_count
 
@@ -52,7 +52,7 @@ def test_steps_are_exact_to_the_slot(ends: list[int], values: list[float]) -> No
     table = UtilityTable()
     table.enter(3, Linear(5.0, -1.0))
     table.enter(1, stairs)
-    assert table.columns.family[1] == TOLD
+    assert table.columns.family[1] == TABULATED
     for end in ends:
         for duration in (end - 1, end, end + 1):
             if duration >= 0:

@@ -251,10 +251,10 @@ def test_the_history_and_the_pages_have_the_same_times(
         ("kept", "finished in time", ("2.5 slots (50min) after", "1 slot (20min) before")),
     ):
         assert main(["explain", "r", name]) == 0
-        story = re.sub(r"[│\s]+", " ", capsys.readouterr().out)
-        assert verdict in story
+        history = re.sub(r"[│\s]+", " ", capsys.readouterr().out)
+        assert verdict in history
         for fact in facts:
-            assert fact in story
+            assert fact in history
     page = Path("r/report.html").read_text()
     assert "of all 2 that arrived with a target" in page
     assert read_run(Path("r")).jobs["late"].to_list() == [1.0, -1.0]

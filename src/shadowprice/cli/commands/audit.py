@@ -75,7 +75,7 @@ def truthfulness(
                 f"{sum(won for won, _ in result.gained.values()):,}",
                 f"{best.gain:,.2f}" if best else "-",
                 "-" if share is None else f"{share:.1%}",
-                best.misreport.story if best else "none found",
+                best.misreport.description if best else "none found",
             ]
         )
     title = f"Gains by misreporting to {choice.name}: {trials:,} misreports per tenant"

@@ -12,15 +12,17 @@ from typing import NamedTuple
 from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import allocation_free, inlined
 
-CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TOLD = 0, 1, 2, 3, 4, 5, 6
-"""Families of utilities; `TOLD` is tabulated."""
+CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TABULATED = 0, 1, 2, 3, 4, 5, 6
+"""Families of utilities; `TABULATED` is tabulated."""
 
 
 class Worths(NamedTuple):
     """Utilities of jobs as rows."""
 
     family: Integers
-    parameters: Floats  # shape (rows, 3), in the order of the family; the number of knots if `TOLD`
+    parameters: (
+        Floats  # shape (rows, 3), in the order of the family; the number of knots if `TABULATED`
+    )
     knots: Integers  # durations in slots, ascending from 0, shape (rows, width)
     values: Floats  # utility at each knot; the last holds for all later durations
 
@@ -41,7 +43,7 @@ def worth(worths: Worths, row: int, duration: float) -> float:
         return max(0.0, first + second * duration)
     if family == POWER:
         return float((first / max(1.0, duration)) ** second)
-    if family == TOLD:
+    if family == TABULATED:
         return _interpolate(worths.knots[row], worths.values[row], int(first), duration)
     return first if duration <= second else 0.0
 

@@ -35,7 +35,7 @@ class UtilityTable:
         """Set the utility of a row; the table grows if needed."""
         family, parameters = _kernel_family(utility)
         table: tuple[Integers, Floats] | None = None
-        if family == kernel.TOLD:
+        if family == kernel.TABULATED:
             table = knots(utility)
             parameters = (float(len(table[0])),)
         self._reserve(row + 1, 0 if table is None else len(table[0]))
@@ -80,7 +80,7 @@ def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
             return kernel.POWER, (scale, exponent)
         case Deadline(value, by) if type(utility) is Deadline:
             return kernel.DEADLINE, (value, by)
-    return kernel.TOLD, ()
+    return kernel.TABULATED, ()
 
 
 def knots(utility: Utility) -> tuple[Integers, Floats]:
