@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shadowprice.cloning import integer
+from shadowprice.cloning import solver
 from shadowprice.cloning.api import (
     CloningProblem,
     CloningSolution,
@@ -171,14 +171,14 @@ few = st.lists(st.builds(TaskGroup, st.integers(1, 3), log_normals), min_size=1,
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("ways", [2, integer.MAX_COMBINATIONS])
+@pytest.mark.parametrize("ways", [2, solver.MAX_COMBINATIONS])
 @settings(parent=FAST, max_examples=example_count(40))
 @given(few, st.integers(1, 8), deadlines, st.floats(0.02, 0.4))
 def test_tasks_of_one_law_match_brute_force_together_and_in_turn(
     ways: int, tasks: list[TaskGroup], room: int, deadline: float, epsilon: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(integer, "MAX_COMBINATIONS", ways)
+        patch.setattr(solver, "MAX_COMBINATIONS", ways)
         result = solved(tasks, room, deadline, epsilon)
     if result is None:
         return

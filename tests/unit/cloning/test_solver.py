@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from shadowprice.cloning import integer
+from shadowprice.cloning import solver
 from shadowprice.cloning.api import (
     CloningProblem,
     DeadlineConstraint,
@@ -34,6 +34,7 @@ from shadowprice.cloning.solver import (
     miss_probability,
 )
 from shadowprice.core.errors import InputError
+from shadowprice.kernels.cloning import integer
 from shadowprice.kernels.cloning.continuous import best_response
 from shadowprice.kernels.cloning.curves import curve
 from tests.oracles.cloning import brute_force, cost_by_quadrature, general_solver, miss_of
@@ -413,8 +414,8 @@ def test_the_search_for_integer_copies_ends_after_a_limited_number_of_states(
         return list_undominated(order, *more)
 
     monkeypatch.setattr(integer, "list_undominated", count_listed)
-    monkeypatch.setattr(integer, "MAX_LISTED_STATES", 10_000)
-    monkeypatch.setattr(integer, "FEW_STATES", 10)
+    monkeypatch.setattr(solver, "MAX_LISTED_STATES", 10_000)
+    monkeypatch.setattr(solver, "FEW_STATES", 10)
     solution = solve(problem)
     assert sum(listed) < 10_000 + 100 * len(listed)
     assert not solution.proved

@@ -76,15 +76,15 @@ def _demand(jobs: Sequence[tuple[int, PriceContribution]]) -> tuple[Integers, Fl
 
     Jobs without a utility don't count. If none has one, their utilities a slot earlier do.
     """
-    counted = [(arrival, one, one.ln_best) for arrival, one in jobs]
-    if all(math.isinf(ln_best) for _, _, ln_best in counted):
-        counted = [(arrival, one, one.ln_first) for arrival, one in jobs]
-    counted = [entry for entry in counted if math.isfinite(entry[2])]
-    return (
-        np.array([arrival for arrival, _, _ in counted], dtype=np.int64),
-        np.array([ln_best - one.ln_use for _, one, ln_best in counted]),
-        np.array([one.slots * one.shares for _, one, _ in counted]),
-    )
+    ln_bests = np.array([one.ln_best for _, one in jobs])
+    if np.isinf(ln_bests).all():
+        ln_bests = np.array([one.ln_first for _, one in jobs])
+    counts = np.isfinite(ln_bests)
+    arrivals = np.array([arrival for arrival, _ in jobs], dtype=np.int64)
+    ln_uses = np.array([one.ln_use for _, one in jobs])
+    slots = np.array([one.slots for _, one in jobs], dtype=np.int64)
+    shares = np.array([one.shares for _, one in jobs])
+    return arrivals[counts], (ln_bests - ln_uses)[counts], (slots[:, None] * shares)[counts]
 
 
 def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
