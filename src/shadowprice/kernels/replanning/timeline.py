@@ -219,7 +219,7 @@ def copy_capacity(
             counts[slot - next_slot] = count
 
 
-@allocation_free
+@inlined
 def best_fit_group(
     groups: int,
     free: Integers,

@@ -289,11 +289,14 @@ class PriceLearner:
         """
         return self._cache(slot)[0]
 
-    def posted_in(self, slots: range) -> Floats:
-        """Return `prices` of slots without caching them, so that no later decision changes.
+    def posted(self, slot: int) -> Floats:
+        """Return the result of `prices` without caching it, so that no later decision changes."""
+        if self._cached is not None and self._is_cached(slot):
+            return self._cached[2]
+        return self._solve(self._sample(slot), self.observed_slots(slot))
 
-        The shape is (slots, columns).
-        """
+    def posted_in(self, slots: range) -> Floats:
+        """Return the results of `posted` for slots, shape (slots, columns)."""
         prices = np.zeros((len(slots), self._pools.columns))
         for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
             part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
@@ -323,8 +326,9 @@ class PriceLearner:
         """Return shadow prices and the price of the dominant share, computed again if necessary."""
         cached = self._cached
         if cached is None or not self._is_cached(slot):
-            prices = self._solve_in(range(slot, slot + 1))[0]
-            self._cached = cached = (slot, self._count, prices, self._solve_dominant(slot))
+            sample, observed = self._sample(slot), self.observed_slots(slot)
+            prices, dominant = self._solve(sample, observed), self._solve_dominant(sample, observed)
+            self._cached = cached = (slot, self._count, prices, dominant)
         return cached[2:]
 
     def _is_cached(self, slot: int) -> bool:
@@ -349,10 +353,26 @@ class PriceLearner:
             first = int(np.searchsorted(arrival, earliest - _MAX_AGE * self._memory))
         return first, np.exp(-(slots - arrival[first:]) / self._memory)
 
+    def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
+        """Return the utility, usage and weight of the arrivals that are remembered."""
+        first, weight = self._weights(slot, slot)
+        remembered = weight > _MIN_WEIGHT
+        value, use = self._remembered(first, remembered)
+        return value, use, weight[remembered]
+
     def _remembered(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
         """Return the utility and usage of remembered arrivals, as marked from the first one on."""
         arrivals = self._arrivals[first : first + len(remembered)]
         return arrivals["value"][remembered], arrivals["use"][remembered]
+
+    def _solve(self, sample: tuple[Floats, Floats, Floats], observed: Floats) -> Floats:
+        """Return the shadow prices of a slot."""
+        value, use, weight = sample
+        if not len(value):
+            return np.zeros(self._pools.columns)
+        budget = _SCARCITY * observed * self._part
+        prices: Floats = shadow_prices(value, use, weight[None], budget[None], _SWEEPS)[0]
+        return prices
 
     def _solve_in(self, slots: range) -> Floats:
         """Return the shadow prices of slots, shape (slots, columns)."""
@@ -372,17 +392,14 @@ class PriceLearner:
             prices[start:end] = shadow_prices(value, use, weight, budgets[start:end], _SWEEPS)
         return prices
 
-    def _solve_dominant(self, slot: int) -> float:
+    def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: Floats) -> float:
         """Return the price of the dominant share if nothing else were scarce."""
-        first, weight = self._weights(slot, slot)
-        remembered = weight > _MIN_WEIGHT
-        value, use = self._remembered(first, remembered)
+        value, use, weight = sample
         if not len(value):
             return 0.0
-        budget = np.array([[_SCARCITY * self.observed_slots(slot)]])
+        budget = np.array([[_SCARCITY * observed]])
         dominant_use = _row_maxima(use / self._relative_to)[:, None]
-        weights = weight[None, remembered]
-        return float(shadow_prices(value, dominant_use, weights, budget, 1)[0, 0])
+        return float(shadow_prices(value, dominant_use, weight[None], budget, 1)[0, 0])
 
 
 class DemandPrices:
@@ -474,8 +491,9 @@ class DemandPrices:
 
     def posted(self, slot: int) -> Floats:
         """Return the result of `price` and change nothing; for readers between two decisions."""
-        prices: Floats = self.posted_in(range(slot, slot + 1))[0]
-        return prices
+        if self._parameters.prices == "given":
+            return self._given_prices
+        return self._overall.posted(slot)
 
     def posted_in(self, slots: range) -> Floats:
         """Return the results of `posted` for slots, shape (slots, columns)."""
