@@ -92,7 +92,7 @@ def main() -> None:
             best = result.best
             share = best.gain / result.honest_revenue if best else 0.0
             gain = f"{best.gain:8.1f} {share:7.1%}" if best else " " * 16
-            story = best.misreport.story if best else "nothing found"
+            story = best.misreport.description if best else "nothing found"
             print(f"{result.tenant:<12}{result.honest_revenue:14.1f}{gained:8}  {gain}   {story}")
     print("\nsharing incentive: in the pool, and alone on servers of one's share (batchsche)")
     print("user          alone  own share  revenue  utility kept  revenue kept")

@@ -126,7 +126,8 @@ class JobRecord:
         if (self.status, status) not in TRANSITIONS:
             allowed = [after.value for before, after in TRANSITIONS if before is self.status]
             raise PolicyError(
-                f"{self.describe()}: cannot become {status.value}, only {', '.join(allowed) or 'none'}"
+                f"{self.describe()}: cannot become {status.value}, "
+                f"only {', '.join(allowed) or 'none'}"
             )
 
     def describe(self) -> str:

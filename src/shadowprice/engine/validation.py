@@ -68,8 +68,8 @@ def check_commitment(
     suffices = int(gains.sum()) - lost >= record.remaining
     if not suffices and not (pinned and plan.completion == end - 1):
         raise PolicyError(
-            f"{record.describe()}: the schedule makes {int(gains.sum()) - lost} progress units of the "
-            f"{record.remaining} that remain (2)"
+            f"{record.describe()}: the schedule makes {int(gains.sum()) - lost} progress units of "
+            f"the {record.remaining} that remain (2)"
             + (f"; {lost} are lost to {int(moved.sum())} restarts" if moved is not None else "")
         )
 
@@ -183,8 +183,8 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     for server, count in zip(placement.servers, placement.workers, strict=True):
         if count > current.get(server, 0):
             raise PolicyError(
-                f"{record.describe()}: copies run on and only end, but it is placed with {count} on "
-                f"server {server} where {current.get(server, 0)} run"
+                f"{record.describe()}: copies run on and only end, but it is placed with {count} "
+                f"on server {server} where {current.get(server, 0)} run"
             )
 
 
