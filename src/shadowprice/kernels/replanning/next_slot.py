@@ -145,14 +145,16 @@ def plan_waiting(
         row = rows[n]
         result[n, 0] = -1.0
         result[n, 4] = 1.0
-        planned = jobs
-        plan = best_plan(line, jobs, row, price[row])
-        if plan[0] < 0 and restarts[n]:
+        end, ceiling, completion, value, cost = best_plan(line, jobs, row, price[row])
+        if end >= 0:
+            if not commit_plan(line, jobs, row, ceiling, completion, steps, log):
+                continue
+        elif restarts[n]:
             result[n, 4] = 0.0
-            planned = expected
-            plan = best_plan(line, expected, row, price[row])
-        end, ceiling, completion, value, cost = plan
-        if end >= 0 and commit_plan(line, planned, row, ceiling, completion, steps, log):
+            end, ceiling, completion, value, cost = best_plan(line, expected, row, price[row])
+            if end >= 0 and not commit_plan(line, expected, row, ceiling, completion, steps, log):
+                continue
+        if end >= 0:
             result[n, 0] = end
             result[n, 1] = completion
             result[n, 2] = value

@@ -389,7 +389,12 @@ def commit_plan(
     for k in range(last + 1):
         # `split_interval_at` may have split the last interval; earlier ones keep their position.
         level = final if k == last else min(top, line.fitting[k])
-        if level >= 0 and not pack_level(line, line.state[k], jobs, row, level, k == 0, log):
+        state = line.state[k]
+        if level >= jobs.spread_levels[row]:
+            packed = pack_colocated_level(line, state, jobs, row, level, k == 0, log)
+        else:
+            packed = level < 0 or pack_spread_level(line, state, jobs, row, level, k == 0, log)
+        if not packed:
             log.used[0], log.level[row] = entries, first_level
             return False
         if runs > 0 and steps.level[row, runs - 1] == level:
@@ -413,19 +418,27 @@ def _count_runs(top: int, final: int, last: int, fitting: Integers) -> int:
     return runs
 
 
-@inlined
-def pack_level(
+@allocation_free
+def pack_spread_level(
     line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
 ) -> bool:
-    """Pack a level of a job into a state, and log it if the state is of the first slot."""
+    """Pack a spread level of a job into a state, and log it if the state is of the first slot."""
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
-    if level >= jobs.spread_levels[row]:
-        first_role = pack_colocated(line, state, jobs, row, level)
-    else:
-        first_role = pack_spread(line, state, jobs, row, workers, ps_count)
+    first_role = pack_spread(line, state, jobs, row, workers, ps_count)
     if first_role == 0:
         return False
     return not first or log_allocation(log, row, level, workers, ps_count, first_role)
+
+
+@inlined
+def pack_colocated_level(
+    line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
+) -> bool:
+    """Pack a co-located level of a job into a state; see `pack_spread_level`."""
+    if pack_colocated(line, state, jobs, row, level) == 0:
+        return False
+    workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
+    return not first or log_allocation(log, row, level, workers, ps_count, WORKER_ROLE)
 
 
 @allocation_free
@@ -521,7 +534,10 @@ def recommit_plan(
             if k < 0:
                 return False
             while line.start[k] < until:
-                if not pack_level(line, line.state[k], jobs, row, level, k == 0, log):
+                if level >= jobs.spread_levels[row]:
+                    if not pack_colocated_level(line, line.state[k], jobs, row, level, k == 0, log):
+                        return False
+                elif not pack_spread_level(line, line.state[k], jobs, row, level, k == 0, log):
                     return False
                 k += 1
         steps.until[row, runs] = until
