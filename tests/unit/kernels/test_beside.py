@@ -27,7 +27,7 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
     server = rng.integers(0, servers, int(count.sum()))
     change = rng.integers(-1, 3, (int(count.sum()), resources))
     held = rng.integers(0, 9, (intervals, *share.shape))
-    line = new_timeline(16, servers, share, np.full(resources, -1), False)
+    line = new_timeline(16, servers, np.vstack((share, np.full(resources, -1))), False)
     assert init_residual_timeline(line, starts, free.copy(), role, up, first, server, change, held)
     assert line.used.tolist() == [intervals, intervals]
     assert line.start[: intervals + 1].tolist() == [*starts.tolist(), INFINITE_SLOT]
@@ -48,8 +48,7 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
 
 
 def test_more_groups_than_there_is_room_for_are_reported() -> None:
-    none = np.zeros((0, 1), np.int64)
-    line = new_timeline(4, 2, none, np.full(1, -1), False)
+    line = new_timeline(4, 2, np.full((1, 1), -1), False)
     free, one = np.array([[1], [2], [2]]), np.ones(3, np.int64)
     held = np.zeros((2, 0, 1), np.int64)
     starts, first, up = np.array([0, 3]), np.array([0, 0, 1]), np.ones(3, np.bool_)

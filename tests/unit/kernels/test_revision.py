@@ -26,9 +26,9 @@ from tests.oracles.standing import put_on
 from tests.support.examples import sample
 
 
-def unshared(resources: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shares of a cluster in which no tenant has one."""
-    return np.zeros((0, resources), np.int64), np.full(resources, -1)
+def unshared(resources: int) -> np.ndarray:
+    """Return the limits of a timeline without shares."""
+    return np.full((1, resources), -1)
 
 
 def contents(line: Timeline, interval: int) -> list[tuple[int, ...]]:
@@ -48,7 +48,7 @@ def test_groups_pack_as_servers_one_by_one(seed: int) -> None:
     count = rng.integers(1, 5, kinds)
     role = rng.integers(1, 4, kinds)
     capacity = rng.integers(2, 12, (kinds, resources))
-    line = new_timeline(8, int(count.sum()), *unshared(resources), False)
+    line = new_timeline(8, int(count.sum()), unshared(resources), False)
     reset(line, 5, count, role, capacity)
     free = np.repeat(capacity, count, axis=0)
     roles = np.repeat(role, count)
@@ -87,7 +87,7 @@ def test_parameter_servers_go_first_if_workers_take_their_resources(seed: int) -
             expected = first[0][0]
             wanted = sorted((int(r), *row) for r, row in zip(role, free.tolist(), strict=True))
             break
-    line = new_timeline(8, count, *unshared(resources), False)
+    line = new_timeline(8, count, unshared(resources), False)
     reset(line, 0, np.ones(count, np.int64), role, capacity)
     copy_state(line, 0, 5)
     found = 0
@@ -101,7 +101,7 @@ def test_parameter_servers_go_first_if_workers_take_their_resources(seed: int) -
 
 def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
     rng = np.random.default_rng(3)
-    line = new_timeline(4, 3, *unshared(1), False)
+    line = new_timeline(4, 3, unshared(1), False)
     reset(line, 0, np.array([40]), np.array([WORKER_ROLE]), np.array([[60]]))
     real = np.full((40, 1), 60)
     carries = np.full(40, WORKER_ROLE)
@@ -118,7 +118,7 @@ def test_without_groups_to_spare_room_is_given_up_but_never_invented() -> None:
 
 
 def test_splits_keep_what_is_there_and_are_found_again() -> None:
-    line = new_timeline(16, 4, *unshared(1), False)
+    line = new_timeline(16, 4, unshared(1), False)
     reset(line, 3, np.array([2]), np.array([WORKER_ROLE]), np.array([[4]]))
     assert split_interval_at(line, 10) == 1
     assert pack(line, int(line.state[0]), WORKER_ROLE, np.array([3]), 1)
@@ -136,7 +136,7 @@ def test_splits_keep_what_is_there_and_are_found_again() -> None:
 
 def test_a_tenants_limit_is_its_share_and_unowned_capacity() -> None:
     share = np.array([[4, 0], [2, 0], [0, 0]])
-    line = new_timeline(4, 2, share, np.array([3, -1]), False)
+    line = new_timeline(4, 2, np.vstack((share, [3, -1])), False)
     reset(line, 0, np.array([1]), np.array([WORKER_ROLE]), np.array([[9, 9]]))
     none = np.zeros(2, np.int64)
     assert [tenant_headroom(line, 0, tenant, 0) for tenant in range(3)] == [7, 5, 3]

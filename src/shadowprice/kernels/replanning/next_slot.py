@@ -281,7 +281,7 @@ def _pack_spread_step(
 ) -> int:
     """Pack more processes of a spread job within its tenant's headroom; see `pack_spread`."""
     worker, ps = jobs.worker[row], jobs.ps[row]
-    if len(line.share) > 0:
+    if len(line.limits) > 1:
         for r in range(len(worker)):
             needed = workers * worker[r] + ps_count * ps[r]
             if needed > 0 and needed > tenant_headroom(line, state, jobs.tenant[row], r):

@@ -61,7 +61,7 @@ class JobArrays(NamedTuple):
     remaining: Integers  # progress units
     arrival: Integers  # slot
     last_slot: Integers  # last slot in which completing has a utility that counts
-    tenant: Integers  # row of `Timeline.share`
+    tenant: Integers  # row of `Timeline.limits`
     worths: Worths
 
 
@@ -157,7 +157,7 @@ class LevelDemand(NamedTuple):
     ps: Integers  # shape (resources,)
     worker_counts: Integers  # shape (levels,)
     ps_counts: Integers  # shape (levels,)
-    tenant: int  # row of `Timeline.share`
+    tenant: int  # row of `Timeline.limits`
 
 
 @inlined
@@ -234,7 +234,7 @@ def _max_level_in_share(
 ) -> int:
     """Return the highest level of ``[first, top]`` within the tenant's headroom, or first - 1."""
     level = top
-    if len(line.share) == 0:
+    if len(line.limits) == 1:
         return int(level)
     for r in range(len(demand.worker)):
         worker, ps = demand.worker[r], demand.ps[r]

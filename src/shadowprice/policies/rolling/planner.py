@@ -64,8 +64,8 @@ class Planner:
 
     def new_plan(self) -> JointPlan:
         """Return an empty plan."""
-        share, common = self._quotas.share, self._quotas.common
-        return JointPlan(timeline.new_timeline(64, self._width, share, common, self._shared))
+        limits = np.vstack((self._quotas.share, self._quotas.common))
+        return JointPlan(timeline.new_timeline(64, self._width, limits, self._shared))
 
     def reserve(self, state: State, states: int = 0) -> None:
         """Allocate space for plans of all open jobs and ``states`` intervals; keep the content."""

@@ -768,20 +768,20 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         the remaining free capacity, not confined to shares.
         """
         state, jobs = self._state, self._state.jobs
-        unconfined = self._quotas.share[:0]
+        unconfined = state.plan.line.limits[-1:]
         limit = HORIZONS_OWED * self._cluster.horizon
         is_owed = (state.owed > limit)[jobs.arrays.tenant]
         plan = self._planner.carry_over_promised(state, slot)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
             self._allocate_spare(slot, rows[is_owed[rows]], ranking, state.plan.line)
-            return state.plan.line._replace(share=unconfined)
+            return state.plan.line._replace(limits=unconfined)
         self._planner.commit(state, plan)
         waiting = waiting[jobs.promise[waiting] < 0]
         first = waiting[is_owed[waiting]]
         planned = self._plan_waiting(slot, first, plan.line)[:, 0] >= 0
         self._allocate_spare(slot, rows[is_owed[rows]], ranking, plan.line)
         started = np.concatenate((first[planned], waiting[plan.log.level[waiting] >= 0]))
-        line = plan.line._replace(share=unconfined)
+        line = plan.line._replace(limits=unconfined)
         self._plan_waiting(slot, waiting[~np.isin(waiting, started)], line)
         return line
 

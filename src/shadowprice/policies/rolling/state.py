@@ -82,7 +82,7 @@ class JointPlan:
         runs = int(steps.runs.max(initial=0))
         entries = int(log.used[0])
         return {
-            "size": (*line.servers.shape, line.share, line.common, line.shared),
+            "size": (*line.servers.shape, line.limits, line.shared),
             "line": self._used_parts(),
             "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
             "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
@@ -126,9 +126,7 @@ class JointPlan:
     def grow(self, max_states: int) -> None:
         """Allocate space for ``max_states`` intervals; keep the plans."""
         line = self.line
-        larger = new_timeline(
-            max_states, line.servers.shape[1], line.share, line.common, line.shared
-        )
+        larger = new_timeline(max_states, line.servers.shape[1], line.limits, line.shared)
         self.line = _filled(larger, self._used_parts())
 
     def _used_parts(self) -> list[Integers]:
