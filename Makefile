@@ -40,7 +40,7 @@ about.extended := the tests without other software that take longest
 needs.extended := $(TESTS_STAMP)
 run.extended = $(PYTEST) -n 2 $(BY_FILE) $(PLAIN_FILES) -m '$(PLAIN) and extended'
 
-about.properties := random tests with all their examples, and all hostile inputs (PROPERTIES: files); the default suite runs a quarter of them
+about.properties := random tests with all their examples, and all hostile inputs (PROPERTIES: files); the default suite runs a sixth of them
 run.properties = SHADOWPRICE_TEST_EXAMPLES=all $(PYTEST) -n 2 $(BY_FILE) $(PLAIN_FILES) -m '$(PLAIN)' $(PROPERTIES)
 
 about.kernels := kernels compiled in fresh processes

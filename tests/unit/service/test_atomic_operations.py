@@ -48,6 +48,8 @@ from tests.support.policy_faults import (
 )
 from tests.support.simulated_hours import CLUSTER, SLOT
 
+POLICIES = ["oasis", "rolling", pytest.param("drf", marks=pytest.mark.extended)]
+
 
 @pytest.fixture
 def patch() -> Iterator[pytest.MonkeyPatch]:
@@ -56,7 +58,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["continues", "restarts"])
-@pytest.mark.parametrize("policy", ["oasis", "rolling", "drf"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_failed_operation_is_rolled_back_and_can_be_retried(
     tmp_path: Path, patch: pytest.MonkeyPatch, operation: str, policy: str, restart: bool
@@ -67,7 +69,7 @@ def test_failed_operation_is_rolled_back_and_can_be_retried(
     assert bool(calls) == (operation not in WITHOUT_DECISION)
 
 
-@pytest.mark.parametrize("policy", ["oasis", "rolling", "drf"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_failed_operation_keeps_other_operations_of_the_batch(
     tmp_path: Path, patch: pytest.MonkeyPatch, operation: str, policy: str
