@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from shadowprice.service.api import jobs
+from shadowprice.service.api import references
 from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import operations, recovery, store_queries
@@ -64,13 +64,13 @@ def the_same_job_again_is_refused(patch: Patch) -> None:
 
 @fault(lambda api: api.cancelled("a", "blue"))
 def anybody_cancels_anything(patch: Patch) -> None:
-    find_job = jobs.find_job
+    find_job = references.find_job
 
-    async def any_job(service: Any, caller: Any, name: str) -> JobView:
+    async def any_job(service: Any, caller: Any, name: str, *_: Any) -> JobView:
         named = service.writing.published.jobs_with_name(name)
         return named[0] if named else await find_job(service, caller, name)
 
-    patch.setattr(jobs, "find_job", any_job)
+    patch.setattr(references, "find_job", any_job)
 
 
 @fault(lambda api: api.cancelled("a", "red"))
