@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -148,9 +149,17 @@ def test_a_server_that_throttles_requests_loses_nothing(tmp_path: Path) -> None:
                 joined(*crowding)
             jobs = service.client.get("/v1/jobs?limit=100").json()["jobs"]
             assert len(jobs) == len(names)
+            for job in jobs:  # the executor's processes outlive the service
+                service.client.delete(f"/v1/jobs/{job['name']}")
+            eventually(lambda: not _running(tmp_path), "the end of all processes")
         own = [entry for entry in entries(bed.audit) if entry["user"]["username"] == "shadowprice"]
     codes = [one.get("responseStatus", {}).get("code") for one in own]
     assert codes.count(429) > 0
+
+
+def _running(folder: Path) -> list[str]:
+    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in commands.stdout.splitlines() if f"agent.py {folder}" in line]
 
 
 def _created(bed: Testbed, name: str) -> bool:
