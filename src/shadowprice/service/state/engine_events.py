@@ -340,7 +340,7 @@ def _refresh_view(batch: Batch, record: JobRecord, message: str) -> None:
             moves: dict[str, Any] = {"promise": promise, "before": old, "first": first}
             batch.emit(kind, name, decision=True, **moves, reason=message)
     elif record.job.predicted and before.completion is None and changes["completion"] is not None:
-        _emit_admission(batch, name, None)  # planned at last; its unknown length has no promise
+        _emit_admission(batch, name, None)  # planned now; its unknown length has no promise
     waits = changes.get("reason")
     if waits is not None and waits["code"] == ending.CODE and not _waits_for_end(before):
         batch.emit("standby", name, message=f"waits: {waits['message']}")

@@ -205,7 +205,7 @@ export class HistoryDialog {
     if (target !== null) marks.push({ x: histories.of("arrival", at) + target + 1, name: "target" });
     const ends = [...ran, ...plan].map((run) => run.to), begin = histories.of("arrival", at);
     const reach = begin + 2 * (Math.max(...ends, marks.at(-1).x) - begin);
-    // The first promise and the one that held at last: those between are in the history's lines. One
+    // The first promise and the final one: those between are in the history's lines. One
     // that lies far ahead, as of a job that is worth the same whenever it is done, is left to them.
     const promises = histories.promises(at), last = promises.at(-1) + 1;
     if (promises.length > 1 && promises[0] + 1 <= reach) marks.push({ x: promises[0] + 1, name: "first promise" });
