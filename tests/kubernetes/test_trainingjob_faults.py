@@ -158,7 +158,9 @@ def test_a_server_that_throttles_requests_loses_nothing(tmp_path: Path) -> None:
 
 
 def _running(folder: Path) -> list[str]:
-    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    commands = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=60
+    )
     return [line for line in commands.stdout.splitlines() if f"agent.py {folder}" in line]
 
 
