@@ -12,14 +12,14 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import (
-    QuoteJob,
     SubmitJobs,
+    quote_job,
 )
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
@@ -52,7 +52,7 @@ class BudgetBench(EngineBench):
         self.store.fault = lambda _: None
         if self.cluster is CLUSTER:
             for tenant in ("vision", "speech"):
-                self.commit(PutTenant(tenant, None))
+                self.commit(put_tenant(tenant, None))
 
     def submit_records(self, *records: dict[str, Any], at_once: bool = True) -> None:
         result = read_submissions(
@@ -78,7 +78,7 @@ class BudgetBench(EngineBench):
 
     def set_budget(self, tenant: str, points: float, **more: Any) -> None:
         budget = Budget(round(points * POINT), **{"period": 86_400, **more})
-        self.commit(PutTenant(tenant, None, budget, budgeted=True))
+        self.commit(put_tenant(tenant, None, budget, budgeted=True))
 
     def balance(self, tenant: str) -> float:
         account = self.durable.state.accounts.get(tenant)
@@ -230,7 +230,7 @@ class OverrunBench(BudgetBench):
     def quote_price(self, work: int, utility: dict[str, Any] = BY_39) -> int:
         record = job_record("quoted", tenant="vision", minibatches=work, utility=utility)
         [submission] = read_submissions([record], CLUSTER, tenant=None, runs=False)
-        [quote] = self.commit(QuoteJob(submission)).answers
+        [quote] = self.commit(quote_job(submission)).answers
         assert quote.price is not None
         return int(quote.price)
 

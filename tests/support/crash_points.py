@@ -118,7 +118,7 @@ class CrashPoints:
             return
         durable, commit = hour.durable, hour.durable.commit
 
-        def followed(operations: Sequence[Operation]) -> CommitResult:
+        def followed(operations: Sequence[Operation[Any]]) -> CommitResult:
             self._early = []
             outcome = commit(operations)
             self._expected = durable_digest(durable.state)

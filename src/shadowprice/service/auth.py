@@ -24,7 +24,7 @@ from sqlalchemy import Select, case, select
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.store import Store, tables
 
 TOKEN_FILE: Final = "operator.token"  # file of the operator's token in the data directory
@@ -84,10 +84,9 @@ class Tokens:
         self._known[key] = caller, expires
         self._hashes[caller.id] = key
 
-    def add(self, number: int, operation: CreateToken) -> None:
+    def add(self, token: str, caller: Caller, expires: int | None) -> None:
         """Add a token to the index, after it was stored."""
-        caller = Caller(number, operation.role, operation.tenant)
-        self._add(hash_token(operation.token), caller, operation.expires)
+        self._add(hash_token(token), caller, expires)
 
     def remove(self, number: int) -> None:
         """Remove a token from the index, after it was revoked in the store."""
@@ -122,53 +121,44 @@ def new_token() -> str:
     return _BEGINNING + secrets.token_urlsafe(32)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateToken:
-    """Operation that stores a new token; ``expires`` is in nanoseconds since 1970."""
+@operation
+def create_token(
+    batch: Batch, token: str, role: AccessRole, tenant: str | None, note: str, expires: int | None
+) -> int:
+    """Store the hash of a new token, and return the token's number.
 
-    token: str
-    role: AccessRole
-    tenant: str | None
-    note: str
-    expires: int | None
-
-    def perform(self, batch: Batch) -> int:
-        """Store the token's hash, and return the token's number."""
-        row: Mapping[str, Any] = {
-            "hash": hash_token(self.token),
-            "role": self.role.value,
-            "tenant": self.tenant,
-            "note": self.note,
-            "created": batch.now,
-            "expires": self.expires,
-            "revoked": None,
-        }
-        table = tables.tokens
-        batch.state.store.fault("write")
-        primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
-        assert primary_key is not None
-        if self.tenant is not None:
-            batch.undo.put(batch.state.token_tenants, self.tenant, None)
-        return int(primary_key[0])
+    ``expires`` is in nanoseconds since 1970.
+    """
+    row: Mapping[str, Any] = {
+        "hash": hash_token(token),
+        "role": role.value,
+        "tenant": tenant,
+        "note": note,
+        "created": batch.now,
+        "expires": expires,
+        "revoked": None,
+    }
+    table = tables.tokens
+    batch.state.store.fault("write")
+    primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
+    assert primary_key is not None
+    if tenant is not None:
+        batch.undo.put(batch.state.token_tenants, tenant, None)
+    return int(primary_key[0])
 
 
-@dataclass(frozen=True, slots=True)
-class RevokeToken:
-    """Operation that revokes a token."""
-
-    number: int
-
-    def perform(self, batch: Batch) -> None:
-        """Mark the token as revoked; raise `ProblemError` if none is valid."""
-        table = tables.tokens
-        batch.state.store.fault("write")
-        changed = batch.connection.execute(
-            table.update()
-            .where(table.c.id == self.number, table.c.revoked.is_(None))
-            .values(revoked=batch.now)
-        )
-        if not changed.rowcount:
-            raise ProblemError("not-found", f"no valid token has the id {self.number}")
+@operation
+def revoke_token(batch: Batch, number: int) -> None:
+    """Revoke a token; raise `ProblemError` if none with the number is valid."""
+    table = tables.tokens
+    batch.state.store.fault("write")
+    changed = batch.connection.execute(
+        table.update()
+        .where(table.c.id == number, table.c.revoked.is_(None))
+        .values(revoked=batch.now)
+    )
+    if not changed.rowcount:
+        raise ProblemError("not-found", f"no valid token has the id {number}")
 
 
 def tokens_query(now: int) -> Select[Any]:

@@ -37,7 +37,7 @@ from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service import auth
-from shadowprice.service.budgets.operations import SyncBudgets
+from shadowprice.service.budgets.operations import sync_budgets
 from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution import modes
@@ -50,14 +50,15 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.outlook import OutlookQueue
 from shadowprice.service.queries.whatif import WhatIfRunner
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
+from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.recovery import (
-    FollowClusterFile,
     build_live_policy,
+    follow_cluster_file,
     policy_fingerprint,
 )
-from shadowprice.service.state.slot_operations import ShiftSlotOrigin
-from shadowprice.service.state.timespan import FollowOption
+from shadowprice.service.state.slot_operations import shift_slot_origin
+from shadowprice.service.state.timespan import follow_option
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.turns import TenantTurns, requester
 from shadowprice.service.uploads import FOLDER as UPLOADS
@@ -345,10 +346,10 @@ class Service:
         now = clock.now()
         if state.last_at - now > SECOND:
             reason = "the clock is earlier than when the service stopped"
-            _commit_one(durable, ShiftSlotOrigin(now - state.last_at, reason))
-        _commit_one(durable, FollowClusterFile(self.cluster))
-        _commit_one(durable, SyncBudgets(self.budgets))
-        _commit_one(durable, FollowOption(self.settings.until))
+            _commit_one(durable, shift_slot_origin(now - state.last_at, reason))
+        _commit_one(durable, follow_cluster_file(self.cluster))
+        _commit_one(durable, sync_budgets(self.budgets))
+        _commit_one(durable, follow_option(self.settings.until))
         self.key = self._secret()
         self._operator_token(durable)
         return durable
@@ -393,7 +394,7 @@ class Service:
         if is_new:
             note = f"first start, {escape_controls(str(self.token_file))}"
             _commit_one(
-                durable, auth.CreateToken(token, auth.AccessRole.OPERATOR, None, note, None)
+                durable, auth.create_token(token, auth.AccessRole.OPERATOR, None, note, None)
             )
 
     def _open_uploads(self, writer: Writer) -> UploadStore:
@@ -487,7 +488,7 @@ class Service:
         return None if self._resident is None else self._resident.not_followed
 
 
-def _commit_one(durable: DurableEngine, operation: Any) -> Any:
+def _commit_one(durable: DurableEngine, operation: Operation[Any]) -> Any:
     """Commit one operation, and return its result or raise its error."""
     [result] = durable.commit([operation]).answers
     if isinstance(result, BaseException):

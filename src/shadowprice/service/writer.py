@@ -61,7 +61,7 @@ class Writer:
         self.progress = ProgressBuffer(self.clock, self.published)
         self._publish(present)
 
-    async def do(self, operation: Operation) -> Any:
+    async def do(self, operation: Operation[Result]) -> Result:
         """Queue an operation, and return its result after the commit, or raise its error."""
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")

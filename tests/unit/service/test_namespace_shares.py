@@ -14,12 +14,12 @@ from shadowprice.core.specs.cluster import ClusterSpec
 from shadowprice.service.trainingjobs.shares import (
     InvalidShareError,
     ShareStatement,
-    SyncShares,
     desired_shares,
     excess_message,
     read_share,
     share_from_namespace,
     share_from_quota,
+    sync_shares,
 )
 from tests.support.services import RunningService, job, run_service
 
@@ -157,7 +157,7 @@ def shares(service: RunningService) -> dict[str, dict[str, str]]:
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
     writer = service.service.writing
     loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
-    change = writer.do(SyncShares(given, service.service.cluster.tenants, anew=anew))
+    change = writer.do(sync_shares(given, service.service.cluster.tenants, anew=anew))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 

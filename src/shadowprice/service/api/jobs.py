@@ -370,7 +370,7 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 @router.delete("/jobs/{name:name}", responses=problems(404, 409))
 async def cancel(view: JobDep, service: ServiceDep) -> rest.Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
-    cancelled: JobView = await service.writing.do(operations.CancelJob(view.key))
+    cancelled = await service.writing.do(operations.cancel_job(view.key))
     return cancelled.to_resource()
 
 
@@ -418,7 +418,7 @@ async def resubmit(
     submissions = [replace(item, request=request) for item in submissions]
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        key = await writer.do(operations.ResubmitJob(view.key, submissions[0]))
+        key = await writer.do(operations.resubmit_job(view.key, submissions[0]))
     return (await get_view(service, key)).to_resource()
 
 
@@ -440,7 +440,7 @@ async def revise(
     writer = service.writing
     memory = await in_turn(request, partial(_check_revision, service, view, changes))
     with service.reserve(caller.scope, 0, memory):
-        revised: JobView = await writer.do(operations.ReviseJob(view.key, changes, dry_run))
+        revised = await writer.do(operations.revise_job(view.key, changes, dry_run=dry_run))
     return revised.to_resource()
 
 
@@ -651,7 +651,7 @@ async def quote(
     calendar = writer.published.servers.calendar
     read = partial(_submissions, service, caller, [body], quoted=True)
     [submission] = await in_turn(request, read)
-    quoted: operations.QuoteResult = await writer.do(operations.QuoteJob(submission))
+    quoted = await writer.do(operations.quote_job(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook:

@@ -12,8 +12,8 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import DurationField, PathSegmentName, StrictSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
+from shadowprice.service import auth
 from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router, problems
-from shadowprice.service.auth import AccessRole, CreateToken, RevokeToken, new_token, tokens_query
 from shadowprice.service.clock import SECOND, to_datetime, to_datetime_or_none
 from shadowprice.service.problems import ProblemError
 
@@ -52,7 +52,7 @@ class TokenRequest(StrictSpec):
 @router.get("/tokens")
 async def list_tokens(service: ServiceDep, _: OperatorDep) -> rest.TokenList:
     """List tokens without their secrets: the valid ones first, at most 1,000."""
-    query = tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
+    query = auth.tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
     rows = await service.read(lambda connection: connection.execute(query).all())
     return rest.TokenList(
         tokens=[
@@ -88,10 +88,11 @@ async def create_token(
     expires = None
     if spec.expires is not None:
         expires = service.writing.clock.now() + int(spec.expires.seconds * SECOND)
-    token = new_token()
-    operation = CreateToken(token, AccessRole(spec.role), spec.tenant, spec.note, expires)
-    number = await service.writing.do(operation)
-    service.tokens.add(number, operation)
+    token, role = auth.new_token(), auth.AccessRole(spec.role)
+    number = await service.writing.do(
+        auth.create_token(token, role, spec.tenant, spec.note, expires)
+    )
+    service.tokens.add(token, auth.Caller(number, role, spec.tenant), expires)
     return rest.NewToken(
         id=number,
         role=spec.role,
@@ -110,7 +111,7 @@ async def revoke_token(number: int, service: ServiceDep, caller: OperatorDep) ->
     if not 0 < number < 2**53:
         raise ProblemError("not-found", f"no valid token has the id {number}")
     try:
-        await service.writing.do(RevokeToken(number))
+        await service.writing.do(auth.revoke_token(number))
     except ProblemError as error:
         if error.code == "not-found":  # the response to an earlier revocation may have been lost
             service.tokens.remove(number)

@@ -26,7 +26,7 @@ from shadowprice.executors.contract import Executor, ExecutorError, ObservedJob,
 from shadowprice.service.clock import SECOND
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
@@ -58,58 +58,53 @@ class _Rows:
         self.ended.append({"key": row.id, "at": max(at, row.since)})
 
 
-@dataclass(frozen=True, slots=True)
-class RecordObservation:
-    """Operation that records a complete poll: running jobs and recently ended ones.
+@operation
+def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
+    """Record a complete poll: running jobs and recently ended ones.
 
     A job that disappeared ended at the previous poll, so that observed completion times are never
     too late. A job whose placement changed moved now.
     """
-
-    seen: Sequence[ObservedJob]
-
-    def perform(self, batch: Batch) -> None:
-        """Record the differences from the previous poll."""
-        connection, now = batch.connection, batch.now
-        previous_poll = last_observation_time(connection)
-        last_seen = now if previous_poll is None else min(previous_poll, now)
-        open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
-        open_rows = {row.job: row for row in connection.execute(open_query)}
-        seen: dict[str, ObservedJob] = {}
-        for observed in _with_keys(connection, self.seen, open_rows):
-            if observed.job in seen:
-                seen[observed.job] = max(seen[observed.job], observed, key=_precedence)
-            # Only new jobs are limited: an open job that is left out would count as ended.
-            elif observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
-                seen[observed.job] = observed
-        rows = _Rows()
-        changed: dict[str, ObservedJob | None] = {}
-        new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
-        last_rows = _newest(connection, [observed.job for observed in new_jobs])
-        for observed in new_jobs:
-            if _record_new_job(observed, last_rows.get(observed.job), now, rows):
-                changed[observed.job] = observed
-        for name, row in open_rows.items():
-            current = seen.get(name)
-            if current is None:
-                rows.end(row, last_seen)
-            elif current.ended is not None:
-                rows.end(row, min(int(current.ended * SECOND), now))
-            elif _was_restarted(row, current, previous_poll):
-                rows.end(row, last_seen)
-                rows.began.append(_row(current, min(int(current.since * SECOND), now)))
-            elif row.placement != _placement_json(current.placement):
-                rows.end(row, now)
-                rows.began.append(_row(current, now))
-            else:
-                continue
-            changed[name] = current
-        update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
-        batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
-        batch.execute_on_flush(update.values(ended=None), rows.again)
-        batch.execute_on_flush(tables.observed.insert(), rows.began)
-        _settle(batch, changed, rows, open_rows)
-        batch.set_value(LAST_OBSERVATION_KEY, str(now))
+    connection, now = batch.connection, batch.now
+    previous_poll = last_observation_time(connection)
+    last_seen = now if previous_poll is None else min(previous_poll, now)
+    open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
+    open_rows = {row.job: row for row in connection.execute(open_query)}
+    newest: dict[str, ObservedJob] = {}
+    for observed in _with_keys(connection, seen, open_rows):
+        if observed.job in newest:
+            newest[observed.job] = max(newest[observed.job], observed, key=_precedence)
+        # Only new jobs are limited: an open job that is left out would count as ended.
+        elif observed.job in open_rows or len(newest) < MAX_JOBS_PER_OBSERVATION:
+            newest[observed.job] = observed
+    rows = _Rows()
+    changed: dict[str, ObservedJob | None] = {}
+    new_jobs = [observed for observed in newest.values() if observed.job not in open_rows]
+    last_rows = _newest(connection, [observed.job for observed in new_jobs])
+    for observed in new_jobs:
+        if _record_new_job(observed, last_rows.get(observed.job), now, rows):
+            changed[observed.job] = observed
+    for name, row in open_rows.items():
+        current = newest.get(name)
+        if current is None:
+            rows.end(row, last_seen)
+        elif current.ended is not None:
+            rows.end(row, min(int(current.ended * SECOND), now))
+        elif _was_restarted(row, current, previous_poll):
+            rows.end(row, last_seen)
+            rows.began.append(_row(current, min(int(current.since * SECOND), now)))
+        elif row.placement != _placement_json(current.placement):
+            rows.end(row, now)
+            rows.began.append(_row(current, now))
+        else:
+            continue
+        changed[name] = current
+    update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
+    batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
+    batch.execute_on_flush(update.values(ended=None), rows.again)
+    batch.execute_on_flush(tables.observed.insert(), rows.began)
+    _settle(batch, changed, rows, open_rows)
+    batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
 
 def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
@@ -353,7 +348,7 @@ class ObservationLoop:
             await self._executor.set_servers(to_server_infos(cluster))
             self._cluster = cluster
         seen = await self._executor.observe()
-        await self._writer.do(RecordObservation(seen))
+        await self._writer.do(record_observation(seen))
 
     async def _step(self) -> None:
         try:

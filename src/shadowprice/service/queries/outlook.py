@@ -43,7 +43,7 @@ from shadowprice.results.advice import (
 )
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
 from shadowprice.service.state.job_views import expected_slot
-from shadowprice.service.state.operations import EngineFork, ForkEngine
+from shadowprice.service.state.operations import EngineFork, fork_engine
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 from shadowprice.service.state.submission import REVISABLE_KEYS
 from shadowprice.service.turns import TenantTurns
@@ -87,7 +87,7 @@ class OutlookQueue:
         lacks a resource that the job names.
         """
         async with self._turns.turn(tenant):
-            fork = await writer.do(ForkEngine(key, JobSpec.model_validate(record)))
+            fork = await writer.do(fork_engine(key, JobSpec.model_validate(record)))
             return await asyncio.to_thread(build_outlook, fork, record, **options)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -25,6 +26,10 @@ from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import PreparedStatement
 from shadowprice.service.store.retention import has_purged_jobs
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Batch:
@@ -350,16 +355,45 @@ class Batch:
         return view
 
 
-class Operation(Protocol):
+class Operation(Protocol[Answer_co]):
     """An atomic operation on the durable state; independent steps are savepoints."""
 
-    def perform(self, batch: Batch) -> Any:
+    def perform(self, batch: Batch) -> Answer_co:
         """Perform the operation, and return the answer for its caller.
 
         It records rows with the batch (`Batch.execute_on_flush`, `Batch.set_value`), which writes
         them later. A row that is written at once, to get its id, must be the last step. Raise
         `ShadowpriceError` if the operation fails. The caller rolls it back.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOperation(Generic[Answer]):
+    """An operation of a ``kind``, a function that `operation` decorates, with its arguments."""
+
+    kind: Callable[..., BoundOperation[Answer]]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    def perform(self, batch: Batch) -> Answer:
+        """Call the function with a batch and the arguments."""
+        function: Callable[..., Answer] = self.kind.__wrapped__  # type: ignore[attr-defined]  # of `wraps`
+        return function(batch, *self.arguments, **self.options)
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__}{self.arguments}"
+
+
+def operation(
+    function: Callable[Concatenate[Batch, P], Answer],
+) -> Callable[P, BoundOperation[Answer]]:
+    """Make a function of a batch an operation: calls bind its other arguments."""
+
+    @wraps(function)
+    def bind(*arguments: P.args, **options: P.kwargs) -> BoundOperation[Answer]:
+        return BoundOperation(bind, arguments, options)
+
+    return bind
 
 
 _INSERT_JOURNAL: Final = PreparedStatement(tables.journal.insert())

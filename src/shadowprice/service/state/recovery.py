@@ -32,7 +32,7 @@ from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
 from shadowprice.service.clock import MICROSECOND, SECOND, MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.durable_state import Backlog, DurableState
 from shadowprice.service.state.ending import END_KEY, TimespanEnd
 from shadowprice.service.state.engine_events import VALUES_KEY, apply_event
@@ -397,41 +397,36 @@ def _newest_commands(
 # ---------------------------------------------------------------- cluster file
 
 
-@dataclass(frozen=True, slots=True)
-class FollowClusterFile:
+@operation
+def follow_cluster_file(batch: Batch, cluster: Cluster) -> None:
     """Apply edits of the cluster file; other changes of operators stay."""
-
-    cluster: Cluster
-
-    def perform(self, batch: Batch) -> None:
-        """Change the engine's cluster by what differs between the stored and the new file."""
-        before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))
-        file, now, slot = self.cluster, batch.engine.cluster, batch.state.next_slot
-        if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
-            message = "its resources or its horizon are not those of the data"
-            hint = "keep both, or use a new data directory"
-            raise InputError(Fault("--cluster", message, hint))
-        old = {name: _state(before, name) for name in before.names}
-        new = {name: _state(file, name) for name in file.names}
-        servers: dict[str, events.ServerState | None] = {
-            name: state for name, state in new.items() if old.get(name) != state
-        }
-        servers |= {name: None for name in before.names if name not in new and name in now.index}
-        event = events.CapacityChanged(
-            slot,
-            servers,
-            file.tenants if file.tenants != before.tenants else None,
-            file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
-            file.restart_first if file.restart_first != before.restart_first else None,
-        )
-        if event == events.CapacityChanged(slot):
-            return
-        changed_cluster(now, event)  # raises the file's diagnostics
-        apply_event(batch, event)
-        clear_withheld(batch, servers.keys())
-        batch.set_value("cluster", json.dumps(cluster_record(file)))
-        for name in servers:
-            batch.emit("server", server=name, what="the cluster file was edited")
+    before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))
+    file, now, slot = cluster, batch.engine.cluster, batch.state.next_slot
+    if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
+        message = "its resources or its horizon are not those of the data"
+        hint = "keep both, or use a new data directory"
+        raise InputError(Fault("--cluster", message, hint))
+    old = {name: _state(before, name) for name in before.names}
+    new = {name: _state(file, name) for name in file.names}
+    servers: dict[str, events.ServerState | None] = {
+        name: state for name, state in new.items() if old.get(name) != state
+    }
+    servers |= {name: None for name in before.names if name not in new and name in now.index}
+    event = events.CapacityChanged(
+        slot,
+        servers,
+        file.tenants if file.tenants != before.tenants else None,
+        file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
+        file.restart_first if file.restart_first != before.restart_first else None,
+    )
+    if event == events.CapacityChanged(slot):
+        return
+    changed_cluster(now, event)  # raises the file's diagnostics
+    apply_event(batch, event)
+    clear_withheld(batch, servers.keys())
+    batch.set_value("cluster", json.dumps(cluster_record(file)))
+    for name in servers:
+        batch.emit("server", server=name, what="the cluster file was edited")
 
 
 def _state(cluster: Cluster, name: str) -> events.ServerState:

@@ -36,7 +36,7 @@ from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.durable_state import CommitResult
 from shadowprice.service.state.job_views import JobView
-from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
+from shadowprice.service.state.operations import SubmitJobs, cancel_job, revise_job
 from shadowprice.service.state.submission import MISSING_FAMILY_HINT, read_submissions
 from shadowprice.service.trainingjobs.event_recorder import EventRecorder
 from shadowprice.service.trainingjobs.resource import (
@@ -375,7 +375,7 @@ class Controller:
             if view is not None:
                 self._may_write("cancel", key)
                 try:
-                    await self._writer.do(CancelJob(job))
+                    await self._writer.do(cancel_job(job))
                 except ProblemError as error:
                     if error.code not in {"conflict", "not-found"}:  # closed or purged meanwhile
                         raise
@@ -428,7 +428,7 @@ class Controller:
         cancelled = view is not None and view.state.open
         if cancelled:
             self._may_write("cancel", key)
-            view = await self._writer.do(CancelJob(job))
+            view = await self._writer.do(cancel_job(job))
         if view is not None and (
             view.state.open or not self._has_no_processes(job, self._commanded_jobs())
         ):
@@ -538,7 +538,7 @@ class Controller:
             self._may_write("revise", _key(resource.owner))
             try:
                 with self._reserve(resource, tenant, 0, added_memory(before, changes)):
-                    await self._writer.do(ReviseJob(job, changes))
+                    await self._writer.do(revise_job(job, changes))
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
                 if isinstance(error, ProblemError) and error.code == "tenant-limit":

@@ -32,8 +32,8 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
-from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.operations import UpdateTenants
+from shadowprice.service.state.batch import Batch, operation
+from shadowprice.service.state.operations import update_tenants
 from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.writer import Writer
 
@@ -238,48 +238,49 @@ def excess_message(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) ->
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncShares:
-    """Operation that applies the declared shares.
+@operation
+def sync_shares(
+    batch: Batch,
+    shares: Mapping[str, Mapping[str, int]],
+    file: tuple[Tenant, ...] = (),
+    *,
+    anew: bool = False,
+) -> bool:
+    """Apply the declared shares of tenants; return False if they are unchanged.
 
-    A share that an operator set stays until the tenant's namespace changes its declaration.
+    A share that an operator set stays until the tenant's namespace changes its declaration. Shares
+    of the cluster ``file`` stay without a declared share. At a start (``anew``), the file may be
+    new, so unchanged ones are applied too.
     """
-
-    shares: Mapping[str, Mapping[str, int]]  # by tenant
-    in_file: tuple[Tenant, ...] = ()  # of the cluster file; they stay without a declared share
-    anew: bool = False  # apply unchanged ones too: at a start, the file may be new
-
-    def perform(self, batch: Batch) -> bool:
-        """Update the engine's tenants; return False if the declarations are unchanged."""
-        text = stored_value(batch.connection, _KEY)
-        stored = json.loads(text or '{"shares": {}, "others": []}')
-        previous: dict[str, dict[str, int]] = stored["shares"]
-        declared = {name: dict(share) for name, share in self.shares.items()}
-        if previous == declared and not (self.anew and declared):
-            return False
-        tenants_by_name = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
-        in_file = {tenant.name: tenant for tenant in self.in_file}
-        for name in {*previous, *stored["others"]} - declared.keys():
-            if name in in_file:
-                tenants_by_name[name] = in_file[name]
-            else:
-                tenants_by_name.pop(name, None)
-        for name, share in declared.items():
-            if self.anew or name not in tenants_by_name or share != previous.get(name):
-                tenants_by_name[name] = Tenant(name, share)
-        others = []
-        if tenants_by_name:  # tenants with open jobs have to stay known, even without a share
-            for record in batch.engine.open_jobs.values():
-                name = record.job.tenant
-                if name is not None and name not in tenants_by_name:
-                    tenants_by_name[name] = Tenant(name)
-                    others.append(name)
-        tenants = tuple(tenants_by_name.values())
-        if tenants != batch.engine.cluster.tenants:
-            UpdateTenants(tenants).perform(batch)
-        new_text = json.dumps({"shares": declared, "others": others})
-        batch.set_value(_KEY, new_text)
-        return True
+    text = stored_value(batch.connection, _KEY)
+    stored = json.loads(text or '{"shares": {}, "others": []}')
+    previous: dict[str, dict[str, int]] = stored["shares"]
+    declared = {name: dict(share) for name, share in shares.items()}
+    if previous == declared and not (anew and declared):
+        return False
+    tenants_by_name = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
+    in_file = {tenant.name: tenant for tenant in file}
+    for name in {*previous, *stored["others"]} - declared.keys():
+        if name in in_file:
+            tenants_by_name[name] = in_file[name]
+        else:
+            tenants_by_name.pop(name, None)
+    for name, share in declared.items():
+        if anew or name not in tenants_by_name or share != previous.get(name):
+            tenants_by_name[name] = Tenant(name, share)
+    others = []
+    if tenants_by_name:  # tenants with open jobs have to stay known, even without a share
+        for record in batch.engine.open_jobs.values():
+            name = record.job.tenant
+            if name is not None and name not in tenants_by_name:
+                tenants_by_name[name] = Tenant(name)
+                others.append(name)
+    tenants = tuple(tenants_by_name.values())
+    if tenants != batch.engine.cluster.tenants:
+        update_tenants(tenants).perform(batch)
+    new_text = json.dumps({"shares": declared, "others": others})
+    batch.set_value(_KEY, new_text)
+    return True
 
 
 class NamespaceShares:
@@ -381,7 +382,7 @@ class NamespaceShares:
                 try:
                     self._may_write("shares", "")
                     await self._writer.do(
-                        SyncShares(combined.shares, self._file.tenants, anew=not self._followed)
+                        sync_shares(combined.shares, self._file.tenants, anew=not self._followed)
                     )
                     self._followed = True
                 except ShadowpriceError as error:
