@@ -1,1 +1,0 @@
-"""Migrations of the store, run by Alembic when a store is opened."""
