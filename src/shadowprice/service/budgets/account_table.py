@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, delete, func, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from shadowprice import rest
 from shadowprice.core.budget import Budget, in_points
@@ -15,7 +15,7 @@ from shadowprice.core.job_keys import name_of_key
 from shadowprice.service.budgets.accounts import Account, AccountEntry, Accounts, EntryKind
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.store import Store, tables
-from shadowprice.service.store.lookups import PreparedStatement, in_chunks
+from shadowprice.service.store.lookups import PreparedStatement
 
 
 def write_entries(
@@ -40,9 +40,7 @@ def write_accounts(
     """Write the accounts of tenants, and delete the rows of those that have none now."""
     if not tenants:
         return
-    table = tables.budgets
-    for chunk in in_chunks(tenants):
-        store.write(connection, delete(table).where(table.c.tenant.in_(chunk)))
+    store.delete(connection, tables.budgets.c.tenant, tenants)
     existing = [account for name in tenants if (account := accounts.get(name)) is not None]
     store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])
 

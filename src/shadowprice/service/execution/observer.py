@@ -30,7 +30,7 @@ from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import in_chunks, stored_value
+from shadowprice.service.store.lookups import in_chunks, rows_among, stored_value
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
@@ -80,7 +80,10 @@ def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
     rows = _Rows()
     changed: dict[str, ObservedJob | None] = {}
     new_jobs = [observed for observed in newest.values() if observed.job not in open_rows]
-    last_rows = _newest(connection, [observed.job for observed in new_jobs])
+    table = tables.observed
+    in_order = select(table).order_by(table.c.id)  # so that a job's newest row replaces the others
+    names = [observed.job for observed in new_jobs]
+    last_rows = {row.job: row for row in rows_among(connection, in_order, table.c.job, names)}
     for observed in new_jobs:
         if _record_new_job(observed, last_rows.get(observed.job), now, rows):
             changed[observed.job] = observed
@@ -209,16 +212,6 @@ def _row(one: ObservedJob, since: int) -> dict[str, Any]:
     return {"job": one.job, "since": since, "ended": None, "placement": placement}
 
 
-def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
-    table = tables.observed
-    rows: dict[str, Row[Any]] = {}
-    for chunk in in_chunks(names):
-        newest = select(func.max(table.c.id)).where(table.c.job.in_(chunk)).group_by(table.c.job)
-        query = select(table).where(table.c.id.in_(newest))
-        rows |= {row.job: row for row in connection.execute(query)}
-    return rows
-
-
 def last_observation_time(connection: Connection) -> int | None:
     """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
     value = stored_value(connection, LAST_OBSERVATION_KEY)
@@ -237,7 +230,9 @@ def _settle(
     """Update the outcomes of changed jobs, and emit an event for each."""
     if not changed:
         return
-    stored, jobs = _outcomes(batch.connection, list(changed)), _jobs(batch, list(changed))
+    table, jobs = tables.outcomes, _jobs(batch, list(changed))
+    stored_rows = rows_among(batch.connection, select(table), table.c.job, list(changed))
+    stored = {row.job: row for row in stored_rows}
     started_rows = {row["job"]: row for row in rows.began}
     ended = {row["key"]: row["at"] for row in rows.ended}
     inserts, updates, now = [], [], batch.now
@@ -268,7 +263,6 @@ def _settle(
         owner = tenant[:200] if tenant else None
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
         batch.emit(kind, name, tenant=owner, job_id=view.id if view else None, **data)
-    table = tables.outcomes
     batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
@@ -276,22 +270,11 @@ def _settle(
         batch.execute_on_flush(update, updates)
 
 
-def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
-    table = tables.outcomes
-    outcomes: dict[str, Row[Any]] = {}
-    for chunk in in_chunks(names):
-        query = select(table).where(table.c.job.in_(chunk))
-        outcomes |= {row.job: row for row in connection.execute(query)}
-    return outcomes
-
-
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, tuple[JobView, Mapping[str, Any]]]:
     """Return the submitted jobs among observed ones, with their specifications."""
     table = tables.jobs
-    specs: dict[str, Mapping[str, Any]] = {}
-    for chunk in in_chunks(names):
-        query = select(table.c.key, table.c.spec).where(table.c.key.in_(chunk))
-        specs |= {row.key: json.loads(row.spec) for row in batch.connection.execute(query)}
+    stored = rows_among(batch.connection, select(table.c.key, table.c.spec), table.c.key, names)
+    specs: dict[str, Mapping[str, Any]] = {row.key: json.loads(row.spec) for row in stored}
     specs |= batch.state.specs
     jobs = batch.find_jobs(names)
     return {name: (job.view, specs[name]) for name, job in jobs.items() if name in specs}

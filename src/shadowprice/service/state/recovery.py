@@ -45,7 +45,7 @@ from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import FORMAT_KEY, STORE_FORMAT, Store, tables
-from shadowprice.service.store.lookups import in_chunks, stored_value
+from shadowprice.service.store.lookups import rows_among, stored_value
 from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
@@ -367,23 +367,22 @@ def _newest_commands(
 ) -> dict[str, events.Start | events.Resize]:
     commands: dict[str, events.Start | events.Resize] = {}
     table, index = tables.commands, engine.cluster.index
-    for chunk in in_chunks(list(engine.running)):
-        query = select(table).where(table.c.job.in_(chunk), table.c.kind != "stop")
-        for row in connection.execute(query.order_by(table.c.id)):
-            record = json.loads(row.record)
-            kind = events.Start if row.kind == "start" else events.Resize
-            on = [entry for entry in record["on"] if entry[0] in index]
-            commands[row.job] = kind(
-                record["slot"],
-                row.job,
-                placement_from_record(on, index),
-                id=row.id,
-                generation=row.generation,
-                after=tuple(record["after"]),
-                frees=tuple(record["frees"]),
-                servers=tuple(name for name, _, _ in record["on"]),
-                plan=record["plan"],
-            )
+    query = select(table).where(table.c.kind != "stop").order_by(table.c.id)
+    for row in rows_among(connection, query, table.c.job, list(engine.running)):
+        record = json.loads(row.record)
+        kind = events.Start if row.kind == "start" else events.Resize
+        on = [entry for entry in record["on"] if entry[0] in index]
+        commands[row.job] = kind(
+            record["slot"],
+            row.job,
+            placement_from_record(on, index),
+            id=row.id,
+            generation=row.generation,
+            after=tuple(record["after"]),
+            frees=tuple(record["frees"]),
+            servers=tuple(name for name, _, _ in record["on"]),
+            plan=record["plan"],
+        )
     return commands
 
 

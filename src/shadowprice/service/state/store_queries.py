@@ -16,7 +16,7 @@ from shadowprice.service.clock import to_datetime, to_datetime_or_none
 from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import PreparedStatement, in_chunks
+from shadowprice.service.store.lookups import PreparedStatement, in_chunks, rows_among
 
 PAGE: Final = 1_000  # maximum number of entries of a page
 MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
@@ -275,16 +275,11 @@ def command_times(
     connection: Connection, generations: Sequence[tuple[str, int]]
 ) -> Mapping[tuple[str, int], int]:
     """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
-    table = tables.generations
-    ordered: dict[tuple[str, int], int] = {}
-    for chunk in in_chunks(generations):
-        rows = connection.execute(
-            select(table.c.job, table.c.generation, table.c.ordered).where(
-                tuple_(table.c.job, table.c.generation).in_(chunk)
-            )
-        )
-        ordered |= {(row.job, row.generation): row.ordered for row in rows}
-    return ordered
+    columns = tables.generations.c
+    key = tuple_(columns.job, columns.generation)
+    query = select(columns.job, columns.generation, columns.ordered)
+    rows = rows_among(connection, query, key, generations)
+    return {(row.job, row.generation): row.ordered for row in rows}
 
 
 def progress_points(connection: Connection, key: str, limit: int = 5_000) -> list[ProgressPoint]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Select, select
+from sqlalchemy import ColumnElement, Connection, CursorResult, Row, Select, select
 from sqlalchemy.sql.dml import Insert, Update
 
 from shadowprice.service.store import tables
@@ -19,6 +19,14 @@ def in_chunks(values: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
     """Yield values in chunks that a condition of a statement can hold."""
     for start in range(0, len(values), CHUNK):
         yield values[start : start + CHUNK]
+
+
+def rows_among(
+    connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Sequence[Any]
+) -> Iterator[Row[Any]]:
+    """Yield the rows of a query in which a column has one of these values."""
+    for chunk in in_chunks(values):
+        yield from connection.execute(query.where(column.in_(chunk)))
 
 
 def stored_value(connection: Connection, key: str) -> str | None:

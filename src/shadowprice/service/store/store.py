@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
+    Column,
     Connection,
     Engine,
     Executable,
     create_engine,
+    delete,
     event,
     inspect,
 )
@@ -41,7 +43,7 @@ from shadowprice.service.store.files import (
     holds_service_files,
 )
 from shadowprice.service.store.locks import EPOCH_KEY, DirectoryLock, PostgresAdvisoryLock
-from shadowprice.service.store.lookups import PreparedStatement, stored_value
+from shadowprice.service.store.lookups import PreparedStatement, in_chunks, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
@@ -349,6 +351,11 @@ class Store:
             connection.execute(statement)
         elif rows:
             connection.execute(statement, list(rows))
+
+    def delete(self, connection: Connection, column: Column[Any], values: Sequence[Any]) -> None:
+        """Delete the rows of a column's table that have one of these values."""
+        for chunk in in_chunks(values):
+            self.write(connection, delete(column.table).where(column.in_(chunk)))
 
     def put(self, connection: Connection, key: str, value: str) -> None:
         """Set a key of the key-value table."""
