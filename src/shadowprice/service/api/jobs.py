@@ -48,6 +48,7 @@ from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.event_text import format_event
+from shadowprice.service.resources import build_resource
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
 from shadowprice.service.state import operations, store_queries
@@ -621,14 +622,7 @@ async def logs(
         )
     except KeyError as error:
         raise ProblemError("not-found", "no logs of this job, generation and process") from error
-    return rest.LogChunk(
-        generation=chunk.generation,
-        process=chunk.process,
-        start=chunk.start,
-        end=chunk.end,
-        text=chunk.text,
-        complete=chunk.complete,
-    )
+    return build_resource(rest.LogChunk, chunk)
 
 
 @router.post("/quote", responses=problems(403, 409))

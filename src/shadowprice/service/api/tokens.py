@@ -14,8 +14,9 @@ from shadowprice.core.specs.fields import DurationField, PathSegmentName, Strict
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.service import auth
 from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router, problems
-from shadowprice.service.clock import SECOND, to_datetime, to_datetime_or_none
+from shadowprice.service.clock import SECOND, to_datetime_or_none
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.resources import build_resource
 
 router = api_router("/v1", "tokens")
 
@@ -54,20 +55,7 @@ async def list_tokens(service: ServiceDep, _: OperatorDep) -> rest.TokenList:
     """List tokens without their secrets: the valid ones first, at most 1,000."""
     query = auth.tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
     rows = await service.read(lambda connection: connection.execute(query).all())
-    return rest.TokenList(
-        tokens=[
-            rest.Token(
-                id=row.id,
-                role=row.role,
-                tenant=row.tenant,
-                note=row.note,
-                created=to_datetime(row.created),
-                expires=to_datetime_or_none(row.expires),
-                revoked=to_datetime_or_none(row.revoked),
-            )
-            for row in rows
-        ]
-    )
+    return rest.TokenList(tokens=[build_resource(rest.Token, row) for row in rows])
 
 
 @router.post("/tokens", status_code=201, responses=problems(409))
@@ -93,14 +81,8 @@ async def create_token(
         auth.create_token(token, role, spec.tenant, spec.note, expires)
     )
     service.tokens.add(token, auth.Caller(number, role, spec.tenant), expires)
-    return rest.NewToken(
-        id=number,
-        role=spec.role,
-        tenant=spec.tenant,
-        note=spec.note,
-        expires=to_datetime_or_none(expires),
-        token=token,
-    )
+    until = to_datetime_or_none(expires)
+    return build_resource(rest.NewToken, spec, id=number, expires=until, token=token)
 
 
 @router.delete("/tokens/{number}", status_code=204, responses=problems(404, 409))

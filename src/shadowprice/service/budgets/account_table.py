@@ -14,6 +14,7 @@ from shadowprice.core.budget import Budget, in_points
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.service.budgets.accounts import Account, AccountEntry, Accounts, EntryKind
 from shadowprice.service.clock import SECOND, to_datetime
+from shadowprice.service.resources import build_resource
 from shadowprice.service.store import Store, tables
 from shadowprice.service.store.lookups import PreparedStatement
 
@@ -193,14 +194,11 @@ def _within(query: Select[Any], entry_filter: EntryFilter) -> Select[Any]:
 def _entry(row: Row[Any], entry_filter: EntryFilter) -> rest.AccountEntry:
     is_other = row.other not in (None, entry_filter.tenant)
     is_named = row.job is not None and (entry_filter.names_all or not is_other)
-    return rest.AccountEntry(
-        id=row.id,
-        at=to_datetime(row.at),
-        kind=row.kind,
+    return build_resource(
+        rest.AccountEntry,
+        row,
         points=in_points(row.points),
         balance=in_points(row.balance),
         job=name_of_key(row.job) if is_named else None,
         job_id=row.job_id if is_named else None,
-        other=row.other,
-        note=row.note,
     )

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, 
 
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
-from shadowprice.service.clock import to_datetime, to_datetime_or_none
+from shadowprice.service.resources import build_resource
 from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
@@ -234,15 +234,8 @@ def job_history(connection: Connection, key: str) -> tuple[list[StoredEvent], Om
 
 def event_resource(event: Row[Any] | StreamEvent, data: dict[str, Any]) -> StoredEvent:
     """Return an event as a REST resource."""
-    return StoredEvent(
-        id=event.id,
-        at=to_datetime(event.at),
-        kind=event.kind,
-        job=None if event.job is None else name_of_key(event.job),
-        job_id=event.job_id,
-        tenant=event.tenant,
-        data=data,
-    )
+    job = None if event.job is None else name_of_key(event.job)
+    return build_resource(StoredEvent, event, job=job, data=data)
 
 
 def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Generation]:
@@ -252,16 +245,9 @@ def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Gen
         select(table).where(table.c.job == key).order_by(table.c.generation.desc()).limit(limit)
     )
     return [
-        Generation(
-            generation=row.generation,
-            slot=row.slot,
-            ordered=to_datetime(row.ordered),
-            started=to_datetime_or_none(row.started),
-            ended=to_datetime_or_none(row.ended),
-            exit=row.exit,
-            reason=row.reason,
-            workers=row.workers,
-            ps=row.ps,
+        build_resource(
+            Generation,
+            row,
             placement=[
                 ServerShare(server=server, workers=workers, ps=ps)
                 for server, workers, ps in json.loads(row.placement)
@@ -295,12 +281,4 @@ def progress_points(connection: Connection, key: str, limit: int = 5_000) -> lis
         .where((mine.c.place - 1) % apart == 0)
         .order_by(table.c.id)
     )
-    return [
-        ProgressPoint(
-            at=to_datetime(row.at),
-            generation=row.generation,
-            minibatches=row.minibatches,
-            metrics=json.loads(row.metrics),
-        )
-        for row in rows
-    ]
+    return [build_resource(ProgressPoint, row, metrics=json.loads(row.metrics)) for row in rows]
