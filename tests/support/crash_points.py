@@ -65,7 +65,7 @@ def durable_digest(durable: DurableState) -> str:
         views,
         dict(durable.specs),
         orders,
-        list(durable.backlog),
+        sorted(durable.backlog),
         accounts,
         durable.calendar.origin,
     )

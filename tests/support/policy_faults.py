@@ -112,7 +112,7 @@ def describe_state(bench: EngineBench) -> dict[str, Any]:
         "views": dict(durable.state.views),
         "specs": dict(durable.state.specs),
         "orders": dict(durable.state.launch_commands),
-        "backlog": [name for name in durable.state.backlog if name in durable.state.views],
+        "backlog": sorted(name for name in durable.state.backlog if name in durable.state.views),
         "accounts": (dict(durable.state.accounts.snapshot()), durable.state.accounts.next_entry),
         "calendar": durable.state.calendar,
         "restarts": durable.state.restarts.record(),

@@ -12,6 +12,7 @@ from shadowprice.executors.background import monotonic
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Answer, Operation
 from shadowprice.service.state.operations import fork_engine, quote_job, revise_job
+from shadowprice.service.state.tenant_lanes import TenantLanes
 from shadowprice.service.turns import requester
 
 MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
@@ -98,34 +99,27 @@ class OperationQueue:
 
     def take(self) -> list[PendingOperation]:
         """Remove the operations of the next batch; slow ones above the limit remain."""
-        lanes: dict[str | None, deque[PendingOperation]] = {}
-        for entry in self._pending:
-            if not entry.future.cancelled():
-                lanes.setdefault(entry.tenant, deque()).append(entry)
+        waiting = [entry for entry in self._pending if not entry.future.cancelled()]
+        tenants = dict.fromkeys(entry.tenant for entry in waiting)
         # Whose slow operation was served longest ago comes first, also over batches.
-        served = {tenant: self._slow_served.get(tenant, 0) for tenant in lanes}
-        lanes = dict(sorted(lanes.items(), key=lambda item: served[item[0]]))
+        served = {tenant: self._slow_served.get(tenant, 0) for tenant in tenants}
+        lanes = TenantLanes[PendingOperation]()
+        for entry in sorted(waiting, key=lambda entry: served[entry.tenant]):
+            lanes.push(entry.tenant, entry)
         self._slow_served = served
         taken: list[PendingOperation] = []
-        later: list[PendingOperation] = []
         slow = 0
         while lanes and len(taken) < MAX_BATCH_OPERATIONS:
-            for tenant, lane in list(lanes.items()):
-                entry = lane.popleft()
-                if not lane:
-                    del lanes[tenant]
-                if getattr(entry.operation, "kind", None) in SLOW_OPERATIONS:
-                    slow += 1
-                    if slow > MAX_BATCH_SLOW_OPERATIONS:
-                        later.append(entry)
-                        continue
-                    self._slow_count += 1
-                    served[tenant] = self._slow_count
-                taken.append(entry)
-                if len(taken) == MAX_BATCH_OPERATIONS:
-                    break
-        remaining = {id(entry) for lane in lanes.values() for entry in lane} | set(map(id, later))
-        self._pending = deque(entry for entry in self._pending if id(entry) in remaining)
+            entry = lanes.pop()
+            if getattr(entry.operation, "kind", None) in SLOW_OPERATIONS:
+                slow += 1
+                if slow > MAX_BATCH_SLOW_OPERATIONS:
+                    continue
+                self._slow_count += 1
+                served[entry.tenant] = self._slow_count
+            taken.append(entry)
+        is_taken = set(map(id, taken))
+        self._pending = deque(entry for entry in waiting if id(entry) not in is_taken)
         return taken
 
     def fail(self, error: Exception) -> None:

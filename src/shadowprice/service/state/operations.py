@@ -128,7 +128,8 @@ class SubmitJobs:
             [answers] = submit_in_one_event(batch, [self])
             return answers
         answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
-        state.backlog.extend((item.tenant, key) for key, item in fresh.items())
+        for key, item in fresh.items():
+            state.backlog.push(item.tenant, key)
         return answers
 
     def _record_new(

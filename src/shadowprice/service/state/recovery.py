@@ -33,7 +33,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
 from shadowprice.service.clock import MICROSECOND, SECOND, MonotonicWallClock, SlotCalendar
 from shadowprice.service.state.batch import Batch, operation
-from shadowprice.service.state.durable_state import Backlog, DurableState
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.ending import END_KEY, TimespanEnd
 from shadowprice.service.state.engine_events import VALUES_KEY, apply_event
 from shadowprice.service.state.job_views import JobView, State
@@ -44,6 +44,7 @@ from shadowprice.service.state.server_limits import KEY as WITHHELD_KEY
 from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUps
+from shadowprice.service.state.tenant_lanes import TenantLanes
 from shadowprice.service.store import FORMAT_KEY, STORE_FORMAT, Store, tables
 from shadowprice.service.store.lookups import rows_among, stored_value
 from shadowprice.service.store.retention import last_job
@@ -347,18 +348,18 @@ def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
 
 def _jobs(
     connection: Connection,
-) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], Backlog]:
+) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], TenantLanes[str]]:
     """Return the views and specifications of open jobs, and the keys of undecided ones."""
     table = tables.jobs
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
-    backlog = Backlog()
+    backlog = TenantLanes[str]()
     query = select(table.c.key, table.c.view, table.c.spec).where(table.c.open == 1)
     for row in connection.execute(query.order_by(table.c.id)):
         view = views[row.key] = JobView.from_json(row.view)
         specs[row.key] = json.loads(row.spec)
         if view.state is State.PENDING:
-            backlog.extend([(view.tenant, row.key)])
+            backlog.push(view.tenant, row.key)
     return views, specs, backlog
 
 
