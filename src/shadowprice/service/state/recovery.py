@@ -12,7 +12,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
@@ -222,23 +222,25 @@ def _engine(
 def _replay(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, bool]:
-    """Restore a snapshot, and replay the journal under the policy that decided then."""
-    mark = _value(connection, "policy")
-    same = mark == policy_fingerprint(choice)
-    before = choice if same else _find_choice(mark, choice)
-    if before == choice and not same:
-        log.info("policy %s has another version; it resyncs with the state", choice.name)
-    exact = _is_exact(mark, before)
-    past = _past_policy(connection, before, cluster_from_record(state["cluster"]))
-    # Another version of a policy file may have pickled an incompatible policy state.
-    engine = restore(state, past, memory=exact or (before is not None and before.file is None))
-    table, replayed = tables.journal, 0
-    memory = connection.execute(select(tables.memory)).first()
+    """Restore a snapshot, and replay the journal after it.
+
+    Return the engine, the number of events, and whether ``choice`` decided them, with its present
+    code. Else the engine has a placeholder for the policy.
+    """
+    mark, memory = _value(connection, "policy"), None
     # The mark includes digests of this package's sources and of the policy's file.
-    if memory is not None and not _is_exact(memory.policy, before):
-        memory = None
-    synced = engine.sequence
-    if exact and (memory is None or memory.sequence <= synced):
+    same = mark == policy_fingerprint(choice)
+    policy: Policy = _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
+    if not same and json.loads(mark)[:2] == [choice.name, choice.settings]:
+        log.info("policy %s has another version; it resyncs with the state", choice.name)
+    if same:
+        policy = build_live_policy(choice, cluster_from_record(state["cluster"]))
+        memory = connection.execute(
+            select(tables.memory).where(tables.memory.c.policy == mark)
+        ).first()
+    engine = restore(state, policy, memory=same)
+    table, replayed, synced = tables.journal, 0, engine.sequence
+    if same and (memory is None or memory.sequence <= synced):
         engine.session.is_following = True  # the snapshot's policy state is the newest
     rows = connection.execute(
         select(table.c.entry)
@@ -280,14 +282,6 @@ def policy_fingerprint(choice: PolicyChoice) -> str:
     return json.dumps(parts if choice.origin is None else [*parts, choice.origin], sort_keys=True)
 
 
-def _is_exact(mark: str, choice: PolicyChoice | None) -> bool:
-    """Return whether a mark is that of a choice with its present code."""
-    try:
-        return choice is not None and mark == policy_fingerprint(choice)
-    except InputError:
-        return False
-
-
 def put_policy(store: Store, connection: Connection, choice: PolicyChoice, policy: Policy) -> None:
     """Store the policy's mark, and its capabilities for `_PastPolicy`."""
     store.put(connection, "policy", policy_fingerprint(choice))
@@ -295,7 +289,7 @@ def put_policy(store: Store, connection: Connection, choice: PolicyChoice, polic
 
 
 class _PastPolicy:
-    """Placeholder for a policy whose code is missing: it never decides."""
+    """Placeholder for the policy that decided before another one: it never decides."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -312,26 +306,6 @@ class _PastPolicy:
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return no parameters."""
         return {}
-
-
-def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: Cluster) -> Policy:
-    """Build the policy that decided before; a placeholder if its code or a parameter is gone."""
-    if before is not None:
-        try:
-            return build_live_policy(before, cluster)
-        except InputError as error:
-            log.warning("policy %s can't be built as it was: %s", before.name, error)
-    return _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
-
-
-def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
-    """Return a mark's policy; None for a file that isn't that of ``choice``: data isn't code."""
-    name, settings, _, *origin = json.loads(mark)
-    if origin and "file" in origin[0]:
-        now = choice.file
-        same = now is not None and (now.path, now.name) == (origin[0]["file"], origin[0]["object"])
-        return replace(choice, settings=settings) if same else None
-    return PolicyChoice(name, settings)
 
 
 def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
