@@ -109,10 +109,7 @@ class BudgetBench(EngineBench):
 
     def check_accounts(self) -> None:
         check_ledger(self.store)
-        balances = {
-            name: account.balance
-            for name, account in self.durable.state.accounts.snapshot().items()
-        }
+        balances = {name: account.balance for name, account in self.durable.state.accounts.items()}
         with self.store.reading() as connection:
             rows = connection.execute(select(tables.budgets)).all()
         assert {row.tenant: row.balance for row in rows} == balances

@@ -58,7 +58,7 @@ def durable_digest(durable: DurableState) -> str:
         ]
         for name, order in durable.launch_commands.items()
     }
-    accounts = {name: str(account) for name, account in durable.accounts.snapshot().items()}
+    accounts = {name: str(account) for name, account in durable.accounts.items()}
     views = {name: view.stored() for name, view in durable.views.items()}
     return _digest(
         state,

@@ -113,7 +113,7 @@ def describe_state(bench: EngineBench) -> dict[str, Any]:
         "specs": dict(durable.state.specs),
         "orders": dict(durable.state.launch_commands),
         "backlog": sorted(name for name in durable.state.backlog if name in durable.state.views),
-        "accounts": (dict(durable.state.accounts.snapshot()), durable.state.accounts.next_entry),
+        "accounts": (dict(durable.state.accounts), durable.state.accounts.next_entry),
         "calendar": durable.state.calendar,
         "restarts": durable.state.restarts.record(),
     }

@@ -158,7 +158,7 @@ class Driver:
         steady_seconds = now - self._steady_since
         accounts = self._durable.state.accounts
         accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
-        if accounts.any_due(self._clock.now()):
+        if accounts.due(self._clock.now()):
             await self._writer.commit([Write(start_due_periods())])
         if now - self._last_purge > self.sweep_seconds:
             self._last_purge = now

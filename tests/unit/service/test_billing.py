@@ -372,7 +372,7 @@ def test_clock_error_leaves_no_account_in_a_future_period(bench: BudgetBench) ->
     bench.commit(start_due_periods())
     account = bench.durable.state.accounts.get("vision")
     assert (account.period, bench.balance("vision")) == (period, 100)
-    assert not bench.durable.state.accounts.any_due(bench.clock.wall())
+    assert not bench.durable.state.accounts.due(bench.clock.wall())
     bench.commit(cancel_job(fill_until_priced(bench, "job").key))
     assert bench.balance("vision") == 100  # paid in this period, so nothing expires
     bench.clock.advance(week - 600)

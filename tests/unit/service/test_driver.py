@@ -732,7 +732,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     durable.commit(
         [put_tenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)]
     )
-    period = durable.state.accounts.snapshot()["vision"].period
+    period = durable.state.accounts["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # everything is spent
 
@@ -744,7 +744,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     driver.sweep_seconds = math.inf
 
     def state() -> tuple[int, int]:
-        account = durable.state.accounts.snapshot()["vision"]
+        account = durable.state.accounts["vision"]
         return account.balance, account.period
 
     async def play() -> None:

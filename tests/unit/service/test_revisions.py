@@ -48,7 +48,7 @@ def state(bench: BudgetBench) -> tuple[Any, ...]:
         dict(bench.durable.state.specs),
         engine.state_digest(),
         engine.session.dump_state(),
-        bench.durable.state.accounts.snapshot(),
+        dict(bench.durable.state.accounts),
         bench.entries(),
     )
 

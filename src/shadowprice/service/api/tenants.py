@@ -63,7 +63,7 @@ def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
     for view in published.jobs.values():
         states[view.tenant][view.state.value] += 1
     shares = {tenant.name: dict(tenant.share) for tenant in cluster.tenants}
-    names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
+    names = dict.fromkeys(name for name in (*shares, *accounts, *states) if name is not None)
     tenants = []
     for name in names if only is None else (key for key in (only,) if key in names):
         share = {

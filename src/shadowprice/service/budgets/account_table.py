@@ -42,19 +42,20 @@ def write_accounts(
     if not tenants:
         return
     store.delete(connection, tables.budgets.c.tenant, tenants)
-    existing = [account for name in tenants if (account := accounts.get(name)) is not None]
-    store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])
-
-
-def _row(account: Account) -> dict[str, Any]:
-    texts = {"budget": account.budget.record(), "sums": account.sums}
-    return asdict(account) | {name: json.dumps(value) for name, value in texts.items()}
+    rows = [
+        asdict(account)
+        | {"budget": json.dumps(account.budget.record()), "sums": json.dumps(account.sums)}
+        for name in tenants
+        if (account := accounts.get(name)) is not None
+    ]
+    store.write(connection, _INSERT_BUDGETS, rows)
 
 
 def read_accounts(connection: Connection) -> Accounts:
     """Read all accounts from the store."""
-    by_tenant = {
-        row.tenant: Account(
+    accounts = Accounts()
+    for row in connection.execute(select(tables.budgets)):
+        accounts[row.tenant] = Account(
             row.tenant,
             Budget.from_record(json.loads(row.budget)),
             row.balance,
@@ -64,10 +65,8 @@ def read_accounts(connection: Connection) -> Accounts:
             row.room,
             {EntryKind(kind): points for kind, points in json.loads(row.sums).items()},
         )
-        for row in connection.execute(select(tables.budgets))
-    }
-    last = connection.execute(select(func.max(tables.entries.c.id))).scalar() or 0
-    return Accounts(by_tenant, last + 1)
+    accounts.next_entry = (connection.scalar(select(func.max(tables.entries.c.id))) or 0) + 1
+    return accounts
 
 
 _INSERT_ENTRIES: Final = PreparedStatement(tables.entries.insert())

@@ -237,19 +237,13 @@ class Batch:
 
     def put_account(self, account: Account, entries: Sequence[AccountEntry] = ()) -> None:
         """Set or replace a tenant's account, and record the entries of the change."""
-        self._mark_account_changed(account.tenant)
-        self.state.accounts.put(account)
+        self.undo.put(self.state.accounts, account.tenant, account)
+        self.undo.put(self._changed_accounts, account.tenant, None)
         self._entries += entries
 
     def remove_account(self, tenant: str) -> None:
         """Remove a tenant's account; its entries are kept."""
-        self._mark_account_changed(tenant)
-        self.state.accounts.remove(tenant)
-
-    def _mark_account_changed(self, tenant: str) -> None:
-        """Register a tenant's present account with the undo log, and mark it as changed."""
-        accounts = self.state.accounts
-        self.undo.push(accounts.put_back, tenant, accounts.get(tenant))
+        self.undo.drop(self.state.accounts, tenant)
         self.undo.put(self._changed_accounts, tenant, None)
 
     def set_value(self, key: str, value: str | Callable[[], str]) -> None:

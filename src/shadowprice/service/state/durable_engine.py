@@ -103,7 +103,7 @@ class DurableEngine:
             dict(engine.unacknowledged),
             servers,
             engine.sequence,
-            state.accounts.snapshot(),
+            dict(state.accounts),
             self._prices(),
             **changes,
         )

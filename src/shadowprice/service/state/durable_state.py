@@ -56,7 +56,7 @@ class DurableState:
     backlog: TenantLanes[str] = field(default_factory=TenantLanes)
     next_job: int = 1
     next_event_id: int = 1
-    accounts: Accounts = field(default_factory=lambda: Accounts({}, 1))
+    accounts: Accounts = field(default_factory=Accounts)
     snapshot_sequence: int = 0  # of the newest snapshot
     mode_changed: bool = False  # since that snapshot: `virtual` was different
     recovered_events: int = 0  # events of the journal that recovery applied
@@ -195,7 +195,7 @@ class CommitResult:
     unacknowledged: Mapping[int, Start | Resize | Stop]
     servers: ClusterState
     sequence: int  # number of the last engine event
-    accounts: Mapping[str, Account]
+    accounts: Mapping[str | None, Account]  # by tenant
     prices: Mapping[tuple[str, str], float]  # as in `ReadModel`
     answers: list[Any] = field(default_factory=list)  # `Operation.perform` or its error
     views: dict[str, JobView] = field(default_factory=dict)  # changed jobs
