@@ -284,7 +284,7 @@ class Service:
         try:
             await run_all(
                 self.whatifs.close,
-                self._close_parts,
+                *(part.close for part in (self._resident, self.runner, self.follower) if part),
                 self.close_streams,
                 lambda: self.writer.stop() if self.writer else None,
                 self._end_tasks,
@@ -296,10 +296,6 @@ class Service:
         except Exception:
             log.exception("the service failed during shutdown")
             self.failed = True
-
-    async def _close_parts(self) -> None:
-        parts = (self._resident, self.runner, self.follower)
-        await run_all(*(part.close for part in parts if part is not None))
 
     def close_streams(self) -> None:
         """End the event streams of all subscribers."""

@@ -73,7 +73,9 @@ def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
     newest: dict[str, ObservedJob] = {}
     for observed in _with_keys(connection, seen, open_rows):
         if observed.job in newest:
-            newest[observed.job] = max(newest[observed.job], observed, key=_precedence)
+            newest[observed.job] = max(
+                newest[observed.job], observed, key=lambda run: (run.ended is None, run.since)
+            )
         # Only new jobs are limited: an open job that is left out would count as ended.
         elif observed.job in open_rows or len(newest) < MAX_JOBS_PER_OBSERVATION:
             newest[observed.job] = observed
@@ -131,11 +133,6 @@ def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None)
     """Return whether a job ended and started again between two polls."""
     since = int(reported_job.since * SECOND)
     return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
-
-
-def _precedence(observed: ObservedJob) -> tuple[bool, float]:
-    """Order the runs of one job: those that haven't ended are last, then the newest."""
-    return observed.ended is None, observed.since
 
 
 def _with_keys(

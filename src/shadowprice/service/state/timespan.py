@@ -29,11 +29,6 @@ log = logging.getLogger("shadowprice.service")
 NONE: Final = "none"  # value of ``--until`` that removes the end
 
 
-def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:
-    """Return the first slot in which nothing may run: the slot that contains ``at``."""
-    return None if at is None else max(0, calendar.slot_at(at))
-
-
 @operation
 def set_timespan_end(batch: Batch, at: int | None) -> None:
     """Set the end of the timespan to nanoseconds since 1970, or remove it if None."""
@@ -68,8 +63,9 @@ def change_end(batch: Batch, end: ending.TimespanEnd) -> None:
 
 def follow_clock(batch: Batch) -> None:
     """Update the engine's end slot from the stored end, and the views of all open jobs."""
-    state = batch.state
-    slot = slot_of_end(batch.calendar, state.end.at)
+    state, at = batch.state, batch.state.end.at
+    # Nothing may run in the slot that contains the end.
+    slot = None if at is None else max(0, batch.calendar.slot_at(at))
     if slot != batch.engine.until:
         apply_event(batch, TimespanChanged(state.next_slot, slot))
     for name, view in list(state.views.items()):
