@@ -234,7 +234,7 @@ class OverrunBench(BudgetBench):
     def history_lines(self, name: str) -> list[str]:
         with self.store.reading() as connection:
             events = list_events(connection, after=0, job=self.job_key(name))
-        return [format_event({"kind": event.kind, "data": event.data}) for event in events]
+        return [format_event(event.kind, event.data) for event in events]
 
     def report_saved_progress(self, name: str, minibatches: float, *, saves: bool = False) -> None:
         key = self.job_key(name)

@@ -63,7 +63,6 @@ from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.turns import TenantTurns, requester
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
-from shadowprice.service.usage import UsageLimits
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
@@ -475,8 +474,7 @@ class Service:
 
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
         """Reserve a tenant's open jobs and memory, or raise `ProblemError`; None has no limit."""
-        limits = UsageLimits(self.settings.max_open_jobs, self.settings.max_open_memory)
-        return self.writing.usage.reserve(limits, tenant, jobs, memory)
+        return self.writing.usage.reserve(self.settings, tenant, jobs, memory)
 
     @property
     def trainingjobs_error(self) -> str | None:

@@ -120,10 +120,6 @@ class Writer:
         except StoreError as error:
             raise ProblemError("storage", f"the store cannot be read: {error}") from error
 
-    def specification(self, name: str) -> Mapping[str, Any] | None:
-        """Return the submitted specification of an open job; None if it isn't open."""
-        return self.published.specs.get(name)
-
     @property
     def policy(self) -> str:
         """Name of the policy."""

@@ -250,7 +250,7 @@ def test_payment_is_rolled_back_with_its_operation(
 def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
     bench = open_bench(tmp_path, "rolling")
     writer = Writer(bench.durable, Metrics())
-    stated = writer.specification("one")
+    stated = writer.published.specs.get("one")
     assert stated is not None
     meanwhile = []
 
@@ -258,17 +258,17 @@ def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
         """Reads the started jobs in the middle of a batch."""
 
         def perform(self, _batch: Batch) -> None:
-            meanwhile.append((writer.specification("one"), writer.specification("new")))
+            meanwhile.append((writer.published.specs.get("one"), writer.published.specs.get("new")))
 
     outcome = bench.durable.commit(
         [revise_job("one", {"minibatches": 90}), job_submission("new"), Looking()]
     )
     assert meanwhile == [(stated, None)]
     writer._publish(outcome)
-    assert writer.specification("one") == {**stated, "minibatches": 90}
-    assert writer.specification("new") == bench.durable.state.specs["new"]
+    assert writer.published.specs.get("one") == {**stated, "minibatches": 90}
+    assert writer.published.specs.get("new") == bench.durable.state.specs["new"]
     writer._publish(bench.commit(cancel_job("new")))
-    assert writer.specification("new") is None
+    assert writer.published.specs.get("new") is None
     writer._thread.shutdown()
     bench.store.close()
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
 from shadowprice.core.specs.cluster import ClusterSpec
 from shadowprice.service.trainingjobs.shares import (
-    InvalidShareError,
     ShareStatement,
     desired_shares,
     excess_message,
@@ -109,7 +109,7 @@ def test_a_share_is_read_in_the_units_of_the_cluster(
 def test_invalid_share_is_reported_in_one_line_with_a_hint(
     stated: ShareStatement, words: str
 ) -> None:
-    with pytest.raises(InvalidShareError) as caught:
+    with pytest.raises(InputError) as caught:
         read_share(stated, cluster())
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -452,7 +452,7 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
     values would take it long.
     """
     writer = service.writing
-    record = writer.specification(view.key)
+    record = writer.published.specs.get(view.key)
     if record is None:  # the job was closed meanwhile
         return estimate_memory(changes)
     _, faults = validate(JobSpec, merge_changes(record, changes), "job")
@@ -515,7 +515,7 @@ async def _broken_promise(service: Service, view: JobView) -> rest.BrokenPromise
 
 
 def _line(service: Service, event: rest.StoredEvent) -> str:
-    text = format_event({"kind": event.kind, "data": event.data})
+    text = format_event(event.kind, event.data)
     if event.kind in _DECISIONS:
         text = with_clock_times(text, service.writing.published.servers.calendar)
     return f"{event.at:%Y-%m-%d %H:%M:%S}  {text}"

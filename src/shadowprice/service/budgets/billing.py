@@ -233,13 +233,6 @@ class Billing:
         elif account.budget != budget:
             self.emit(self.apply(accounts.change_budget(account, budget, now)), "changed")
 
-    def grant(self, tenant: str, points: int, note: str) -> None:
-        """Give a tenant points beyond its budget; raise `ProblemError` if it has no budget."""
-        account = self.accounts.get(tenant)
-        if account is None:
-            raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
-        self.emit(self.apply(accounts.grant(account, points, note)), "granted")
-
     def emit(self, account: Account, what: str) -> None:
         """Emit an event for a change of an account."""
         held = in_points(account.balance)

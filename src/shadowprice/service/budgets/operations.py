@@ -8,7 +8,9 @@ from typing import Final
 
 from shadowprice.core.budget import Budget
 from shadowprice.core.cluster import Tenant
+from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.billing import Billing
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.operations import update_tenants
 from shadowprice.service.store.lookups import stored_value
@@ -57,8 +59,14 @@ def remove_tenant(batch: Batch, name: str) -> None:
 
 @operation
 def grant_points(batch: Batch, tenant: str, points: int, note: str) -> None:
-    """Grant points to a tenant beyond its budget. ``points`` is in millionths of a point."""
-    Billing(batch).grant(tenant, points, note)
+    """Grant points to a tenant beyond its budget. ``points`` is in millionths of a point.
+
+    Raise `ProblemError` if the tenant has no budget.
+    """
+    account, billing = batch.state.accounts.get(tenant), Billing(batch)
+    if account is None:
+        raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
+    billing.emit(billing.apply(accounts.grant(account, points, note)), "granted")
 
 
 @operation

@@ -569,7 +569,7 @@ class ExecutionController:
 
     def job_spec(self, key: str) -> JobSpec:
         """Return the submitted specification of an open job."""
-        record: Mapping[str, Any] | None = self._writer.specification(key)
+        record = self._writer.published.specs.get(key)
         if record is None:
             raise InputError(f"job {name_of_key(key)!r} is not open")
         return JobSpec.model_validate(record)

@@ -301,7 +301,7 @@ class Controller:
         cached = self._owner(job)
         if cached is not None:
             return cached
-        record = self._writer.specification(job)
+        record = self._writer.published.specs.get(job)
         owner = None if record is None else Owner.from_labels(record.get("labels") or {})
         if owner is not None and owner.key == job:
             self._jobs.setdefault(_key(owner), {})[job] = owner
@@ -515,7 +515,7 @@ class Controller:
         cached = self._edits.get(uid)
         if cached is not None and cached[0] == resource.generation:
             return cached[1]
-        before = self._writer.specification(job)
+        before = self._writer.published.specs.get(job)
         if before is None:
             return None
         verdict: ConditionValue | None = None

@@ -99,12 +99,8 @@ def share_from_quota(item: Mapping[str, Any]) -> ShareStatement:
     )
 
 
-class InvalidShareError(InputError):
-    """A declared share is invalid."""
-
-
 def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
-    """Return a declared share in the cluster's units; raise `InvalidShareError` if invalid."""
+    """Return a declared share in the cluster's units; raise `InputError` if invalid."""
     read = _share_from_hard if stated.text is None else _share_from_annotation
     return read(stated, cluster)
 
@@ -119,25 +115,25 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
         check_yaml_size(Path(SHARE), text)
         amounts = parse_yaml(text)
     except (InputError, ValueError, yaml.YAMLError) as error:
-        raise InvalidShareError(
+        raise InputError(
             f"{SHARE} {quote_for_display(text[:80])} cannot be read; {hint}"
         ) from error
     if not isinstance(amounts, Mapping):
-        raise InvalidShareError(f"{SHARE} {quote_for_display(text[:80])} names no amounts; {hint}")
+        raise InputError(f"{SHARE} {quote_for_display(text[:80])} names no amounts; {hint}")
     spec, faults = validate(TenantSpec, {"name": "tenant", "share": dict(amounts)}, SHARE)
     if spec is None:
         message = "; ".join(str(fault).replace(f"{SHARE}: share", SHARE) for fault in faults[:3])
-        raise InvalidShareError(message)
+        raise InputError(message)
     share = {}
     for name, amount in spec.share.items():
         resource = cluster.find_resource(name)
         if resource is None:
             unknown, known = quote_for_display(name), ", ".join(cluster.resources)
-            raise InvalidShareError(f"{SHARE}: no server has {unknown}; counted here: {known}")
+            raise InputError(f"{SHARE}: no server has {unknown}; counted here: {known}")
         kind = cluster.dimensions[cluster.column[resource]]
         if amount.value and amount.dimension is not kind:
             example = format_amount(8 * 10**9, kind)
-            raise InvalidShareError(f"{SHARE}: {name} is in another unit; write it like {example}")
+            raise InputError(f"{SHARE}: {name} is in another unit; write it like {example}")
         share[resource] = amount.value
     return share
 
@@ -157,7 +153,7 @@ def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]
         if resource is not None:
             share[resource] = share.get(resource, 0) + amount
     if not share:
-        raise InvalidShareError(
+        raise InputError(
             f"quota {stated.name} limits no resource of the servers; "
             "add requests.cpu, requests.memory or requests.nvidia.com/gpu to its spec.hard"
         )
@@ -199,11 +195,11 @@ def desired_shares(
         try:
             share = read_share(source, cluster)
             if file_shares and owner.tenant not in file_shares:
-                raise InvalidShareError(
+                raise InputError(
                     f"the cluster file names tenants, and {owner.tenant} is not one of them"
                 )
             if file_shares.get(owner.tenant):
-                raise InvalidShareError(f"the cluster file already sets a share of {owner.tenant}")
+                raise InputError(f"the cluster file already sets a share of {owner.tenant}")
         except InputError as error:
             wrong.append((source, str(error)))
             continue
