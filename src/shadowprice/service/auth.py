@@ -16,13 +16,13 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Select, case, select
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.rest import TokenRole
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.store import Store, tables
@@ -32,25 +32,18 @@ _BEGINNING: Final = "sp_"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
 
 
-class AccessRole(StrEnum):
-    """Role of a token."""
-
-    OPERATOR = "operator"
-    TENANT = "tenant"
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The sender of a request: a token's number and role, and the tenant of a tenant's token."""
 
     id: int
-    role: AccessRole
+    role: TokenRole
     tenant: str | None
 
     @property
     def is_operator(self) -> bool:
         """Whether the caller is an operator, who may do everything."""
-        return self.role is AccessRole.OPERATOR
+        return self.role == "operator"
 
     @property
     def scope(self) -> str | None:
@@ -78,7 +71,7 @@ class Tokens:
             rows = connection.execute(select(table).where(table.c.revoked.is_(None))).all()
         self._known, self._hashes = {}, {}
         for row in rows:
-            self._add(row.hash, Caller(row.id, AccessRole(row.role), row.tenant), row.expires)
+            self._add(row.hash, Caller(row.id, row.role, row.tenant), row.expires)
 
     def _add(self, key: str, caller: Caller, expires: int | None) -> None:
         self._known[key] = caller, expires
@@ -123,7 +116,7 @@ def new_token() -> str:
 
 @operation
 def create_token(
-    batch: Batch, token: str, role: AccessRole, tenant: str | None, note: str, expires: int | None
+    batch: Batch, token: str, role: TokenRole, tenant: str | None, note: str, expires: int | None
 ) -> int:
     """Store the hash of a new token, and return the token's number.
 
@@ -131,7 +124,7 @@ def create_token(
     """
     row: Mapping[str, Any] = {
         "hash": hash_token(token),
-        "role": role.value,
+        "role": role,
         "tenant": tenant,
         "note": note,
         "created": batch.now,

@@ -388,9 +388,7 @@ class Service:
             is_new = connection.execute(query).first() is None
         if is_new:
             note = f"first start, {escape_controls(str(self.token_file))}"
-            _commit_one(
-                durable, auth.create_token(token, auth.AccessRole.OPERATOR, None, note, None)
-            )
+            _commit_one(durable, auth.create_token(token, "operator", None, note, None))
 
     def _open_uploads(self, writer: Writer) -> UploadStore:
         folder, settings = self._folder / UPLOADS, self.settings

@@ -17,7 +17,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.relative_values import RelativeValues, counted_share
 from shadowprice.core.utility import utility_value
-from shadowprice.service.auth import AccessRole, create_token
+from shadowprice.service.auth import create_token
 from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.durable_engine import DurableEngine
@@ -62,7 +62,7 @@ class DefaultBench(RelativeBench):
     values = "auto"
 
     def give_token(self, tenant: str) -> None:
-        self.commit(create_token(f"token of {tenant}", AccessRole.TENANT, tenant, "", None))
+        self.commit(create_token(f"token of {tenant}", "tenant", tenant, "", None))
 
 
 def constant(value: float) -> dict[str, Any]:

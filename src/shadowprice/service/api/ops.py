@@ -191,7 +191,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> rest.Service
         kinds=list(build_server_classes(servers.cluster)),
         sequence=writer.published.sequence,
         last_event=writer.hub.last,
-        caller=rest.TokenOwner(role=caller.role.value, tenant=caller.tenant),
+        caller=rest.TokenOwner(role=caller.role, tenant=caller.tenant),
         health_error=service.ready() if caller.is_operator else None,
         data=service.store.shown if caller.is_operator else None,
     )

@@ -76,11 +76,11 @@ async def create_token(
     expires = None
     if spec.expires is not None:
         expires = service.writing.clock.now() + int(spec.expires.seconds * SECOND)
-    token, role = auth.new_token(), auth.AccessRole(spec.role)
+    token = auth.new_token()
     number = await service.writing.do(
-        auth.create_token(token, role, spec.tenant, spec.note, expires)
+        auth.create_token(token, spec.role, spec.tenant, spec.note, expires)
     )
-    service.tokens.add(token, auth.Caller(number, role, spec.tenant), expires)
+    service.tokens.add(token, auth.Caller(number, spec.role, spec.tenant), expires)
     until = to_datetime_or_none(expires)
     return build_resource(rest.NewToken, spec, id=number, expires=until, token=token)
 

@@ -230,6 +230,7 @@ def _replay(
     mark, memory = _value(connection, "policy"), None
     # The mark includes digests of this package's sources and of the policy's file.
     same = mark == policy_fingerprint(choice)
+    # Another policy takes over no policy state, so the one that decided isn't needed.
     policy: Policy = _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
     if not same and json.loads(mark)[:2] == [choice.name, choice.settings]:
         log.info("policy %s has another version; it resyncs with the state", choice.name)
