@@ -47,11 +47,10 @@ LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll 
 
 @dataclass(slots=True)
 class _Rows:
-    """Changes of a poll to the table of observed runs: inserts, ends, reopened rows."""
+    """Changes of a poll to the table of observed runs: inserts, and ends (None reopens a run)."""
 
     began: list[dict[str, Any]] = field(default_factory=list)
     ended: list[dict[str, Any]] = field(default_factory=list)
-    again: list[dict[str, Any]] = field(default_factory=list)
 
     def end(self, row: Row[Any], at: int) -> None:
         """End a row's run."""
@@ -106,7 +105,6 @@ def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
         changed[name] = current
     update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
     batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
-    batch.execute_on_flush(update.values(ended=None), rows.again)
     batch.execute_on_flush(tables.observed.insert(), rows.began)
     _settle(batch, changed, rows, open_rows)
     batch.set_value(LAST_OBSERVATION_KEY, str(now))
@@ -125,7 +123,7 @@ def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Ro
     elif since > last.ended or last.placement != _placement_json(one.placement):
         rows.began.append(_row(one, max(since, last.ended)))
     else:  # the previous poll missed the job: reopen the row
-        rows.again.append({"key": last.id})
+        rows.ended.append({"key": last.id, "at": None})
     return True
 
 
