@@ -16,7 +16,6 @@ from shadowprice.service.budgets.accounts import Account, AccountEntry, Accounts
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.resources import build_resource
 from shadowprice.service.store import Store, tables
-from shadowprice.service.store.lookups import PreparedStatement
 
 
 def write_entries(
@@ -32,7 +31,7 @@ def write_entries(
         for number, entry in enumerate(entries, accounts.next_entry)
     ]
     accounts.next_entry += len(rows)
-    store.write(connection, _INSERT_ENTRIES, rows)
+    store.write(connection, tables.entries.insert(), rows)
 
 
 def write_accounts(
@@ -48,7 +47,7 @@ def write_accounts(
         for name in tenants
         if (account := accounts.get(name)) is not None
     ]
-    store.write(connection, _INSERT_BUDGETS, rows)
+    store.write(connection, tables.budgets.insert(), rows)
 
 
 def read_accounts(connection: Connection) -> Accounts:
@@ -67,10 +66,6 @@ def read_accounts(connection: Connection) -> Accounts:
         )
     accounts.next_entry = (connection.scalar(select(func.max(tables.entries.c.id))) or 0) + 1
     return accounts
-
-
-_INSERT_ENTRIES: Final = PreparedStatement(tables.entries.insert())
-_INSERT_BUDGETS: Final = PreparedStatement(tables.budgets.insert())
 
 
 # ------------------------------------------------------------------ statements

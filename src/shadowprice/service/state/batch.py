@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Executable, bindparam, select
 
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job_keys import name_of_key, qualified_name
@@ -24,7 +24,6 @@ from shadowprice.service.state.durable_state import DurableState, StreamEvent
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import PreparedStatement
 from shadowprice.service.store.retention import has_purged_jobs
 
 P = ParamSpec("P")
@@ -48,7 +47,7 @@ class Batch:
         self.specs: dict[str, Mapping[str, Any]] = {}
         self.events: list[StreamEvent] = []
         self.closed: list[str] = []
-        self._rows: dict[PreparedStatement, list[dict[str, Any]]] = {
+        self._rows: dict[Executable, list[dict[str, Any]]] = {
             statement: [] for statement in _IN_ORDER
         }
         self._new: dict[str, dict[str, Any]] = {}
@@ -225,7 +224,7 @@ class Batch:
         """Return whether a generation's end is recorded; None if it was never commanded."""
         if (key, generation) in self._ended:
             return True
-        row = _END_OF.rows(self.connection, {"of": key, "which": generation}).first()
+        row = self.connection.execute(_END_OF, {"of": key, "which": generation}).first()
         return None if row is None else row.ended is not None
 
     def record_generation_end(
@@ -390,19 +389,15 @@ def operation(
     return bind
 
 
-_INSERT_JOURNAL: Final = PreparedStatement(tables.journal.insert())
-_INSERT_JOBS: Final = PreparedStatement(tables.jobs.insert())
-_INSERT_COMMANDS: Final = PreparedStatement(tables.commands.insert())
-_INSERT_GENERATIONS: Final = PreparedStatement(tables.generations.insert())
-_INSERT_EVENTS: Final = PreparedStatement(tables.events.insert())
+_INSERT_JOURNAL: Final = tables.journal.insert()
+_INSERT_JOBS: Final = tables.jobs.insert()
+_INSERT_COMMANDS: Final = tables.commands.insert()
+_INSERT_GENERATIONS: Final = tables.generations.insert()
+_INSERT_EVENTS: Final = tables.events.insert()
 
-_UPDATE_JOB: Final = PreparedStatement(
-    tables.jobs.update()
-    .where(tables.jobs.c.id == bindparam("number"))
-    .values({name: bindparam(name) for name in ("state", "open", "closed", "view")})
-)
+_UPDATE_JOB: Final = tables.jobs.update().where(tables.jobs.c.id == bindparam("number"))
 
-_END_GENERATIONS: Final = PreparedStatement(
+_END_GENERATIONS: Final = (
     tables.generations.update()
     .where(
         tables.generations.c.job == bindparam("of"),
@@ -417,9 +412,9 @@ _IN_ORDER: Final = (_INSERT_JOURNAL, _INSERT_COMMANDS, _INSERT_GENERATIONS, _END
 _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")
 )
-_END_OF: Final = PreparedStatement(select(tables.generations.c.ended).where(_OF_GENERATION))
+_END_OF: Final = select(tables.generations.c.ended).where(_OF_GENERATION)
 
-_END_GENERATION: Final = PreparedStatement(
+_END_GENERATION: Final = (
     tables.generations.update()
     .where(_OF_GENERATION)
     .values(ended=bindparam("at"), exit=bindparam("code"), reason=bindparam("why"))

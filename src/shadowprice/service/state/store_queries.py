@@ -16,7 +16,7 @@ from shadowprice.service.resources import build_resource
 from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import PreparedStatement, in_chunks, rows_among
+from shadowprice.service.store.lookups import in_chunks, rows_among
 
 PAGE: Final = 1_000  # maximum number of entries of a page
 MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
@@ -30,22 +30,14 @@ _JOB_COLUMNS: Final = (
     tables.jobs.c.request,
 )
 
-_JOB_BY_KEY: Final = PreparedStatement(
-    select(*_JOB_COLUMNS).where(tables.jobs.c.key == bindparam("wanted"))
+_JOB_BY_KEY: Final = select(*_JOB_COLUMNS).where(tables.jobs.c.key == bindparam("wanted"))
+_NEWEST_OF_NAME: Final = select(*_JOB_COLUMNS).where(
+    tables.jobs.c.id
+    == select(func.max(tables.jobs.c.id))
+    .where(tables.jobs.c.qualified_name == bindparam("wanted"))
+    .scalar_subquery()
 )
-
-_NEWEST_OF_NAME: Final = PreparedStatement(
-    select(*_JOB_COLUMNS).where(
-        tables.jobs.c.id
-        == select(func.max(tables.jobs.c.id))
-        .where(tables.jobs.c.qualified_name == bindparam("wanted"))
-        .scalar_subquery()
-    )
-)
-
-_OF_REQUEST: Final = PreparedStatement(
-    select(*_JOB_COLUMNS).where(tables.jobs.c.request == bindparam("wanted"))
-)
+_OF_REQUEST: Final = select(*_JOB_COLUMNS).where(tables.jobs.c.request == bindparam("wanted"))
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
@@ -88,11 +80,11 @@ def _stored_job(row: Row[Any]) -> StoredJob:
 def _job_rows(
     connection: Connection,
     values: Sequence[str],
-    of_one: PreparedStatement,
+    of_one: Select[Any],
     of_several: Callable[[Sequence[str]], ColumnElement[bool]],
 ) -> Iterable[Any]:
-    if len(values) == 1:  # the usual case, for which compiling a statement would take longest
-        yield from of_one.rows(connection, {"wanted": values[0]})
+    if len(values) == 1:  # the usual case, for which building a statement would take longest
+        yield from connection.execute(of_one, {"wanted": values[0]})
         return
     for chunk in in_chunks(values):
         yield from connection.execute(select(*_JOB_COLUMNS).where(of_several(chunk)))
@@ -114,7 +106,7 @@ def job_by_id(connection: Connection, number: int) -> JobView | None:
 
 def newest_job(connection: Connection, qualified: str) -> JobView | None:
     """Return the newest job of a qualified name, which is the open one if any is open."""
-    row = _NEWEST_OF_NAME.rows(connection, {"wanted": qualified}).first()
+    row = connection.execute(_NEWEST_OF_NAME, {"wanted": qualified}).first()
     return None if row is None else JobView.from_json(row.view)
 
 

@@ -43,7 +43,7 @@ from shadowprice.service.store.files import (
     holds_service_files,
 )
 from shadowprice.service.store.locks import EPOCH_KEY, DirectoryLock, PostgresAdvisoryLock
-from shadowprice.service.store.lookups import PreparedStatement, in_chunks, stored_value
+from shadowprice.service.store.lookups import in_chunks, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
@@ -339,15 +339,12 @@ class Store:
     def write(
         self,
         connection: Connection,
-        statement: Executable | PreparedStatement,
+        statement: Executable,
         rows: Rows | None = None,
     ) -> None:
         """Execute a statement within a transaction."""
         self.fault("write")
-        if isinstance(statement, PreparedStatement):
-            if rows:
-                statement.execute(connection, rows)
-        elif rows is None:
+        if rows is None:
             connection.execute(statement)
         elif rows:
             connection.execute(statement, list(rows))
