@@ -224,8 +224,8 @@ def _replay(
 ) -> tuple[Engine, int, bool]:
     """Restore a snapshot, and replay the journal after it.
 
-    Return the engine, the number of events, and whether ``choice`` decided them, with its present
-    code. Else the engine has a placeholder for the policy.
+    Return the engine, the number of replayed events, and whether ``choice`` with its present code
+    decided them. If it didn't, the engine has a placeholder for the policy.
     """
     mark, memory = _value(connection, "policy"), None
     # The mark includes digests of this package's sources and of the policy's file.

@@ -1,4 +1,4 @@
-"""Queues in which tenants take turns, so that a tenant with many items delays no other by all."""
+"""Queues in which tenants take turns: many items of one tenant hardly delay those of others."""
 
 from __future__ import annotations
 
