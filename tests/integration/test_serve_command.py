@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy import text
 
 from shadowprice.cli.main import main
 from shadowprice.executors.contract import ExecutorError, ExecutorOptions
@@ -62,16 +63,20 @@ def test_port_in_use_is_refused(
     assert f"--listen 127.0.0.1:{port}: the port is in use" in line
 
 
+@pytest.mark.parametrize("unknown", ["tables", "content"])
 def test_data_of_an_unknown_format_is_refused(
-    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, unknown: str
 ) -> None:
     store = Store(str(tmp_path / "d"))
     store.open()
     with store.transaction() as connection:
-        store.put(connection, "format", "0")
+        if unknown == "tables":
+            connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        else:
+            store.put(connection, "format", "0")
     store.close()
     line = refused_start(capsys, cluster, tmp_path / "d")
-    assert "the unknown format 0" in line
+    assert f"the unknown {'version' if unknown == 'tables' else 'format'}" in line
     assert "install the version of shadowprice that wrote" in line
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.store import Store, StoreError, tables
@@ -26,6 +28,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
     result.open()
     yield result
     result.close()
+
+
+def test_a_new_store_has_the_tables_and_the_newest_version(store: Store) -> None:
+    with store.reading() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, tables.metadata) == []
+        assert context.get_current_heads() == ("0002",)
 
 
 def test_backup_completes_while_the_service_writes(store: Store, tmp_path: Path) -> None:

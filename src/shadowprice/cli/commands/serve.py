@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shadowprice.service.settings import ServiceSettings
 
 
-REQUIRED_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client")
+REQUIRED_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
 """Packages of the service's extra."""
 
 
@@ -281,6 +281,7 @@ def serve(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
     )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     if not is_warm(settings.policy.name):
         if not quiet:
             print_on_stderr(compiling_notice())

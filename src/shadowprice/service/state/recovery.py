@@ -13,7 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, select
 
@@ -45,11 +45,13 @@ from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.state.tenant_lanes import TenantLanes
-from shadowprice.service.store import FORMAT_KEY, STORE_FORMAT, Store, tables
+from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
 from shadowprice.service.store.lookups import rows_among, stored_value
 from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
+
+STORE_FORMAT: Final = 1  # version of the tables' content; the schema has a version of its own
 
 
 def recover(
@@ -68,9 +70,10 @@ def recover(
     ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
     ``virtual``, no job really runs, so commands need no acknowledgement. The other options are
     those of `DurableState`; ``values`` is its ``values_mode``. Raise `InputError` if the data
-    doesn't fit the cluster's slots or resources, and `StoreError` if the store can't be read.
+    doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
+    the store can't be read.
     """
-    start = _begin if store.get(FORMAT_KEY) is None else _load
+    start = _begin if store.get("format") is None else _load
     state = start(store, cluster, choice, clock, virtual)
     # Copying the policy state before each event would cost more than everything else.
     state.engine.session.keeps_memory = False
@@ -86,6 +89,10 @@ def _load(
     store: Store, cluster: Cluster, choice: PolicyChoice, clock: MonotonicWallClock, virtual: bool
 ) -> DurableState:
     """Recover the durable state from a store that has content."""
+    version = store.get("format")
+    if version != str(STORE_FORMAT):
+        message = f"the content has the unknown format {version}"
+        raise InputError(Fault(f"--data {store.shown}", message, UNKNOWN_FORMAT_HINT))
     end, restarts, start_ups, withheld = (
         json.loads(store.get(key) or "{}")
         for key in (END_KEY, "restarts", START_UPS_KEY, WITHHELD_KEY)
@@ -139,7 +146,7 @@ def _begin(
         store.put(connection, "origin", str(calendar.origin))
         store.put(connection, "cluster", json.dumps(cluster_record(cluster)))
         put_policy(store, connection, choice, engine.policy)
-        store.put(connection, FORMAT_KEY, STORE_FORMAT)
+        store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
     return DurableState(
         store=store,

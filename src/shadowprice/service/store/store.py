@@ -11,19 +11,14 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Engine,
-    Executable,
-    create_engine,
-    delete,
-    event,
-    inspect,
-)
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Column, Connection, Engine, Executable, create_engine, delete, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -48,10 +43,12 @@ from shadowprice.service.store.lookups import in_chunks, stored_value
 log = logging.getLogger("shadowprice.service")
 
 WAL_SIZE_LIMIT_BYTES: Final = 32 << 20  # to which a checkpoint truncates the write-ahead log
-STORE_FORMAT: Final = "1"  # version of the tables and their content
-FORMAT_KEY: Final = "format"  # key of the version; set once the store has content
+UNKNOWN_FORMAT_HINT: Final = (
+    "install the version of shadowprice that wrote the data, or use another --data"
+)
 _WRITES: Final = "writes"  # execution option of the writing connection
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -99,7 +96,7 @@ class Store:
     # ---------------------------------------------------------------- opening
 
     def open(self, epoch: int = 0) -> bool:
-        """Become the writer, and create the tables of a new store; return whether that succeeded.
+        """Become the writer, and create or upgrade the tables; return whether that succeeded.
 
         Return False if another instance writes to a shared database, or has a later epoch.
 
@@ -108,7 +105,7 @@ class Store:
         lower epochs can't become the writer.
 
         Raise `InputError` if the store can't be opened, another process writes to the directory, or
-        the format of the data is unknown.
+        the version of the tables is unknown.
         """
         self._epoch = epoch
         try:
@@ -118,7 +115,7 @@ class Store:
             if not self._may_write(take_over=epoch > 0):
                 self._drop_writer()
                 return False
-            self._prepare_tables(self._writer)
+            self._migrate(self._writer)
             if not self._store_epoch(self._writer):
                 self.close()
                 return False
@@ -179,7 +176,7 @@ class Store:
 
     def _check_content(self) -> None:
         """Record that the directory holds data; refuse a database that lost them."""
-        if self.get(FORMAT_KEY) is not None:
+        if self.get("format") is not None:
             self.mark_used()
         elif self._presence.must_exist():
             self._presence.refuse("contains no data")
@@ -298,20 +295,32 @@ class Store:
             self.put(connection, EPOCH_KEY, str(self._epoch))
         return True
 
-    def _prepare_tables(self, connection: Connection) -> None:
-        """Create the tables of a new database, or check the format of an existing one."""
+    # ---------------------------------------------------------------- versions
+
+    def _migrate(self, connection: Connection) -> None:
+        """Create the tables of a new database, or upgrade those of an older version."""
+        from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  # slow to load
+
+        scripts = _load_migrations()
         with connection.begin():
-            version = None
-            if inspect(connection).has_table(tables.meta.name):
-                version = stored_value(connection, FORMAT_KEY)
-            elif self.embedded and self._presence.must_exist():
-                self._presence.refuse("contains no data")
-            else:
+            context = MigrationContext.configure(connection)
+            version = context.get_current_revision()
+        if version is None and self.embedded and self._presence.must_exist():
+            self._presence.refuse("contains no data")
+        if version == scripts.get_current_head():
+            return
+        if version is None:
+            with connection.begin():
                 tables.metadata.create_all(connection)
-        if version not in {None, STORE_FORMAT}:
-            message = f"the content has the unknown format {version}"
-            hint = "install the version of shadowprice that wrote the data, or use another --data"
-            raise InputError(Fault(f"--data {self.shown}", message, hint))
+                context.stamp(scripts, "head")
+            return
+        if version not in {script.revision for script in scripts.walk_revisions()}:
+            message = f"the tables have the unknown version {version!r}"
+            raise InputError(Fault(f"--data {self.shown}", message, UNKNOWN_FORMAT_HINT))
+        config = _migration_config()
+        config.attributes["connection"] = connection
+        with connection.begin():
+            command.upgrade(config, "head")
 
     # ---------------------------------------------------------------- writing
 
@@ -378,6 +387,17 @@ class Store:
         """Return the value of a key; None if it isn't set."""
         with self.reading() as connection:
             return stored_value(connection, key)
+
+
+def _migration_config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+@cache
+def _load_migrations() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_migration_config())
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Tables of the store."""
+"""Tables of the store, in the schema of the newest migration."""
 
 from __future__ import annotations
 
