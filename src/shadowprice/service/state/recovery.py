@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, func, select
 
 import shadowprice
 from shadowprice.core import events
@@ -139,8 +139,6 @@ def _begin(
     calendar = SlotCalendar.starting(now, cluster.slot_seconds)
     packed = zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
     with store.transaction() as connection:
-        for table in (tables.snapshots, tables.meta):
-            store.write(connection, delete(table))
         row = {"sequence": 0, "at": now, "state": packed}
         store.write(connection, tables.snapshots.insert(), [row])
         store.put(connection, "origin", str(calendar.origin))
