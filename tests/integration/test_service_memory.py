@@ -25,12 +25,11 @@ from shadowprice.core import bounds
 from shadowprice.service.api import requests
 from shadowprice.service.auth import progress_token
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.settings import MAX_BODY_BYTES
+from shadowprice.service.settings import MAX_BODY_BYTES, ServiceSettings
 from shadowprice.service.usage import (
     MAX_BODIES,
     MAX_TENANT_REQUESTS,
     Usage,
-    UsageLimits,
     added_memory,
     estimate_memory,
 )
@@ -127,7 +126,8 @@ def test_a_revision_reserves_what_it_adds() -> None:
     record = {"utility": {"kind": "deadline", "by": "4h"}, "priority": 1, "labels": {"a": "b"}}
     usage = Usage()
     usage.set("job", {**record, "tenant": "vision"})
-    full = UsageLimits(1, estimate_memory({**record, "tenant": "vision"}))
+    memory = estimate_memory({**record, "tenant": "vision"})
+    full = ServiceSettings(Path("cluster.yaml"), "data", max_open_memory=memory)
     for changes in ({"priority": 2}, {"deadline": "8h"}, {"labels": None}, {"labels": {"a": "c"}}):
         with usage.reserve(full, "vision", 0, added_memory(record, changes)):
             pass

@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.store import Store, StoreError, tables
 from tests.support.ledger_checks import check_ledger
@@ -118,7 +118,7 @@ def test_purge_of_a_former_leader_does_not_make_it_a_writer_again(
 
             async def write_and_purge() -> None:
                 with pytest.raises(ProblemError, match="may not have been committed"):
-                    await service.writing.do(PutTenant("vision", {}, None, budgeted=False))
+                    await service.writing.do(put_tenant("vision", {}, None, budgeted=False))
                 await service.driver.sweep()  # before the first attempt to recover
 
             loop = service._tasks[0].get_loop()

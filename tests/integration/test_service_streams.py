@@ -16,7 +16,7 @@ from shadowprice.executors.contract import LogChunk
 from shadowprice.service.api import jobs as job_routes
 from shadowprice.service.api.jobs import MAX_WAIT_SECONDS
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.operations import DecideBacklog
+from shadowprice.service.state.operations import decide_backlog
 from tests.support.recording_executor import RecordingExecutor
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
@@ -152,11 +152,10 @@ def test_log_stream_ends_when_its_token_expires(live: RunningService) -> None:
 def test_waiting_request_ends_when_its_token_expires(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(self: DecideBacklog, batch: Batch) -> int:
-        del self
+    def never(batch: Batch, _maximum: int) -> int:
         return len(batch.state.backlog)
 
-    monkeypatch.setattr(DecideBacklog, "perform", never)
+    monkeypatch.setattr(decide_backlog, "__wrapped__", never)
     # The wait itself never ends.
     monkeypatch.setattr(job_routes, "time", SimpleNamespace(monotonic=lambda: 0.0))
     token = _made(live, expires="1s")

@@ -7,7 +7,7 @@ services, and is tried from ``API_EXAMPLES`` of 30 on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,25 +15,33 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from shadowprice.core.events import ServerState
 from shadowprice.service.api import references
 from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import operations, recovery, store_queries
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.operations import CancelJob, KnownJobs, UpdateServers
+from shadowprice.service.state.operations import KnownJobs, cancel_job, update_servers
 from shadowprice.service.state.submission import Submission
 from tests.support.api_machine import EXAMPLES, ApiMachine
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
 
 Patch = pytest.MonkeyPatch
+Servers = Mapping[str, ServerState | None]
 Break = Callable[[Patch], None]
 Step = Callable[[ApiMachine], None]
 FAULTS: dict[str, tuple[Break, tuple[Step, ...]]] = {}
 """Each fault, and the steps after which the machine has to detect it."""
 
 MIN_SEARCH_EXAMPLES = 30
+
+
+def _function(operation: Any) -> Callable[..., Any]:
+    """Return the function of a kind of operation, which a fault replaces."""
+    function: Callable[..., Any] = operation.__wrapped__
+    return function
 
 
 def fault(*steps: Step) -> Callable[[Break], Break]:
@@ -75,23 +83,23 @@ def anybody_cancels_anything(patch: Patch) -> None:
 
 @fault(lambda api: api.cancelled("a", "red"))
 def a_cancelled_job_goes_on(patch: Patch) -> None:
-    def perform(self: CancelJob, batch: Batch) -> JobView:
-        view = batch.get_view(self.key)
-        return replace(view, state=State.CANCELLED) if view.state.open else _cancel(self, batch)
+    def perform(batch: Batch, key: str) -> JobView:
+        view = batch.get_view(key)
+        return replace(view, state=State.CANCELLED) if view.state.open else _cancel(batch, key)
 
-    _cancel = CancelJob.perform
-    patch.setattr(CancelJob, "perform", perform)
+    _cancel = _function(cancel_job)
+    patch.setattr(cancel_job, "__wrapped__", perform)
 
 
 @fault(lambda api: api.cancelled("b", "blue"))
 def what_is_over_is_cancelled_once_more(patch: Patch) -> None:
-    _cancel = CancelJob.perform
+    _cancel = _function(cancel_job)
 
-    def perform(self: CancelJob, batch: Batch) -> JobView:
-        view = batch.get_view(self.key)
-        return view if not view.state.open else _cancel(self, batch)
+    def perform(batch: Batch, key: str) -> JobView:
+        view = batch.get_view(key)
+        return view if not view.state.open else _cancel(batch, key)
 
-    patch.setattr(CancelJob, "perform", perform)
+    patch.setattr(cancel_job, "__wrapped__", perform)
 
 
 @fault(lambda api: api.revised("a", "red", 10))
@@ -109,16 +117,16 @@ def a_revision_is_forgotten_by_the_next_start(patch: Patch) -> None:
 
 @fault(lambda api: api.change_server("g-0", "drain"))
 def a_drained_server_takes_work(patch: Patch) -> None:
-    perform = UpdateServers.perform
+    perform = _function(update_servers)
 
-    def changed(self: UpdateServers, batch: Batch) -> None:
+    def changed(batch: Batch, servers: Servers, *more: Any, **options: Any) -> None:
         open_ = {
             name: None if state is None else replace(state, drained=False)
-            for name, state in self.servers.items()
+            for name, state in servers.items()
         }
-        perform(replace(self, servers=open_), batch)
+        perform(batch, open_, *more, **options)
 
-    patch.setattr(UpdateServers, "perform", changed)
+    patch.setattr(update_servers, "__wrapped__", changed)
 
 
 @fault(ApiMachine.restart)
@@ -182,24 +190,24 @@ def a_page_leaves_one_out(patch: Patch) -> None:
 
 @fault(lambda api: api.quote("red", 1))
 def a_quote_stays(patch: Patch) -> None:
-    def perform(self: Any, batch: Batch) -> Any:
+    def perform(batch: Batch, submission: Submission) -> Any:
         batch.emit("quoted", decision=True)
-        return _quote(self, batch)
+        return _quote(batch, submission)
 
-    _quote = operations.QuoteJob.perform
-    patch.setattr(operations.QuoteJob, "perform", perform)
+    _quote = _function(operations.quote_job)
+    patch.setattr(operations.quote_job, "__wrapped__", perform)
 
 
 @fault(lambda api: api.removed("g-1"))
 def a_removed_server_stays(patch: Patch) -> None:
-    perform = UpdateServers.perform
+    perform = _function(update_servers)
 
-    def kept(self: UpdateServers, batch: Batch) -> None:
-        left = {name: state for name, state in self.servers.items() if state is not None}
+    def kept(batch: Batch, servers: Servers, *more: Any, **options: Any) -> None:
+        left = {name: state for name, state in servers.items() if state is not None}
         if left:
-            perform(replace(self, servers=left), batch)
+            perform(batch, left, *more, **options)
 
-    patch.setattr(UpdateServers, "perform", kept)
+    patch.setattr(update_servers, "__wrapped__", kept)
 
 
 def follow(steps: tuple[Step, ...]) -> None:

@@ -73,7 +73,7 @@ def _before(patch: pytest.MonkeyPatch, fault: Switch, owner: Any, name: str) -> 
 
 
 def _encoding(patch: pytest.MonkeyPatch, fault: Switch) -> None:
-    _before(patch, fault, event_stream, "encode_sse")
+    _before(patch, fault, event_stream, "event_resource")
 
 
 def _method(owner: Any, name: str) -> Patch:

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 
 from shadowprice.core.budget import POINT
 from shadowprice.executors.contract import Ending
-from shadowprice.service.budgets.operations import Grant, PutTenant, StartDuePeriods
+from shadowprice.service.budgets.operations import grant_points, put_tenant, start_due_periods
 from shadowprice.service.budgets.usage import price_of_unused
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.operations import CancelJob, ReviseJob, SetServerAvailability
+from shadowprice.service.state.operations import cancel_job, revise_job, set_server_availability
 from tests.support.budget_bench import BudgetBench
 from tests.support.examples import example_count
 
@@ -55,21 +55,21 @@ def _take(bench: BudgetBench, number: int, step: tuple) -> None:  # type: ignore
             names = sorted(bench.durable.state.launch_commands)
             bench.report_end(names[job % len(names)], ending)
         case ("lose", server):
-            bench.commit(SetServerAvailability(f"g-{server}"))
-            bench.commit(SetServerAvailability(f"g-{server}", back=True))
+            bench.commit(set_server_availability(f"g-{server}"))
+            bench.commit(set_server_availability(f"g-{server}", back=True))
         case ("cancel", job) if open_jobs:
-            bench.commit(CancelJob(open_jobs[job % len(open_jobs)]))
+            bench.commit(cancel_job(open_jobs[job % len(open_jobs)]))
         case ("revise", job, minibatches) if open_jobs:
-            bench.commit(ReviseJob(open_jobs[job % len(open_jobs)], {"minibatches": minibatches}))
+            bench.commit(revise_job(open_jobs[job % len(open_jobs)], {"minibatches": minibatches}))
         case ("budget", tenant, points, carry):
             bench.set_budget(tenant, points, carry=carry)
         case ("grant", tenant, points) if points:
-            bench.commit(Grant(tenant, round(points * POINT), ""))
+            bench.commit(grant_points(tenant, round(points * POINT), ""))
         case ("remove", tenant):
-            bench.commit(PutTenant(tenant, None, None, budgeted=True))
+            bench.commit(put_tenant(tenant, None, None, budgeted=True))
         case ("period",):
             bench.clock.advance(86_400)
-            bench.commit(StartDuePeriods())
+            bench.commit(start_due_periods())
 
 
 def _check(bench: BudgetBench) -> None:

@@ -12,14 +12,14 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import (
-    QuoteJob,
     SubmitJobs,
+    quote_job,
 )
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
@@ -52,7 +52,7 @@ class BudgetBench(EngineBench):
         self.store.fault = lambda _: None
         if self.cluster is CLUSTER:
             for tenant in ("vision", "speech"):
-                self.commit(PutTenant(tenant, None))
+                self.commit(put_tenant(tenant, None))
 
     def submit_records(self, *records: dict[str, Any], at_once: bool = True) -> None:
         result = read_submissions(
@@ -78,7 +78,7 @@ class BudgetBench(EngineBench):
 
     def set_budget(self, tenant: str, points: float, **more: Any) -> None:
         budget = Budget(round(points * POINT), **{"period": 86_400, **more})
-        self.commit(PutTenant(tenant, None, budget, budgeted=True))
+        self.commit(put_tenant(tenant, None, budget, budgeted=True))
 
     def balance(self, tenant: str) -> float:
         account = self.durable.state.accounts.get(tenant)
@@ -109,10 +109,7 @@ class BudgetBench(EngineBench):
 
     def check_accounts(self) -> None:
         check_ledger(self.store)
-        balances = {
-            name: account.balance
-            for name, account in self.durable.state.accounts.snapshot().items()
-        }
+        balances = {name: account.balance for name, account in self.durable.state.accounts.items()}
         with self.store.reading() as connection:
             rows = connection.execute(select(tables.budgets)).all()
         assert {row.tenant: row.balance for row in rows} == balances
@@ -230,14 +227,14 @@ class OverrunBench(BudgetBench):
     def quote_price(self, work: int, utility: dict[str, Any] = BY_39) -> int:
         record = job_record("quoted", tenant="vision", minibatches=work, utility=utility)
         [submission] = read_submissions([record], CLUSTER, tenant=None, runs=False)
-        [quote] = self.commit(QuoteJob(submission)).answers
+        [quote] = self.commit(quote_job(submission)).answers
         assert quote.price is not None
         return int(quote.price)
 
     def history_lines(self, name: str) -> list[str]:
         with self.store.reading() as connection:
             events = list_events(connection, after=0, job=self.job_key(name))
-        return [format_event({"kind": event.kind, "data": event.data}) for event in events]
+        return [format_event(event.kind, event.data) for event in events]
 
     def report_saved_progress(self, name: str, minibatches: float, *, saves: bool = False) -> None:
         key = self.job_key(name)

@@ -58,14 +58,14 @@ def durable_digest(durable: DurableState) -> str:
         ]
         for name, order in durable.launch_commands.items()
     }
-    accounts = {name: str(account) for name, account in durable.accounts.snapshot().items()}
+    accounts = {name: str(account) for name, account in durable.accounts.items()}
     views = {name: view.stored() for name, view in durable.views.items()}
     return _digest(
         state,
         views,
         dict(durable.specs),
         orders,
-        list(durable.backlog),
+        sorted(durable.backlog),
         accounts,
         durable.calendar.origin,
     )
@@ -118,7 +118,7 @@ class CrashPoints:
             return
         durable, commit = hour.durable, hour.durable.commit
 
-        def followed(operations: Sequence[Operation]) -> CommitResult:
+        def followed(operations: Sequence[Operation[Any]]) -> CommitResult:
             self._early = []
             outcome = commit(operations)
             self._expected = durable_digest(durable.state)

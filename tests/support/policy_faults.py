@@ -15,25 +15,25 @@ from shadowprice.core.events import ServerState
 from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started, StartRefused
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import (
-    CancelJob,
-    DecideBacklog,
-    ReviseJob,
-    SetServerAvailability,
     SubmitJobs,
-    UpdateServers,
+    cancel_job,
+    decide_backlog,
+    revise_job,
+    set_server_availability,
+    update_servers,
 )
 from shadowprice.service.state.report_operations import (
-    AcknowledgeCommands,
     RecordProgress,
     RecordReports,
+    acknowledge_commands,
 )
-from shadowprice.service.state.slot_operations import ShiftSlotOrigin
+from shadowprice.service.state.slot_operations import shift_slot_origin
 from shadowprice.service.state.submission import read_submissions
-from shadowprice.service.state.timespan import ChangeTimespan
+from shadowprice.service.state.timespan import set_timespan_end
 from shadowprice.service.store import tables
 from tests.support.engine_bench import EngineBench
 from tests.support.simulated_hours import CLUSTER, SLOT
@@ -112,8 +112,8 @@ def describe_state(bench: EngineBench) -> dict[str, Any]:
         "views": dict(durable.state.views),
         "specs": dict(durable.state.specs),
         "orders": dict(durable.state.launch_commands),
-        "backlog": [name for name in durable.state.backlog if name in durable.state.views],
-        "accounts": (dict(durable.state.accounts.snapshot()), durable.state.accounts.next_entry),
+        "backlog": sorted(name for name in durable.state.backlog if name in durable.state.views),
+        "accounts": (dict(durable.state.accounts), durable.state.accounts.next_entry),
         "calendar": durable.state.calendar,
         "restarts": durable.state.restarts.record(),
     }
@@ -175,13 +175,15 @@ OPERATIONS: dict[str, Callable[[EngineBench], Any]] = {
     "submit": lambda _: job_submission("new"),
     "submit several": lambda _: job_submission("new", "newer"),
     "accept": lambda _: job_submission("new", at_once=False),
-    "decide": lambda _: DecideBacklog(8),
-    "cancel": lambda _: CancelJob("one"),
-    "cancel in the backlog": lambda _: CancelJob("accepted"),
-    "revise": lambda _: ReviseJob("one", {"minibatches": 90}),
-    "drain": lambda bench: UpdateServers({first_server(bench, "one"): server_state(True)}, "drain"),
-    "lose a server": lambda bench: SetServerAvailability(first_server(bench, "one")),
-    "a tenant": lambda _: PutTenant("vision", {"gpu": 1}, Budget(POINT, 86_400), budgeted=True),
+    "decide": lambda _: decide_backlog(8),
+    "cancel": lambda _: cancel_job("one"),
+    "cancel in the backlog": lambda _: cancel_job("accepted"),
+    "revise": lambda _: revise_job("one", {"minibatches": 90}),
+    "drain": lambda bench: update_servers(
+        {first_server(bench, "one"): server_state(True)}, "drain"
+    ),
+    "lose a server": lambda bench: set_server_availability(first_server(bench, "one")),
+    "a tenant": lambda _: put_tenant("vision", {"gpu": 1}, Budget(POINT, 86_400), budgeted=True),
     "done": lambda bench: RecordReports([end_report(bench, "one", Ending.DONE)]),
     "failed": lambda bench: RecordReports([end_report(bench, "one", Ending.FAILED)]),
     "lost": lambda bench: RecordReports([end_report(bench, "one", Ending.LOST)]),
@@ -206,12 +208,12 @@ OPERATIONS: dict[str, Callable[[EngineBench], Any]] = {
             )
         ]
     ),
-    "acknowledge": lambda bench: AcknowledgeCommands(
+    "acknowledge": lambda bench: acknowledge_commands(
         list(bench.durable.state.engine.unacknowledged)
     ),
     "progress": progress_operation,
-    "move the origin": lambda _: ShiftSlotOrigin(5 * SECOND, "the clock was set"),
-    "set an end": lambda bench: ChangeTimespan(bench.clock.wall() + 2 * SLOT * SECOND),
+    "move the origin": lambda _: shift_slot_origin(5 * SECOND, "the clock was set"),
+    "set an end": lambda bench: set_timespan_end(bench.clock.wall() + 2 * SLOT * SECOND),
 }
 
 

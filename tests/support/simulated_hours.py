@@ -26,7 +26,7 @@ from shadowprice.core.job_keys import qualified_name
 from shadowprice.executors.contract import ExecutorError
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution.controller import ExecutionController
@@ -35,7 +35,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.job_views import JobView
-from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs, UpdateServers
+from shadowprice.service.state.operations import SubmitJobs, cancel_job, revise_job, update_servers
 from shadowprice.service.state.store_queries import job, list_events, list_jobs
 from shadowprice.service.state.submission import read_submissions, request_hash
 from shadowprice.service.store import Store
@@ -76,7 +76,7 @@ class SteppedWriter(Writer):
 
     driver: SteppedDriver
 
-    async def do(self, operation: Operation) -> Any:
+    async def do(self, operation: Operation[Any]) -> Any:
         if self.health_error is not None:
             await self.recover()
         task = asyncio.ensure_future(super().do(operation))
@@ -305,18 +305,18 @@ class SimulatedHour:
                 assert problem is None, problem
                 self.answers.setdefault(key, ClientRecord(self._look(key)))
         elif kind == "cancel":
-            view = await self.writer.do(CancelJob(what))
+            view = await self.writer.do(cancel_job(what))
             self.answers[what].cancelled = view.state == "cancelled"
         elif kind == "revise":
-            await self.writer.do(ReviseJob(*what))
+            await self.writer.do(revise_job(*what))
         elif kind == "budget":
-            await self.writer.do(PutTenant(what[0], None, what[1], budgeted=True))
+            await self.writer.do(put_tenant(what[0], None, what[1], budgeted=True))
         else:
             cluster = self.writer.published.servers.cluster
             row = cluster.index[what]
             amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
             state = ServerState(cluster.roles[row], amounts, drained=kind == "drain")
-            await self.writer.do(UpdateServers({what: state}, kind))
+            await self.writer.do(update_servers({what: state}, kind))
 
     def _look(self, name: str) -> JobView:
         published = self.writer.published

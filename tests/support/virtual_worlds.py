@@ -31,7 +31,7 @@ from shadowprice.executors.virtual import (
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policies
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.operations import Availability, CancelJob, ChangeServer
+from shadowprice.service.state.operations import Availability, cancel_job, change_server
 from shadowprice.service.state.store_queries import job_history
 from shadowprice.service.store import Store
 from shadowprice.service.store.files import FILE
@@ -323,15 +323,15 @@ async def _play(
             # What runs there goes on to the end of its slot, and the next one is planned without.
             excused.append((now, now + 2.0 * slot + 60.0, ""))
             state: Availability = "drained" if number < 10_000 else "up"
-            await service.writer.do(ChangeServer(server, state))
+            await service.writer.do(change_server(server, state))
         elif what.kind == "cordoned":
             state = "cordoned" if number < 10_000 else "up"
-            await service.writer.do(ChangeServer(server, state))
+            await service.writer.do(change_server(server, state))
         elif what.kind == "cancelled":
             name = world.key(policy, what.subject % len(world.jobs))
             excused.append((now, float("inf"), name))
             with suppress(ShadowpriceError):  # it may be closed
-                await service.writer.do(CancelJob(name))
+                await service.writer.do(cancel_job(name))
         else:
             await (service.stop() if what.kind == "stopped" else service.kill())
             await asyncio.sleep(what.slots * slot)

@@ -16,15 +16,15 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Select, case, select
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.rest import TokenRole
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.store import Store, tables
 
 TOKEN_FILE: Final = "operator.token"  # file of the operator's token in the data directory
@@ -32,25 +32,18 @@ _BEGINNING: Final = "sp_"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
 
 
-class AccessRole(StrEnum):
-    """Role of a token."""
-
-    OPERATOR = "operator"
-    TENANT = "tenant"
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The sender of a request: a token's number and role, and the tenant of a tenant's token."""
 
     id: int
-    role: AccessRole
+    role: TokenRole
     tenant: str | None
 
     @property
     def is_operator(self) -> bool:
         """Whether the caller is an operator, who may do everything."""
-        return self.role is AccessRole.OPERATOR
+        return self.role == "operator"
 
     @property
     def scope(self) -> str | None:
@@ -78,16 +71,15 @@ class Tokens:
             rows = connection.execute(select(table).where(table.c.revoked.is_(None))).all()
         self._known, self._hashes = {}, {}
         for row in rows:
-            self._add(row.hash, Caller(row.id, AccessRole(row.role), row.tenant), row.expires)
+            self._add(row.hash, Caller(row.id, row.role, row.tenant), row.expires)
 
     def _add(self, key: str, caller: Caller, expires: int | None) -> None:
         self._known[key] = caller, expires
         self._hashes[caller.id] = key
 
-    def add(self, number: int, operation: CreateToken) -> None:
+    def add(self, token: str, caller: Caller, expires: int | None) -> None:
         """Add a token to the index, after it was stored."""
-        caller = Caller(number, operation.role, operation.tenant)
-        self._add(hash_token(operation.token), caller, operation.expires)
+        self._add(hash_token(token), caller, expires)
 
     def remove(self, number: int) -> None:
         """Remove a token from the index, after it was revoked in the store."""
@@ -122,53 +114,44 @@ def new_token() -> str:
     return _BEGINNING + secrets.token_urlsafe(32)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateToken:
-    """Operation that stores a new token; ``expires`` is in nanoseconds since 1970."""
+@operation
+def create_token(
+    batch: Batch, token: str, role: TokenRole, tenant: str | None, note: str, expires: int | None
+) -> int:
+    """Store the hash of a new token, and return the token's number.
 
-    token: str
-    role: AccessRole
-    tenant: str | None
-    note: str
-    expires: int | None
-
-    def perform(self, batch: Batch) -> int:
-        """Store the token's hash, and return the token's number."""
-        row: Mapping[str, Any] = {
-            "hash": hash_token(self.token),
-            "role": self.role.value,
-            "tenant": self.tenant,
-            "note": self.note,
-            "created": batch.now,
-            "expires": self.expires,
-            "revoked": None,
-        }
-        table = tables.tokens
-        batch.state.store.fault("write")
-        primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
-        assert primary_key is not None
-        if self.tenant is not None:
-            batch.undo.put(batch.state.token_tenants, self.tenant, None)
-        return int(primary_key[0])
+    ``expires`` is in nanoseconds since 1970.
+    """
+    row: Mapping[str, Any] = {
+        "hash": hash_token(token),
+        "role": role,
+        "tenant": tenant,
+        "note": note,
+        "created": batch.now,
+        "expires": expires,
+        "revoked": None,
+    }
+    table = tables.tokens
+    batch.state.store.fault("write")
+    primary_key = batch.connection.execute(table.insert().values(**row)).inserted_primary_key
+    assert primary_key is not None
+    if tenant is not None:
+        batch.undo.put(batch.state.token_tenants, tenant, None)
+    return int(primary_key[0])
 
 
-@dataclass(frozen=True, slots=True)
-class RevokeToken:
-    """Operation that revokes a token."""
-
-    number: int
-
-    def perform(self, batch: Batch) -> None:
-        """Mark the token as revoked; raise `ProblemError` if none is valid."""
-        table = tables.tokens
-        batch.state.store.fault("write")
-        changed = batch.connection.execute(
-            table.update()
-            .where(table.c.id == self.number, table.c.revoked.is_(None))
-            .values(revoked=batch.now)
-        )
-        if not changed.rowcount:
-            raise ProblemError("not-found", f"no valid token has the id {self.number}")
+@operation
+def revoke_token(batch: Batch, number: int) -> None:
+    """Revoke a token; raise `ProblemError` if none with the number is valid."""
+    table = tables.tokens
+    batch.state.store.fault("write")
+    changed = batch.connection.execute(
+        table.update()
+        .where(table.c.id == number, table.c.revoked.is_(None))
+        .values(revoked=batch.now)
+    )
+    if not changed.rowcount:
+        raise ProblemError("not-found", f"no valid token has the id {number}")
 
 
 def tokens_query(now: int) -> Select[Any]:

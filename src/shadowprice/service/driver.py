@@ -15,17 +15,17 @@ from typing import Final
 
 from shadowprice.executors.background import BackgroundTasks, monotonic
 from shadowprice.executors.contract import Ended, Ending
-from shadowprice.service.budgets.operations import StartDuePeriods
+from shadowprice.service.budgets.operations import start_due_periods
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.operation_queue import PendingOperation, Write
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.operations import DecideBacklog
+from shadowprice.service.state.operations import decide_backlog
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
 from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.slot_operations import (
     AdvanceSlots,
-    ShiftSlotOrigin,
+    shift_slot_origin,
 )
 from shadowprice.service.store import retention
 from shadowprice.service.store.retention import ExpiredJob
@@ -150,7 +150,7 @@ class Driver:
         step = self._clock.detected_step_ns()
         if step:
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            shift = Write(ShiftSlotOrigin(step, reason), partial(self._on_shift, step))
+            shift = Write(shift_slot_origin(step, reason), partial(self._on_shift, step))
             await self._writer.commit([shift])
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
@@ -158,8 +158,8 @@ class Driver:
         steady_seconds = now - self._steady_since
         accounts = self._durable.state.accounts
         accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
-        if accounts.any_due(self._clock.now()):
-            await self._writer.commit([Write(StartDuePeriods())])
+        if accounts.due(self._clock.now()):
+            await self._writer.commit([Write(start_due_periods())])
         if now - self._last_purge > self.sweep_seconds:
             self._last_purge = now
             self._progress.remove_closed(self._published.jobs)
@@ -242,7 +242,7 @@ class Driver:
         batch += [entry.to_write() for entry in pending]
         decides_backlog = self._decides_backlog
         if decides_backlog:
-            batch.append(Write(DecideBacklog(self._chunk), self._on_backlog))
+            batch.append(Write(decide_backlog(self._chunk), self._on_backlog))
         if not batch:
             return
         started = monotonic()

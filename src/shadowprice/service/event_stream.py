@@ -42,21 +42,11 @@ def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
     return event.tenant == tenant or (event.tenant is None and event.job is None)
 
 
-def encode_sse(event: StreamEvent) -> bytes:
-    """Return an event as a server-sent event."""
-    return format_sse(event_resource(event, dict(event.data)))
-
-
 def format_sse(event: StoredEvent) -> bytes:
     """Return a stored event as a server-sent event that a client can resume from."""
     # ASCII, because clients may split lines at Unicode separators too.
     text = event.model_dump_json(ensure_ascii=True)
     return f"id: {event.id}\nevent: {event.kind}\ndata: {text}\n\n".encode()
-
-
-def transient_message(kind: str, data: Any) -> bytes:
-    """Return a server-sent event without an id: it is not stored."""
-    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 def keep_alive(number: int) -> bytes:
@@ -123,7 +113,8 @@ class EventBroadcaster:
     def publish_transient(self, kind: str, data: Any) -> None:
         """Broadcast an event that isn't stored, to current subscribers only."""
         if self._subscribers:
-            self._transient.append(transient_message(kind, data))
+            text = json.dumps(data, separators=(",", ":"))
+            self._transient.append(f"event: {kind}\ndata: {text}\n\n".encode())
             self._wake.set()
 
     async def step(self) -> None:
@@ -149,9 +140,10 @@ class EventBroadcaster:
         if fresh:
             self.last = max(self.last, fresh[-1].id)
         chunks: dict[str | None, bytes] = {}
-        encoded_events = (
-            [(event, encode_sse(event)) for event in fresh] if self._subscribers else []
-        )
+        encoded_events = [
+            (event, format_sse(event_resource(event, dict(event.data))))
+            for event in (fresh if self._subscribers else ())
+        ]
         for subscriber in list(self._subscribers):
             chunk = chunks.get(subscriber.tenant)
             if chunk is None:

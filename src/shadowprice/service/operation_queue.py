@@ -10,13 +10,15 @@ from typing import Any, Final, NamedTuple
 
 from shadowprice.executors.background import monotonic
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Operation
-from shadowprice.service.state.operations import ForkEngine, QuoteJob, ReviseJob
+from shadowprice.service.state.batch import Answer, Operation
+from shadowprice.service.state.operations import fork_engine, quote_job, revise_job
+from shadowprice.service.state.tenant_lanes import TenantLanes
 from shadowprice.service.turns import requester
 
 MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
 MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
-SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)  # each takes as long as many submissions
+SLOW_OPERATIONS: Final = (quote_job, fork_engine, revise_job)
+"""Each takes as long as many submissions."""
 MAX_BATCH_SLOW_OPERATIONS: Final = 2
 """Maximum number of them in one transaction: submissions of other tenants wait for its end."""
 
@@ -25,7 +27,7 @@ MAX_BATCH_SLOW_OPERATIONS: Final = 2
 class PendingOperation:
     """A queued operation of a tenant (None: of others), and the future of its result."""
 
-    operation: Operation
+    operation: Operation[Any]
     future: asyncio.Future[Any]
     tenant: str | None = field(default_factory=requester.get)
     since: float = field(default_factory=monotonic)
@@ -47,7 +49,7 @@ class PendingOperation:
 class Write(NamedTuple):
     """An operation of a batch, its result's handler, and who gets the error of a commit."""
 
-    operation: Operation
+    operation: Operation[Any]
     on_result: Callable[[Any], None] | None = None
     callers: Sequence[PendingOperation] = ()
 
@@ -82,12 +84,12 @@ class OperationQueue:
     def __bool__(self) -> bool:
         return bool(self._pending)
 
-    def put(self, operation: Operation) -> asyncio.Future[Any]:
+    def put(self, operation: Operation[Answer]) -> asyncio.Future[Answer]:
         """Queue an operation; return its future, or raise `ProblemError` if the queue is full."""
         if len(self._pending) >= MAX_PENDING_OPERATIONS:
             detail = f"{MAX_PENDING_OPERATIONS} requests are already waiting"
             raise ProblemError("overloaded", detail)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._pending.append(PendingOperation(operation, future))
         return future
 
@@ -97,34 +99,27 @@ class OperationQueue:
 
     def take(self) -> list[PendingOperation]:
         """Remove the operations of the next batch; slow ones above the limit remain."""
-        lanes: dict[str | None, deque[PendingOperation]] = {}
-        for entry in self._pending:
-            if not entry.future.cancelled():
-                lanes.setdefault(entry.tenant, deque()).append(entry)
+        waiting = [entry for entry in self._pending if not entry.future.cancelled()]
+        tenants = dict.fromkeys(entry.tenant for entry in waiting)
         # Whose slow operation was served longest ago comes first, also over batches.
-        served = {tenant: self._slow_served.get(tenant, 0) for tenant in lanes}
-        lanes = dict(sorted(lanes.items(), key=lambda item: served[item[0]]))
+        served = {tenant: self._slow_served.get(tenant, 0) for tenant in tenants}
+        lanes = TenantLanes[PendingOperation]()
+        for entry in sorted(waiting, key=lambda entry: served[entry.tenant]):
+            lanes.push(entry.tenant, entry)
         self._slow_served = served
         taken: list[PendingOperation] = []
-        later: list[PendingOperation] = []
         slow = 0
         while lanes and len(taken) < MAX_BATCH_OPERATIONS:
-            for tenant, lane in list(lanes.items()):
-                entry = lane.popleft()
-                if not lane:
-                    del lanes[tenant]
-                if isinstance(entry.operation, SLOW_OPERATIONS):
-                    slow += 1
-                    if slow > MAX_BATCH_SLOW_OPERATIONS:
-                        later.append(entry)
-                        continue
-                    self._slow_count += 1
-                    served[tenant] = self._slow_count
-                taken.append(entry)
-                if len(taken) == MAX_BATCH_OPERATIONS:
-                    break
-        remaining = {id(entry) for lane in lanes.values() for entry in lane} | set(map(id, later))
-        self._pending = deque(entry for entry in self._pending if id(entry) in remaining)
+            entry = lanes.pop()
+            if getattr(entry.operation, "kind", None) in SLOW_OPERATIONS:
+                slow += 1
+                if slow > MAX_BATCH_SLOW_OPERATIONS:
+                    continue
+                self._slow_count += 1
+                served[entry.tenant] = self._slow_count
+            taken.append(entry)
+        is_taken = set(map(id, taken))
+        self._pending = deque(entry for entry in waiting if id(entry) not in is_taken)
         return taken
 
     def fail(self, error: Exception) -> None:

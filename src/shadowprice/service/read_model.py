@@ -26,7 +26,7 @@ class ReadModel:
     running: Mapping[str, Start | Resize] = field(default_factory=dict)
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
     sequence: int = 0  # number of the last journaled event
-    accounts: Mapping[str, Account] = field(default_factory=dict)
+    accounts: Mapping[str | None, Account] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
     _keys_by_qualified_name: dict[str, str] = field(default_factory=dict)

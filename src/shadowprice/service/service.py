@@ -37,7 +37,7 @@ from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service import auth
-from shadowprice.service.budgets.operations import SyncBudgets
+from shadowprice.service.budgets.operations import sync_budgets
 from shadowprice.service.clock import SECOND, Clock, MonotonicWallClock, SystemClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.execution import modes
@@ -50,19 +50,19 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.outlook import OutlookQueue
 from shadowprice.service.queries.whatif import WhatIfRunner
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
+from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.recovery import (
-    FollowClusterFile,
     build_live_policy,
+    follow_cluster_file,
     policy_fingerprint,
 )
-from shadowprice.service.state.slot_operations import ShiftSlotOrigin
-from shadowprice.service.state.timespan import FollowOption
+from shadowprice.service.state.slot_operations import shift_slot_origin
+from shadowprice.service.state.timespan import follow_option
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.turns import TenantTurns, requester
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
-from shadowprice.service.usage import UsageLimits
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
@@ -283,7 +283,7 @@ class Service:
         try:
             await run_all(
                 self.whatifs.close,
-                self._close_parts,
+                *(part.close for part in (self._resident, self.runner, self.follower) if part),
                 self.close_streams,
                 lambda: self.writer.stop() if self.writer else None,
                 self._end_tasks,
@@ -295,10 +295,6 @@ class Service:
         except Exception:
             log.exception("the service failed during shutdown")
             self.failed = True
-
-    async def _close_parts(self) -> None:
-        parts = (self._resident, self.runner, self.follower)
-        await run_all(*(part.close for part in parts if part is not None))
 
     def close_streams(self) -> None:
         """End the event streams of all subscribers."""
@@ -345,10 +341,10 @@ class Service:
         now = clock.now()
         if state.last_at - now > SECOND:
             reason = "the clock is earlier than when the service stopped"
-            _commit_one(durable, ShiftSlotOrigin(now - state.last_at, reason))
-        _commit_one(durable, FollowClusterFile(self.cluster))
-        _commit_one(durable, SyncBudgets(self.budgets))
-        _commit_one(durable, FollowOption(self.settings.until))
+            _commit_one(durable, shift_slot_origin(now - state.last_at, reason))
+        _commit_one(durable, follow_cluster_file(self.cluster))
+        _commit_one(durable, sync_budgets(self.budgets))
+        _commit_one(durable, follow_option(self.settings.until))
         self.key = self._secret()
         self._operator_token(durable)
         return durable
@@ -392,9 +388,7 @@ class Service:
             is_new = connection.execute(query).first() is None
         if is_new:
             note = f"first start, {escape_controls(str(self.token_file))}"
-            _commit_one(
-                durable, auth.CreateToken(token, auth.AccessRole.OPERATOR, None, note, None)
-            )
+            _commit_one(durable, auth.create_token(token, "operator", None, note, None))
 
     def _open_uploads(self, writer: Writer) -> UploadStore:
         folder, settings = self._folder / UPLOADS, self.settings
@@ -478,8 +472,7 @@ class Service:
 
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
         """Reserve a tenant's open jobs and memory, or raise `ProblemError`; None has no limit."""
-        limits = UsageLimits(self.settings.max_open_jobs, self.settings.max_open_memory)
-        return self.writing.usage.reserve(limits, tenant, jobs, memory)
+        return self.writing.usage.reserve(self.settings, tenant, jobs, memory)
 
     @property
     def trainingjobs_error(self) -> str | None:
@@ -487,7 +480,7 @@ class Service:
         return None if self._resident is None else self._resident.not_followed
 
 
-def _commit_one(durable: DurableEngine, operation: Any) -> Any:
+def _commit_one(durable: DurableEngine, operation: Operation[Any]) -> Any:
     """Commit one operation, and return its result or raise its error."""
     [result] = durable.commit([operation]).answers
     if isinstance(result, BaseException):

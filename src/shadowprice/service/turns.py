@@ -6,20 +6,20 @@ A tenant's many requests then delay those of another tenant by one request.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Final
 
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.tenant_lanes import TenantLanes
 
 requester: Final[ContextVar[str | None]] = ContextVar("requester", default=None)
 """Tenant whose request the present task handles; None for operators and the service itself."""
 
 
 class TenantTurns:
-    """A queue with a lane for each tenant, and one for operators.
+    """A queue in which tenants take turns; operators are one more tenant.
 
     ``width`` requests have their turn at the same time. A tenant may have ``max_waiting`` requests
     in the queue (None: any number); ``what`` names them in the error message.
@@ -31,7 +31,7 @@ class TenantTurns:
         self._free = width
         self._max_waiting = max_waiting
         self._what = what
-        self._waiting: dict[str | None, deque[asyncio.Future[None]]] = {}
+        self._waiting: TenantLanes[asyncio.Future[None]] = TenantLanes()
 
     @asynccontextmanager
     async def turn(self, tenant: str | None) -> AsyncIterator[None]:
@@ -46,30 +46,23 @@ class TenantTurns:
             self._next()
 
     async def _wait(self, tenant: str | None) -> None:
-        requests = self._waiting.setdefault(tenant, deque())
-        if self._max_waiting is not None and len(requests) >= self._max_waiting:
+        if self._max_waiting is not None and self._waiting.count(tenant) >= self._max_waiting:
             raise ProblemError("overloaded", f"{self._max_waiting} {self._what} already wait")
         turn = asyncio.get_running_loop().create_future()
-        requests.append(turn)
+        self._waiting.push(tenant, turn)
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
                 self._next()  # the turn began before the request was cancelled
-            elif turn in requests:
-                requests.remove(turn)
+            self._waiting.remove(tenant, turn)
             raise
 
     def _next(self) -> None:
         """Begin the turn of the tenant that has waited for the most turns."""
         while self._waiting:
-            tenant, requests = next(iter(self._waiting.items()))
-            del self._waiting[tenant]
-            while requests:
-                turn = requests.popleft()
-                if not turn.cancelled():
-                    if requests:
-                        self._waiting[tenant] = requests  # behind all other tenants
-                    turn.set_result(None)
-                    return
+            turn = self._waiting.pop()
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
         self._free += 1

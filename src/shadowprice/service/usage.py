@@ -6,11 +6,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.service.problems import tenant_limit_problem
-from shadowprice.service.settings import MAX_BODY_BYTES
+from shadowprice.service.settings import MAX_BODY_BYTES, ServiceSettings
 
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
@@ -34,14 +33,6 @@ def added_memory(record: Mapping[str, Any], changes: Mapping[str, Any]) -> int:
     keys = {"utility" if key == "deadline" else key for key in changes}
     before = {key: record[key] for key in keys if key in record}
     return max(0, estimate_memory(changes) - estimate_memory(before))
-
-
-@dataclass(frozen=True, slots=True)
-class UsageLimits:
-    """Limits of a tenant: number of open jobs, and bytes of memory that their records take."""
-
-    jobs: int
-    memory: int
 
 
 class Usage:
@@ -89,22 +80,22 @@ class Usage:
 
     @contextmanager
     def reserve(
-        self, limits: UsageLimits, tenant: str | None, jobs: int, memory: int
+        self, settings: ServiceSettings, tenant: str | None, jobs: int, memory: int
     ) -> Iterator[None]:
         """Reserve jobs and memory of a tenant during a block, or raise `ProblemError`."""
         if tenant is None:  # an operator has no limits
             yield
             return
-        if jobs and self._jobs[tenant] + jobs > limits.jobs:
+        if jobs and self._jobs[tenant] + jobs > settings.max_open_jobs:
             raise tenant_limit_problem(
                 f"{self._jobs[tenant]:,} open jobs and {jobs:,} new ones exceed the limit of "
-                f"{limits.jobs:,} open jobs of a tenant",
+                f"{settings.max_open_jobs:,} open jobs of a tenant",
                 "cancel jobs, wait until some end, or ask the operator for serve --max-open-jobs",
             )
-        if memory and self._memory[tenant] + memory > limits.memory:
+        if memory and self._memory[tenant] + memory > settings.max_open_memory:
             raise tenant_limit_problem(
                 f"the open jobs' records of {self._memory[tenant]:,} bytes and {memory:,} new "
-                f"bytes exceed the limit of {limits.memory:,} bytes of a tenant",
+                f"bytes exceed the limit of {settings.max_open_memory:,} bytes of a tenant",
                 "put large inputs into files, wait until jobs end, or ask the operator for serve "
                 "--max-open-memory",
             )

@@ -61,7 +61,7 @@ class Writer:
         self.progress = ProgressBuffer(self.clock, self.published)
         self._publish(present)
 
-    async def do(self, operation: Operation) -> Any:
+    async def do(self, operation: Operation[Result]) -> Result:
         """Queue an operation, and return its result after the commit, or raise its error."""
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
@@ -119,10 +119,6 @@ class Writer:
             return await self.query(read_times)
         except StoreError as error:
             raise ProblemError("storage", f"the store cannot be read: {error}") from error
-
-    def specification(self, name: str) -> Mapping[str, Any] | None:
-        """Return the submitted specification of an open job; None if it isn't open."""
-        return self.published.specs.get(name)
 
     @property
     def policy(self) -> str:

@@ -25,7 +25,7 @@ def _job(why: str, **more: Any) -> Job:
 
 @pytest.mark.parametrize("kind", ["failed", "retrying", "ended"])
 def test_each_line_of_a_log_is_a_line_of_the_history(kind: str) -> None:
-    line = format_event({"kind": kind, "data": {"generation": 1, "code": 1, "reason": WHY}})
+    line = format_event(kind, {"generation": 1, "code": 1, "reason": WHY})
     first, *log = _with_log(line, WHY)
     assert first.endswith(": worker-0 exited 1")
     assert log == ["Traceback:", '  File "a", line 1', "ValueError: \x1b[31mno"]

@@ -20,10 +20,10 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import State
 from shadowprice.service.state.operations import (
-    CancelJob,
-    ResubmitJob,
-    ReviseJob,
-    SetServerAvailability,
+    cancel_job,
+    resubmit_job,
+    revise_job,
+    set_server_availability,
 )
 from shadowprice.service.state.report_operations import (
     RecordReports,
@@ -151,7 +151,7 @@ def test_completed_job_that_cannot_be_closed_delays_no_slot(
     bench = open_bench(tmp_path, "rolling")
     end = end_report(bench, "one", Ending.DONE)
     # It is stopped, and exits 0 meanwhile.
-    bench.commit(SetServerAvailability(first_server(bench, "one")))
+    bench.commit(set_server_availability(first_server(bench, "one")))
     policy: Any = bench.durable.state.engine.policy
     decide = type(policy).decide
 
@@ -185,7 +185,7 @@ def test_waiting_job_is_abandoned_only_by_committed_operations(
     bench.submit("waits", chunks=4, minibatches=60, tenant="vision", utility=late)
     assert bench.view("waits").state == State.STANDBY
     for index in range(12):
-        bench.commit(CancelJob(bench.job_key(f"filler-{index}")))
+        bench.commit(cancel_job(bench.job_key(f"filler-{index}")))
     before = describe_state(bench)
     # When the slot begins, the job is priced and withdrawn; then the event fails, however often.
     policy_fault = PolicyFault(bench.durable.state.engine.policy, patch, first=3, times=10**9)
@@ -211,7 +211,7 @@ def test_released_savepoint_is_rolled_back_with_its_transaction(tmp_path: Path) 
 
         def perform(self, batch: Batch) -> None:
             with batch.savepoint():
-                CancelJob("one").perform(batch)
+                cancel_job("one").perform(batch)
                 batch.set_value("key", "value")
             raise ShadowpriceError("no")
 
@@ -237,12 +237,12 @@ def test_payment_is_rolled_back_with_its_operation(
         def perform(self, batch: Batch) -> None:
             Billing(batch).set_budget("speech", Budget(POINT, 86_400))
             Billing(batch).set_budget("vision", None)
-            CancelJob(paid.key).perform(batch)
+            cancel_job(paid.key).perform(batch)
 
     [answer] = bench.durable.commit([FaultyOperation(Both(), policy_fault)]).answers
     assert isinstance(answer, PolicyError)
     assert describe_state(bench) == before
-    bench.commit(CancelJob(paid.key))
+    bench.commit(cancel_job(paid.key))
     bench.check_accounts()
     bench.store.close()
 
@@ -250,7 +250,7 @@ def test_payment_is_rolled_back_with_its_operation(
 def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
     bench = open_bench(tmp_path, "rolling")
     writer = Writer(bench.durable, Metrics())
-    stated = writer.specification("one")
+    stated = writer.published.specs.get("one")
     assert stated is not None
     meanwhile = []
 
@@ -258,17 +258,17 @@ def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
         """Reads the started jobs in the middle of a batch."""
 
         def perform(self, _batch: Batch) -> None:
-            meanwhile.append((writer.specification("one"), writer.specification("new")))
+            meanwhile.append((writer.published.specs.get("one"), writer.published.specs.get("new")))
 
     outcome = bench.durable.commit(
-        [ReviseJob("one", {"minibatches": 90}), job_submission("new"), Looking()]
+        [revise_job("one", {"minibatches": 90}), job_submission("new"), Looking()]
     )
     assert meanwhile == [(stated, None)]
     writer._publish(outcome)
-    assert writer.specification("one") == {**stated, "minibatches": 90}
-    assert writer.specification("new") == bench.durable.state.specs["new"]
-    writer._publish(bench.commit(CancelJob("new")))
-    assert writer.specification("new") is None
+    assert writer.published.specs.get("one") == {**stated, "minibatches": 90}
+    assert writer.published.specs.get("new") == bench.durable.state.specs["new"]
+    writer._publish(bench.commit(cancel_job("new")))
+    assert writer.published.specs.get("new") is None
     writer._thread.shutdown()
     bench.store.close()
 
@@ -287,7 +287,7 @@ def test_a_job_whose_successor_is_refused_stays_as_it_was(tmp_path: Path, is_ref
         *([State.ADMITTED] if is_refused else []),
     ]
     before = describe_state(bench)
-    operation = ResubmitJob("old", submission(bench, "new"))
+    operation = resubmit_job("old", submission(bench, "new"))
     if is_refused:
         with pytest.raises(ProblemError, match="job 'old' stays as it was: ") as caught:
             bench.commit(operation)

@@ -15,16 +15,21 @@ from sqlalchemy import select
 from shadowprice.core.budget import POINT, Budget, in_points
 from shadowprice.executors.contract import Ending
 from shadowprice.service.budgets.billing import to_price_units
-from shadowprice.service.budgets.operations import Grant, PutTenant, StartDuePeriods, SyncBudgets
+from shadowprice.service.budgets.operations import (
+    grant_points,
+    put_tenant,
+    start_due_periods,
+    sync_budgets,
+)
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import (
-    CancelJob,
-    DecideBacklog,
-    QuoteJob,
-    ReviseJob,
-    SetServerAvailability,
+    cancel_job,
+    decide_backlog,
+    quote_job,
+    revise_job,
+    set_server_availability,
 )
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.submission import read_submissions
@@ -60,7 +65,7 @@ def test_job_that_never_ran_is_fully_refunded(bench: BudgetBench) -> None:
     bench.set_budget("vision", 1_000)
     view = fill_until_priced(bench, "job")
     before = bench.balance("vision")
-    bench.commit(CancelJob(view.key))
+    bench.commit(cancel_job(view.key))
     assert bench.view(view.key).refund == view.price
     assert bench.balance("vision") == before + in_points(view.price or 0)
     assert bench.event_kinds(view.key)[-2:] == [
@@ -83,7 +88,7 @@ def test_used_slots_are_charged_at_the_mean_price(tmp_path: Path) -> None:
             break
     bench.report_start(view.key)
     bench.clock.advance(SLOT / 2)
-    bench.commit(CancelJob(view.key))
+    bench.commit(cancel_job(view.key))
     after = bench.view(view.key)
     assert after.held == places
     assert after.planned > places
@@ -114,7 +119,7 @@ def test_unused_slots_are_refunded_at_their_price(tmp_path: Path) -> None:
     assert bench.durable.state.engine.slot_running == first
     bench.report_start("job-3")
     bench.clock.advance(SLOT / 2)
-    bench.commit(CancelJob(bench.job_key("job-3")))
+    bench.commit(cancel_job(bench.job_key("job-3")))
     after = bench.view("job-3")
     assert (after.held, after.used) == (places, dear)
     assert after.refund == sum(price for _, _, price in later)
@@ -173,7 +178,7 @@ def test_job_above_the_budget_is_refused_with_the_reason(bench: BudgetBench) -> 
     assert (view.price, view.cost) == (None, None)
     assert bench.event_kinds("poor") == ["submitted", "refused"]
     # The name of a refused job is free, so that its file can be submitted again.
-    bench.commit(Grant("vision", 1_000 * POINT, "more"))
+    bench.commit(grant_points("vision", 1_000 * POINT, "more"))
     bench.submit("poor", tenant="vision")
     again = bench.view("poor")
     assert again.state != State.REFUSED
@@ -207,7 +212,7 @@ def test_batch_jobs_are_admitted_in_order_within_the_budget(bench: BudgetBench) 
     assert bench.balance("vision") == pytest.approx(
         2.5 * price / POINT, abs=1e-6
     )  # accepted, but not decided
-    bench.commit(DecideBacklog(100))
+    bench.commit(decide_backlog(100))
     states = [bench.view(f"many-{index}").state for index in range(6)]
     assert State.REFUSED in states
     assert states[0] != State.REFUSED
@@ -222,19 +227,19 @@ def test_quote_states_the_remaining_budget(bench: BudgetBench) -> None:
         [job_record("x", tenant="vision")], CLUSTER, tenant=None, runs=False
     )
     held = bench.balance("vision")
-    [requests] = bench.commit(QuoteJob(submission)).answers
+    [requests] = bench.commit(quote_job(submission)).answers
     assert requests.price == to_price_units(requests.quote.price)
     assert in_points(requests.held) == held == bench.balance("vision")
     assert requests.reason is None
     bench.set_budget("vision", 1_000 - held)
-    [requests] = bench.commit(QuoteJob(submission)).answers
+    [requests] = bench.commit(quote_job(submission)).answers
     assert requests.held == 0
     assert requests.reason is not None
     assert requests.reason["code"] == "budget"
     [submission] = read_submissions(
         [job_record("x", tenant="speech")], CLUSTER, tenant=None, runs=False
     )
-    [requests] = bench.commit(QuoteJob(submission)).answers
+    [requests] = bench.commit(quote_job(submission)).answers
     assert (requests.held, requests.reason) == (None, None)
 
 
@@ -242,16 +247,16 @@ def test_additional_work_is_charged_or_refused_above_the_budget(bench: BudgetBen
     bench.set_budget("vision", 1_000)
     view = fill_until_priced(bench, "job")
     held = bench.balance("vision")
-    bench.commit(ReviseJob(view.key, {"minibatches": 120}))
+    bench.commit(revise_job(view.key, {"minibatches": 120}))
     after = bench.view(view.key)
     assert after.price == pytest.approx(2 * (view.price or 0), abs=1)
     paid = (after.price or 0) - (view.price or 0)
     assert bench.balance("vision") == pytest.approx(held - paid / POINT)
-    bench.commit(ReviseJob(view.key, {"minibatches": 30}))  # less: unused points come back later
+    bench.commit(revise_job(view.key, {"minibatches": 30}))  # less: unused points come back later
     assert bench.view(view.key).price == after.price
     bench.set_budget("vision", 1_000 - bench.balance("vision"))
     with pytest.raises(ProblemError, match="vision holds 0") as caught:
-        bench.commit(ReviseJob(view.key, {"minibatches": 150}))
+        bench.commit(revise_job(view.key, {"minibatches": 150}))
     assert caught.value.code == "budget"
     assert bench.durable.state.specs[view.key]["minibatches"] == 30
 
@@ -271,7 +276,7 @@ def test_lost_slots_are_not_charged(tmp_path: Path) -> None:
     assert bench.view(view.key).held == one
     assert view.key in bench.durable.state.launch_commands
     for server in bench.durable.state.launch_commands[view.key].servers:
-        bench.commit(SetServerAvailability(server))
+        bench.commit(set_server_availability(server))
     assert bench.view(view.key).held == one
     bench.check_accounts()
     bench.store.close()
@@ -297,7 +302,7 @@ def test_waiting_job_above_the_budget_is_abandoned(tmp_path: Path) -> None:
     )
     assert bench.view("waits").state == State.STANDBY, bench.view("waits")
     for index in range(12):
-        bench.commit(CancelJob(bench.job_key(f"filler-{index}")))
+        bench.commit(cancel_job(bench.job_key(f"filler-{index}")))
     sequence = bench.durable.state.engine.sequence
     bench.advance()
     view = bench.view("waits")
@@ -332,19 +337,19 @@ def test_budget_periods_start_automatically_and_once(bench: BudgetBench) -> None
     bench.set_budget("vision", 100, period=3_600, since=now - 600, carry=30 * POINT)
     assert bench.balance("vision") == 100
     bench.clock.advance(2_999)
-    bench.commit(StartDuePeriods())
+    bench.commit(start_due_periods())
     assert bench.balance("vision") == 100
     bench.clock.advance(1)
-    bench.commit(StartDuePeriods())
+    bench.commit(start_due_periods())
     assert bench.balance("vision") == 130
     bench.clock.set_by -= 3_000 * SECOND
     bench.recover()
-    bench.commit(StartDuePeriods())
+    bench.commit(start_due_periods())
     assert bench.balance("vision") == 130
     bench.clock.set_by += 3_000 * SECOND
     bench.clock.advance(5 * 3_600)
     bench.recover()  # it was down meanwhile
-    bench.commit(StartDuePeriods())
+    bench.commit(start_due_periods())
     assert bench.balance("vision") == 130
     assert [row.kind for row in bench.entries("vision")] == [
         "grant", "expiry", "grant", "expiry", "grant",
@@ -357,21 +362,21 @@ def test_clock_error_leaves_no_account_in_a_future_period(bench: BudgetBench) ->
     period = bench.durable.state.accounts.get("vision").period
     bench.clock.set_by += weeks_ahead
     bench.recover()
-    bench.commit(StartDuePeriods())
+    bench.commit(start_due_periods())
     assert bench.durable.state.accounts.get("vision").period == period + 5
     bench.clock.set_by -= weeks_ahead
     bench.recover()
-    bench.commit(StartDuePeriods())  # the clock may be wrong
+    bench.commit(start_due_periods())  # the clock may be wrong
     assert bench.durable.state.accounts.get("vision").period == period + 5
     bench.durable.state.accounts.may_go_back = True
-    bench.commit(StartDuePeriods())
+    bench.commit(start_due_periods())
     account = bench.durable.state.accounts.get("vision")
     assert (account.period, bench.balance("vision")) == (period, 100)
-    assert not bench.durable.state.accounts.any_due(bench.clock.wall())
-    bench.commit(CancelJob(fill_until_priced(bench, "job").key))
+    assert not bench.durable.state.accounts.due(bench.clock.wall())
+    bench.commit(cancel_job(fill_until_priced(bench, "job").key))
     assert bench.balance("vision") == 100  # paid in this period, so nothing expires
     bench.clock.advance(week - 600)
-    bench.commit(StartDuePeriods())
+    bench.commit(start_due_periods())
     assert bench.durable.state.accounts.get("vision").period == period + 1
 
 
@@ -380,23 +385,23 @@ def test_budgets_are_set_changed_and_removed(bench: BudgetBench) -> None:
     bench.set_budget("vision", 150)
     bench.set_budget("vision", 120)
     bench.set_budget("vision", 120)  # nothing changes
-    bench.commit(Grant("vision", 5 * POINT, "well done"))
+    bench.commit(grant_points("vision", 5 * POINT, "well done"))
     assert bench.balance("vision") == 125
     view = fill_until_priced(bench, "job")
-    bench.commit(PutTenant("vision", None, None, budgeted=True))
+    bench.commit(put_tenant("vision", None, None, budgeted=True))
     assert bench.durable.state.accounts.get("vision") is None
     with pytest.raises(ProblemError, match="no budget"):
-        bench.commit(Grant("vision", POINT, ""))
+        bench.commit(grant_points("vision", POINT, ""))
     assert bench.view(view.key).state.open
     assert bench.view(view.key).refund == view.price  # it expired with the budget
     bench.set_budget("vision", 30)
-    bench.commit(CancelJob(view.key))
+    bench.commit(cancel_job(view.key))
     assert bench.balance("vision") == 30  # no second refund, to an account that didn't pay
-    bench.commit(PutTenant("vision", None, None, budgeted=True))
+    bench.commit(put_tenant("vision", None, None, budgeted=True))
     bench.submit("free", tenant="vision")
     assert bench.view("free").price == 0
     bench.set_budget("vision", 1)
-    bench.commit(CancelJob(bench.job_key("free")))
+    bench.commit(cancel_job(bench.job_key("free")))
     assert bench.balance("vision") == 1
     kinds = [(row.kind, row.points // POINT) for row in bench.entries("vision")]
     assert kinds[:4] == [("grant", 100), ("grant", 50), ("expiry", -30), ("grant", 5)]
@@ -419,9 +424,9 @@ def test_budget_below_the_debits_admits_no_priced_job(bench: BudgetBench) -> Non
     bench.set_budget("vision", 1_000)  # there and back changes nothing
     assert bench.balance("vision") == 1_000 - paid
     bench.set_budget("vision", 0)
-    bench.commit(CancelJob(view.key))
+    bench.commit(cancel_job(view.key))
     bench.check_accounts()
-    bench.commit(PutTenant("vision", None, None, budgeted=True))
+    bench.commit(put_tenant("vision", None, None, budgeted=True))
     assert sum(row.points for row in bench.entries("vision")) == 0
     bench.submit("free", tenant="vision")
     assert bench.view("free").state.open
@@ -429,15 +434,15 @@ def test_budget_below_the_debits_admits_no_priced_job(bench: BudgetBench) -> Non
 
 def test_cluster_file_sets_budgets_except_those_set_by_operators(bench: BudgetBench) -> None:
     file = Budget(10 * POINT, DAY)
-    bench.commit(SyncBudgets({"vision": file}))
+    bench.commit(sync_budgets({"vision": file}))
     assert bench.balance("vision") == 10
     bench.set_budget("vision", 70)
     bench.recover()
-    bench.commit(SyncBudgets({"vision": file}))
+    bench.commit(sync_budgets({"vision": file}))
     assert bench.balance("vision") == 70
-    bench.commit(SyncBudgets({"vision": Budget(20 * POINT, DAY), "speech": file}))
+    bench.commit(sync_budgets({"vision": Budget(20 * POINT, DAY), "speech": file}))
     assert (bench.balance("vision"), bench.balance("speech")) == (20, 10)
-    bench.commit(SyncBudgets({"speech": file}))
+    bench.commit(sync_budgets({"speech": file}))
     assert bench.durable.state.accounts.get("vision") is None
 
 
@@ -483,7 +488,7 @@ def test_revised_gang_keeps_its_placement_and_pays_for_the_additional_work(
     before, record = lending.view(name), lending.durable.state.engine.open_jobs[name]
     assert before.price is not None
     last = record.plan.completion
-    lending.commit(ReviseJob(name, {"epochs": 5}))
+    lending.commit(revise_job(name, {"epochs": 5}))
     after = lending.view(name)
     assert after.price is not None
     assert after.price > before.price
@@ -502,7 +507,7 @@ def test_undistributed_payments_are_refunded(lending: LendingBench) -> None:
     name = lending.run_until_payment()
     view = lending.view(name)
     assert 0 < view.used < (view.price or 0)
-    lending.commit(CancelJob(name))
+    lending.commit(cancel_job(name))
     after = lending.view(name)
     assert after.refund == (view.price or 0) - view.used > 0
     assert lending.balance("vision") + lending.balance("speech") == 1_500
@@ -527,7 +532,7 @@ def test_borrower_without_a_budget_stops_paying_lenders(lending: LendingBench) -
     lending.submit_lending_jobs()
     name = lending.run_until_payment()
     assert lending.view(name).tenant == "vision"
-    lending.commit(PutTenant("vision", None, None, budgeted=True))
+    lending.commit(put_tenant("vision", None, None, budgeted=True))
     assert lending.view(name).refund is not None
     paid = len(lending.payments()), lending.balance("speech")
     lending.advance_hours(20)
@@ -574,9 +579,9 @@ def _script() -> list[Step]:
         steps.append(lambda bench: bench.advance_until_current())  # type: ignore[attr-defined]  # below
         steps.append(_step_ends)
         if index == 3:
-            steps.append(lambda bench: bench.commit(CancelJob(bench.job_key("vision-2"))) and None)
+            steps.append(lambda bench: bench.commit(cancel_job(bench.job_key("vision-2"))) and None)
             steps.append(lambda bench: bench.submit_records(*_many(), at_once=False))
-            steps.append(lambda bench: bench.commit(DecideBacklog(10)) and None)
+            steps.append(lambda bench: bench.commit(decide_backlog(10)) and None)
     steps += [lambda bench: bench.advance_until_current(), _step_ends] * 16  # type: ignore[attr-defined]
     return steps
 

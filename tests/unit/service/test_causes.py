@@ -14,8 +14,8 @@ from shadowprice.executors.virtual import VirtualClock, VirtualExecutor, Virtual
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.state.job_views import State
-from shadowprice.service.state.operations import ChangeServer, ReviseJob
-from shadowprice.service.state.timespan import ChangeTimespan
+from shadowprice.service.state.operations import change_server, revise_job
+from shadowprice.service.state.timespan import set_timespan_end
 from shadowprice.service.virtual import VirtualService
 
 CLUSTER = {
@@ -178,7 +178,7 @@ def test_a_drained_server_is_named(tmp_path: Path) -> None:
         await until_running(service)
         await asyncio.sleep(4 * SLOT)
         server = executor.generations[0].spec.placement[0].server
-        await service.writer.do(ChangeServer(server, "drained"))
+        await service.writer.do(change_server(server, "drained"))
 
     result = run_and_explain(tmp_path, runs(start_seconds=(0.0, 90.0), report_every=5.0), drain)
     [cause] = [cause for cause in result["causes"] if cause["cause"] == "drain"]
@@ -190,7 +190,7 @@ def test_additional_work_is_attributed_to_the_owner(tmp_path: Path) -> None:
     async def revise(service: VirtualService, executor: VirtualExecutor) -> None:
         del executor
         await until_running(service)
-        await service.writer.do(ReviseJob("job", {"minibatches": 150}))
+        await service.writer.do(revise_job("job", {"minibatches": 150}))
 
     result = run_and_explain(tmp_path, runs(work=150.0, report_every=5.0), revise)
     assert seconds(result)["revision"] == pytest.approx(300.0, abs=1.0)
@@ -205,10 +205,10 @@ def test_the_end_of_the_timespan_is_named(tmp_path: Path, *, over: bool) -> None
         del executor
         await until_running(service)
         at = service.writer.clock.now() + int(4 * SLOT * 1e9)
-        await service.writer.do(ChangeTimespan(at))
+        await service.writer.do(set_timespan_end(at))
         await asyncio.sleep(20 * SLOT)
         if over:
-            await service.writer.do(ChangeTimespan(None))
+            await service.writer.do(set_timespan_end(None))
 
     job = runs(report_every=5.0, save_seconds=0.0)
     result = seconds(run_and_explain(tmp_path, job, end, over=over))

@@ -21,7 +21,7 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
@@ -31,7 +31,7 @@ from shadowprice.service.state import slot_operations
 from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.durable_state import CommitResult, DurableState
-from shadowprice.service.state.operations import DecideBacklog, QuoteJob, SubmitJobs
+from shadowprice.service.state.operations import SubmitJobs, decide_backlog, quote_job
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.store_queries import progress_points
@@ -51,7 +51,7 @@ class Held(DurableEngine):
         self.begun = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
-    def commit(self, operations: Sequence[Operation]) -> CommitResult:
+    def commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         self.batches.append(sum(isinstance(operation, SubmitJobs) for operation in operations))
         self.begun.release()
         assert self.go.acquire(timeout=WAIT_LIMIT_SECONDS)
@@ -320,7 +320,7 @@ def test_a_backlog_whose_decision_fails_is_retried_after_a_pause(
     writer = Writer(durable, Metrics())
     driver = Driver(durable, writer, virtual=True, keep=10**18)
 
-    def fail(self: DecideBacklog, batch: Batch) -> int:
+    def fail(batch: Batch, most: int) -> int:
         raise ZeroDivisionError("a bug")
 
     async def play() -> None:
@@ -328,13 +328,13 @@ def test_a_backlog_whose_decision_fails_is_retried_after_a_pause(
         submit = replace(_submit("waits"), at_once=False)
         assert await writer.commit([Write(submit)])
         with monkeypatch.context() as patch:
-            patch.setattr(DecideBacklog, "perform", fail)
+            patch.setattr(decide_backlog, "__wrapped__", fail)
             for _ in range(3):
                 await driver._step()
-        assert durable.batches == [[SubmitJobs], [DecideBacklog]]
+        assert durable.batches == [[SubmitJobs], [decide_backlog]]
         now += 1.0
         await driver._step()
-        assert durable.batches[2:] == [[DecideBacklog]]
+        assert durable.batches[2:] == [[decide_backlog]]
         assert writer.published.servers.backlog == 0
 
     asyncio.run(play())
@@ -350,7 +350,7 @@ class Exhausted(DurableEngine):
     def prepare(self) -> None:
         self.threads: list[threading.Thread] = []
 
-    def commit(self, operations: Sequence[Operation]) -> CommitResult:
+    def commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         if self.exhausted:
             self.exhausted = False
             raise MemoryError
@@ -566,12 +566,12 @@ def test_old_data_is_deleted_however_much_there_is(tmp_path: Path) -> None:
 
 
 class Counted(DurableEngine):
-    """A durable engine that records the types of operations of each batch."""
+    """A durable engine that records the kinds of operations of each batch."""
 
-    def commit(self, operations: Sequence[Operation]) -> CommitResult:
+    def commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         self.batches = [
             *getattr(self, "batches", []),
-            [type(operation) for operation in operations],
+            [getattr(operation, "kind", type(operation)) for operation in operations],
         ]
         return super().commit(operations)
 
@@ -583,7 +583,7 @@ def test_many_quotes_delay_no_other_tenant(tmp_path: Path) -> None:
     durable = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
     writer = Writer(durable, Metrics())
     driver = Driver(durable, writer, virtual=True, keep=10**18)
-    quote = QuoteJob(_submit("quoted").submissions[0])
+    quote = quote_job(_submit("quoted").submissions[0])
 
     async def play() -> None:
         quotes = [asyncio.ensure_future(writer.do(quote)) for _ in range(40)]
@@ -599,7 +599,7 @@ def test_many_quotes_delay_no_other_tenant(tmp_path: Path) -> None:
 
     asyncio.run(play())
     store.close()
-    quoted = [batch.count(QuoteJob) for batch in durable.batches]
+    quoted = [batch.count(quote_job) for batch in durable.batches]
     assert (sum(quoted), max(quoted)) == (40, MAX_BATCH_SLOW_OPERATIONS)
     assert durable.batches[0].count(SubmitJobs) == 3
 
@@ -729,8 +729,10 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     durable = DurableEngine(
         store, CLUSTER, PolicyChoice("fifo", {}), MonotonicWallClock(hand), virtual=True
     )
-    durable.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
-    period = durable.state.accounts.snapshot()["vision"].period
+    durable.commit(
+        [put_tenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)]
+    )
+    period = durable.state.accounts["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # everything is spent
 
@@ -742,7 +744,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     driver.sweep_seconds = math.inf
 
     def state() -> tuple[int, int]:
-        account = durable.state.accounts.snapshot()["vision"]
+        account = durable.state.accounts["vision"]
         return account.balance, account.period
 
     async def play() -> None:

@@ -31,17 +31,17 @@ from shadowprice.service.clock import SECOND
 from shadowprice.service.state import slot_operations
 from shadowprice.service.state.job_views import State
 from shadowprice.service.state.operations import (
-    CancelJob,
-    ReviseJob,
-    SetServerAvailability,
     SubmitJobs,
+    cancel_job,
+    revise_job,
+    set_server_availability,
 )
 from shadowprice.service.state.prices import prices, prices_by_kind
 from shadowprice.service.state.recovery import recover
 from shadowprice.service.state.report_operations import (
-    RecordObstacles,
     RecordProgress,
     RecordReports,
+    record_obstacles,
 )
 from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.slot_operations import AdvanceSlots
@@ -252,13 +252,13 @@ def test_a_revised_file_that_names_a_family_can_be_submitted_again(
 
     bench.commit(submit())
     steps = [
-        ReviseJob("job", {"priority": 2}),
+        revise_job("job", {"priority": 2}),
         submit(priority=2),
-        ReviseJob("job", {"minibatches": 50}),
+        revise_job("job", {"minibatches": 50}),
         submit(priority=2, minibatches=50),
         # The job states its own speed from now on, and keeps the family's restart cost.
-        ReviseJob("job", {"throughput": {1: 0.3}}),
-        ReviseJob("job", {"priority": 3}),
+        revise_job("job", {"throughput": {1: 0.3}}),
+        revise_job("job", {"priority": 3}),
         submit(priority=3, minibatches=50, throughput={1: 0.3}, family=None),
     ]
     if together:
@@ -282,7 +282,7 @@ def restarted(bench: EngineBench, name: str, cost: float, *, after: float = SLOT
     at = bench.durable.state.calendar.begins(order.slot) / SECOND + after
     report = Progressed(name, order.generation, MICRO, metrics, at)
     bench.commit(RecordProgress({name: report}, [report]))
-    bench.commit(CancelJob(name))
+    bench.commit(cancel_job(name))
 
 
 def test_a_new_job_has_the_median_restart_cost_of_its_tenant(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
                 name, order.generation, int(seconds / 6.0 * MICRO), {}, at - after + moment
             )
             bench.commit(RecordProgress({name: report}, [report]))
-        bench.commit(CancelJob(name))
+        bench.commit(cancel_job(name))
 
     numbers = count()
 
@@ -368,7 +368,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         name = f"next-{next(numbers)}"
         bench.submit(name, **stated)
         found = bench.durable.state.engine.jobs[name].job.restart
-        bench.commit(CancelJob(name))
+        bench.commit(cancel_job(name))
         return pytest.approx(found, abs=0.011)  # rounded up to a hundredth of a slot
 
     begins("a", 14.0, 2.0, restart="6s")
@@ -490,7 +490,7 @@ def test_a_displaced_job_has_the_reason_of_its_wait_until_it_runs(tmp_path: Path
     bench.advance()
     bench.report_start("one")
     [server] = bench.durable.state.launch_commands["one"].servers
-    bench.commit(SetServerAvailability(server))
+    bench.commit(set_server_availability(server))
     view = bench.durable.state.views["one"]
     assert not view.servers
     assert view.reason is not None
@@ -852,7 +852,7 @@ def test_a_stored_value_is_read_unchanged(tmp_path: Path, policy: str) -> None:
             bench.advance()
         if index == 6:
             bench.durable.write_snapshot()
-    bench.commit(CancelJob(next(reversed(bench.durable.state.views))))
+    bench.commit(cancel_job(next(reversed(bench.durable.state.views))))
     digest, views = bench.durable.state.engine.state_digest(), dict(bench.durable.state.views)
     orders = dict(bench.durable.state.launch_commands)
     bench.recover()
@@ -1123,7 +1123,7 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: EngineBench) -> N
     assert "remeasured" not in bench.event_kinds("new")
     bench.recover()  # a restarted service has it, too
     assert bench.durable.state.views["new"].measured == (1,)
-    bench.commit(ReviseJob("new", {"throughput": {1: 0.2}}))
+    bench.commit(revise_job("new", {"throughput": {1: 0.2}}))
     assert bench.durable.state.views["new"].to_resource().speed.source == "stated"
     with pytest.raises(ShadowpriceError, match="the curve of `family` is missing"):
         bench.submit("none", family="resnet50", minibatch_time=None)
@@ -1141,7 +1141,7 @@ def test_prices_are_published_once_a_slot_and_for_changed_servers(bench: EngineB
         prices(bench.durable.state.engine, bench.durable.state.calendar, "oasis", 1)
     )
     assert max(begun.values()) > 0.0
-    bench.commit(SetServerAvailability(CLUSTER.names[0]))
+    bench.commit(set_server_availability(CLUSTER.names[0]))
     assert bench.durable.present_state().prices is not begun
 
 
@@ -1153,11 +1153,11 @@ def test_events_of_closed_jobs_have_their_ids_and_tenants(tmp_path: Path) -> Non
     number = bench.durable.state.views[key].id
     bench.advance()
     bench.report_start(key)
-    bench.commit(CancelJob(key))
+    bench.commit(cancel_job(key))
     assert key not in bench.durable.state.views
     lost = Ended(0, key, 1, bench.clock.wall() / SECOND, Ending.LOST, None, "the node died")
     for operation, kind in (
-        (RecordObstacles([Obstacle(key, 1, ("gpu-1",), "it doesn't end")]), "obstructed"),
+        (record_obstacles([Obstacle(key, 1, ("gpu-1",), "it doesn't end")]), "obstructed"),
         (RecordReports([lost]), "lost"),
     ):
         [event] = bench.commit(operation).events

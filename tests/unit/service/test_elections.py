@@ -10,9 +10,15 @@ import pytest
 
 pytest.importorskip("kubernetes_asyncio")
 
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.kubernetes_integration import KubernetesIntegration
+from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.store.locks import EPOCH_KEY
 from shadowprice.service.store.store import Store
 from tests.support.services import run_service
+from tests.support.simulated_hours import CLUSTER
+from tests.support.simulated_world import ManualClock
 from tests.unit.kubernetes.apiserver import Leases, Scripted, served
 
 
@@ -46,3 +52,14 @@ def test_a_lease_that_was_created_again_continues_above_the_stored_epoch(
         live.service.settings = settings
     store.close()
     assert "the Lease n/lease was created again: its epoch 1 isn't above 41" in caplog.text
+
+
+def test_the_first_start_of_a_store_keeps_the_epoch_of_its_leader(tmp_path: Path) -> None:
+    """Otherwise an earlier leader could still become the writer."""
+    store = Store(str(tmp_path / "store"))
+    assert store.open(41)
+    DurableEngine(store, CLUSTER, PolicyChoice("fifo"), MonotonicWallClock(ManualClock()))
+    assert store.get(EPOCH_KEY) == "41"
+    store.close()
+    assert not store.open(40)
+    store.close()

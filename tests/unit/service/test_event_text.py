@@ -94,4 +94,4 @@ from shadowprice.service.queries.event_text import format_event
     ],
 )
 def test_lines_are_sentences(kind: str, data: dict[str, Any], expected: str) -> None:
-    assert format_event({"kind": kind, "data": data}) == expected
+    assert format_event(kind, data) == expected

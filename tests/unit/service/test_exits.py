@@ -14,7 +14,7 @@ from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.job_views import State
-from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
+from shadowprice.service.state.operations import set_server_availability, update_servers
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.store_queries import job, list_events
 from shadowprice.service.store import tables
@@ -65,7 +65,7 @@ class MovedJob(EngineBench):
         [server] = self.durable.state.launch_commands["train"].servers
         amounts = dict(zip(CLUSTER.resources, CLUSTER.capacity[0].tolist(), strict=True))
         state = ServerState(CLUSTER.roles[0], amounts, drained=True)
-        self.commit(UpdateServers({server: state}, "drain"))
+        self.commit(update_servers({server: state}, "drain"))
         self.advance()
 
     def report_progress(self, progress: float, *, is_point: bool = True) -> None:
@@ -221,7 +221,7 @@ def test_a_job_that_is_done_as_it_is_stopped_needs_no_other_place(
         bench.advance()
     bench.report_start("train")
     for server in CLUSTER.names:
-        bench.commit(SetServerAvailability(server))
+        bench.commit(set_server_availability(server))
     assert "train" not in bench.durable.state.engine.running
     now = bench.clock.wall() / SECOND
     bench.commit(
@@ -233,7 +233,7 @@ def test_a_job_that_is_done_as_it_is_stopped_needs_no_other_place(
     assert stored[0].state is State.FINISHED
     assert bench.event_kinds("train").count("finished") == 1
     for server in CLUSTER.names:
-        bench.commit(SetServerAvailability(server, back=True))
+        bench.commit(set_server_availability(server, back=True))
     bench.submit("next")
     for _ in range(20):
         bench.advance()

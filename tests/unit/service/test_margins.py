@@ -21,9 +21,9 @@ from shadowprice.service.state.margins import (
     Margins,
     read_finished,
 )
-from shadowprice.service.state.operations import QuoteJob
+from shadowprice.service.state.operations import quote_job
 from shadowprice.service.state.report_operations import RecordReports
-from shadowprice.service.state.timespan import ChangeTimespan
+from shadowprice.service.state.timespan import set_timespan_end
 from shadowprice.service.store import tables
 from tests.support.engine_bench import EngineBench
 from tests.support.examples import sample
@@ -239,7 +239,7 @@ def test_quote_includes_the_margin(bench: MarginBench) -> None:
         bench.run(12)
     bench.submit("first", minibatches=100)
     [submission] = bench.build_submission("second").submissions
-    [quoted] = bench.commit(QuoteJob(submission)).answers
+    [quoted] = bench.commit(quote_job(submission)).answers
     assert quoted.margin.slots > 0
     resource = quoted.to_resource("second", bench.durable.state.calendar, names=True)
     assert resource.completion == quoted.quote.completion + quoted.margin.slots
@@ -251,7 +251,7 @@ def test_no_promise_reaches_past_the_end_of_the_timespan(bench: MarginBench) -> 
     for _ in range(3):
         bench.run(14)
     calendar, first = bench.durable.state.calendar, bench.durable.state.next_slot
-    bench.commit(ChangeTimespan(int(calendar.begins(first + 12))))
+    bench.commit(set_timespan_end(int(calendar.begins(first + 12))))
     until = bench.durable.state.engine.until
     assert until is not None
     bench.submit("first", minibatches=100)
@@ -260,10 +260,10 @@ def test_no_promise_reaches_past_the_end_of_the_timespan(bench: MarginBench) -> 
     assert view.margin == until - 1 - view.completion
     assert view.promise == until - 1
     [submission] = bench.build_submission("second", minibatches=110).submissions
-    [quoted] = bench.commit(QuoteJob(submission)).answers
+    [quoted] = bench.commit(quote_job(submission)).answers
     assert quoted.quote.completion + quoted.margin.slots == until - 1
     # The end comes earlier: the margin shrinks before the plan does.
-    bench.commit(ChangeTimespan(int(calendar.begins(view.completion + 1))))
+    bench.commit(set_timespan_end(int(calendar.begins(view.completion + 1))))
     view = bench.durable.state.views["first"]
     assert view.promise == view.completion == bench.durable.state.engine.until - 1
 

@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.errors import InputError
 from shadowprice.core.specs.cluster import ClusterSpec
 from shadowprice.service.trainingjobs.shares import (
-    InvalidShareError,
     ShareStatement,
-    SyncShares,
     desired_shares,
     excess_message,
     read_share,
     share_from_namespace,
     share_from_quota,
+    sync_shares,
 )
 from tests.support.services import RunningService, job, run_service
 
@@ -109,7 +109,7 @@ def test_a_share_is_read_in_the_units_of_the_cluster(
 def test_invalid_share_is_reported_in_one_line_with_a_hint(
     stated: ShareStatement, words: str
 ) -> None:
-    with pytest.raises(InvalidShareError) as caught:
+    with pytest.raises(InputError) as caught:
         read_share(stated, cluster())
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -157,7 +157,7 @@ def shares(service: RunningService) -> dict[str, dict[str, str]]:
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
     writer = service.service.writing
     loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
-    change = writer.do(SyncShares(given, service.service.cluster.tenants, anew=anew))
+    change = writer.do(sync_shares(given, service.service.cluster.tenants, anew=anew))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 

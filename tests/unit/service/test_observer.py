@@ -18,11 +18,11 @@ from sqlalchemy import event, select
 from shadowprice.executors.contract import ObservedJob, ServerAllocation
 from shadowprice.rest import StoredEvent
 from shadowprice.service.clock import SECOND, to_datetime
-from shadowprice.service.execution.observer import RecordObservation
+from shadowprice.service.execution.observer import record_observation
 from shadowprice.service.queries.comparison import compare_jobs, comparison, totals
 from shadowprice.service.queries.timeline import past_bars, planned_bars
 from shadowprice.service.read_model import ReadModel
-from shadowprice.service.state.operations import CancelJob
+from shadowprice.service.state.operations import cancel_job
 from shadowprice.service.state.store_queries import jobs_of_all_tenants, list_events
 from shadowprice.service.store import tables
 from tests.support.engine_bench import EngineBench
@@ -41,7 +41,7 @@ class ObserverBench(EngineBench):
         return self.clock.wall() / SECOND
 
     def look(self, *jobs: ObservedJob) -> None:
-        self.commit(RecordObservation(jobs))
+        self.commit(record_observation(jobs))
 
     def rows(self, job: str) -> list[tuple[int, int | None, str]]:
         table = tables.observed
@@ -222,7 +222,7 @@ def test_job_that_ended_during_a_downtime_ended_when_last_seen(
 def test_withdrawn_job_is_not_compared(bench: ObserverBench) -> None:
     bench.submit("a")
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
-    bench.commit(CancelJob("a"))
+    bench.commit(cancel_job("a"))
     bench.look()
     compared = bench.compared()
     assert (compared["jobs"], compared["withdrawn"], compared["observed"]["utility"]) == (0, 1, 0)
@@ -320,7 +320,7 @@ def _follow(bench: ObserverBench, history: list[Moment], crashes: set[int]) -> N
             for job, (first, server) in look.items()
         ]
         with contextlib.suppress(Crash):  # then the poll may not have been recorded
-            bench.commit(RecordObservation(jobs))
+            bench.commit(record_observation(jobs))
             continue
         bench.store.fault = lambda _: None
         bench.recover()
@@ -410,7 +410,7 @@ def test_events_of_closed_jobs_have_their_ids(bench: ObserverBench) -> None:
     bench.submit("a")
     [number] = (view.id for view in bench.durable.state.views.values())
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
-    bench.commit(CancelJob("a"))
+    bench.commit(cancel_job("a"))
     bench.advance()
     assert "a" not in bench.durable.state.views
     bench.look()

@@ -18,7 +18,7 @@ from shadowprice.service.operation_queue import (
     resolve_batch,
 )
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.operations import CancelJob, DecideBacklog, ReviseJob
+from shadowprice.service.state.operations import cancel_job, decide_backlog, revise_job
 
 
 def next_batches(pending: list[tuple[str | None, Any]], count: int) -> list[list[Any]]:
@@ -37,65 +37,67 @@ def next_batches(pending: list[tuple[str | None, Any]], count: int) -> list[list
 
 def test_a_tenants_many_operations_delay_those_of_another_by_one_batch() -> None:
     many: list[tuple[str | None, Any]] = [
-        ("a", CancelJob(f"a{number}")) for number in range(3 * MAX_BATCH_OPERATIONS)
+        ("a", cancel_job(f"a{number}")) for number in range(3 * MAX_BATCH_OPERATIONS)
     ]
-    [first, *others] = next_batches([*many, ("b", CancelJob("b1")), (None, CancelJob("c1"))], 5)
-    assert first[:3] == [CancelJob("a0"), CancelJob("b1"), CancelJob("c1")]
+    [first, *others] = next_batches([*many, ("b", cancel_job("b1")), (None, cancel_job("c1"))], 5)
+    assert first[:3] == [cancel_job("a0"), cancel_job("b1"), cancel_job("c1")]
     assert [len(batch) for batch in (first, *others)] == [256, 256, 256, 2, 0]
-    kept = [operation.key for batch in (first, *others) for operation in batch]
-    assert [key for key in kept if key[0] == "a"] == [operation.key for _, operation in many]
+    kept = [operation.arguments[0] for batch in (first, *others) for operation in batch]
+    assert [key for key in kept if key[0] == "a"] == [
+        operation.arguments[0] for _, operation in many
+    ]
 
 
 def test_slow_operations_share_a_batch_among_tenants() -> None:
     slow: list[tuple[str | None, Any]] = [
-        ("a", ReviseJob(f"a{number}", {}, dry_run=True)) for number in range(40)
+        ("a", revise_job(f"a{number}", {}, dry_run=True)) for number in range(40)
     ]
-    pending = [*slow, ("b", ReviseJob("b1", {})), ("a", CancelJob("a")), ("b", CancelJob("b"))]
+    pending = [*slow, ("b", revise_job("b1", {})), ("a", cancel_job("a")), ("b", cancel_job("b"))]
     first, second = next_batches(pending, 2)
-    revised = [operation.key for operation in first if isinstance(operation, ReviseJob)]
+    revised = [operation.arguments[0] for operation in first if operation.kind is revise_job]
     assert revised == ["a0", "b1"]
     assert len(revised) == MAX_BATCH_SLOW_OPERATIONS
     # Other operations overtake them.
-    assert [operation for operation in first if isinstance(operation, CancelJob)] == [
-        CancelJob("b"),
-        CancelJob("a"),
+    assert [operation for operation in first if operation.kind is cancel_job] == [
+        cancel_job("b"),
+        cancel_job("a"),
     ]
-    assert [operation.key for operation in second] == ["a1", "a2"]
+    assert [operation.arguments[0] for operation in second] == ["a1", "a2"]
 
 
 def test_a_third_tenants_slow_operation_waits_for_one_of_each_of_the_others() -> None:
     pending: list[tuple[str | None, Any]] = [
-        (tenant, ReviseJob(f"{tenant}{number}", {})) for number in range(9) for tenant in "ab"
+        (tenant, revise_job(f"{tenant}{number}", {})) for number in range(9) for tenant in "ab"
     ]
-    pending.append(("c", ReviseJob("c0", {})))
+    pending.append(("c", revise_job("c0", {})))
     first, second = next_batches(pending, 2)
-    assert {operation.key for operation in (*first, *second)} >= {"a0", "b0", "c0"}
+    assert {operation.arguments[0] for operation in (*first, *second)} >= {"a0", "b0", "c0"}
 
 
 def test_requeued_operations_come_first() -> None:
     async def names() -> list[Any]:
         queue = OperationQueue()
         for name in ("a", "b", "c"):
-            queue.put(CancelJob(name))
+            queue.put(cancel_job(name))
         taken = queue.take()
-        queue.put(CancelJob("d"))
+        queue.put(cancel_job("d"))
         queue.put_back(taken[1:])
         return [entry.operation for entry in queue.take()]
 
-    assert asyncio.run(names()) == [CancelJob("b"), CancelJob("c"), CancelJob("d")]
+    assert asyncio.run(names()) == [cancel_job("b"), cancel_job("c"), cancel_job("d")]
 
 
 def test_a_cancelled_operation_leaves_the_queue_and_a_full_queue_refuses() -> None:
     async def check() -> None:
         queue = OperationQueue()
-        cancelled = queue.put(CancelJob("a"))
+        cancelled = queue.put(cancel_job("a"))
         for number in range(1, MAX_PENDING_OPERATIONS):
-            queue.put(CancelJob(f"b{number}"))
+            queue.put(cancel_job(f"b{number}"))
         with pytest.raises(ProblemError) as refused:
-            queue.put(CancelJob("c"))
+            queue.put(cancel_job("c"))
         assert refused.value.code == "overloaded"
         cancelled.cancel()
-        assert queue.take()[0].operation == CancelJob("b1")
+        assert queue.take()[0].operation == cancel_job("b1")
 
     asyncio.run(check())
 
@@ -103,19 +105,19 @@ def test_a_cancelled_operation_leaves_the_queue_and_a_full_queue_refuses() -> No
 def test_a_batch_returns_each_result_to_its_caller_or_one_error_to_all() -> None:
     async def check() -> None:
         queue, handled = OperationQueue(), list[Any]()
-        first, second, merged, gone = (queue.put(CancelJob(name)) for name in "abcd")
+        first, second, merged, gone = (queue.put(cancel_job(name)) for name in "abcd")
         gone.cancel()
         pending = queue.take()
         batch = [
-            Write(DecideBacklog(4)),
-            Write(DecideBacklog(8), handled.append, pending[2:]),
+            Write(decide_backlog(4)),
+            Write(decide_backlog(8), handled.append, pending[2:]),
             *(entry.to_write() for entry in pending[:2]),
         ]
         assert [write.operation for write in batch] == [
-            DecideBacklog(4),
-            DecideBacklog(8),
-            CancelJob("a"),
-            CancelJob("b"),
+            decide_backlog(4),
+            decide_backlog(8),
+            cancel_job("a"),
+            cancel_job("b"),
         ]
         refused = ProblemError("unknown-job", "no such job")
         resolve_batch(batch, ["ignored", "handled", "done", refused])

@@ -18,13 +18,13 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.policy import as_priced_policy
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.budgets import accounts
-from shadowprice.service.budgets.operations import Grant, PutTenant
+from shadowprice.service.budgets.operations import grant_points, put_tenant
 from shadowprice.service.budgets.usage import price_of_unused
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.operations import (
-    CancelJob,
-    ReviseJob,
-    SetServerAvailability,
+    cancel_job,
+    revise_job,
+    set_server_availability,
 )
 from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.report_operations import RecordReports
@@ -274,7 +274,7 @@ def test_a_lost_slot_costs_nothing_and_its_work_is_not_counted_again(oasis: Over
     assert slot_price
     oasis.clock.advance(SLOT / 2)
     server = oasis.durable.state.launch_commands[oasis.job_key("job")].servers[0]
-    oasis.commit(SetServerAvailability(server))
+    oasis.commit(set_server_availability(server))
     view = oasis.view("job")
     assert (view.overrun, view.overrun_slots, view.slot_price) == (0, 0, None)
     price, used = view.price, view.used
@@ -315,7 +315,7 @@ def test_work_that_is_repeated_after_a_move_is_not_counted_again(oasis: OverrunB
         oasis.report_saved_progress("job", slot * SLOT_WORK, saves=True)
     assert oasis.view("job").covered == 4 * SLOT_WORK * MICRO
     server = oasis.durable.state.launch_commands[oasis.job_key("job")].servers[0]
-    oasis.commit(SetServerAvailability(server))
+    oasis.commit(set_server_availability(server))
     oasis.advance()
     assert oasis.view("job").generation == 2
     assert oasis.view("job").covered == 4 * SLOT_WORK * MICRO
@@ -332,7 +332,7 @@ def test_a_stop_that_the_owner_caused_forgives_nothing(tmp_path: Path) -> None:
     bench.advance(3)
     covered = bench.view("job").covered
     assert covered == 2 * SLOT_WORK * MICRO
-    bench.commit(ReviseJob(bench.job_key("job"), {"workers": two}))
+    bench.commit(revise_job(bench.job_key("job"), {"workers": two}))
     bench.advance(2)
     assert bench.view("job").generation == 2
     assert bench.view("job").covered >= covered + 2 * SLOT_WORK * MICRO
@@ -373,7 +373,9 @@ def test_a_move_forgives_a_restart_of_up_to_half_of_a_slot(
         oasis.advance()
     oasis.advance()
     oasis.commit(
-        SetServerAvailability(oasis.durable.state.launch_commands[oasis.job_key("job")].servers[0])
+        set_server_availability(
+            oasis.durable.state.launch_commands[oasis.job_key("job")].servers[0]
+        )
     )
     oasis.advance()
     assert (oasis.view("job").generation, oasis.view("job").covered) == (2, 0)
@@ -405,7 +407,7 @@ def test_a_revision_to_the_true_work_ends_the_overrun(bench: OverrunBench) -> No
     over = bench.view("job").overrun
     present = bench.view("job").slot_price or 0
     price = bench.view("job").price
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 8 * SLOT_WORK}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 8 * SLOT_WORK}))
     assert (bench.view("job").price or 0) > (price or 0)  # an admission of the remaining work
     bench.advance()
     view = bench.view("job")
@@ -436,7 +438,7 @@ def test_a_job_that_was_admitted_for_free_can_be_revised_when_it_pays(
     bench.starts = False
     bench.report_end("job", Ending.FAILED, 1)
     bench.advance()
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 3 * SLOT_WORK}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 3 * SLOT_WORK}))
     view = bench.view("job")
     paid = (view.price or 0) - view.used
     assert paid > (view.slot_price or 0)
@@ -449,7 +451,7 @@ def test_a_job_that_was_admitted_for_free_can_be_revised_when_it_pays(
             break
         assert price_of_unused(bench.view("job").unused or ()) == paid
     if bench.view("job").state.open:
-        bench.commit(CancelJob(view.key))
+        bench.commit(cancel_job(view.key))
     assert bench.view("job").used == view.used
     assert bench.view("job").refund == paid
     bench.check_accounts()
@@ -485,7 +487,7 @@ def test_plain_command_is_revised_to_its_actual_duration(bench: OverrunBench) ->
     price = bench.view("job").price or 0
     while bench.view("job").covered < MICRO * 3 / 4:
         bench.advance()
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatch_time": f"{8 * SLOT}s"}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatch_time": f"{8 * SLOT}s"}))
     paid = bench.view("job").price or 0
     assert paid > price
     slots = 3
@@ -505,7 +507,7 @@ def test_a_slower_speed_counts_no_work_as_remaining_that_was_not_priced(
     bench.submit("job", tenant="vision", minibatches=4 * SLOT_WORK, utility=BY_39)
     while bench.view("job").covered < 4 * SLOT_WORK * MICRO:
         bench.advance()
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatch_time": "12s"}))  # half as fast
+    bench.commit(revise_job(bench.job_key("job"), {"minibatch_time": "12s"}))  # half as fast
     bench.advance(2)
     assert bench.view("job").slot_price is not None
 
@@ -515,7 +517,7 @@ def test_a_cancellation_costs_the_running_slot(bench: OverrunBench) -> None:
     bench.advance()
     view, held = bench.view("job"), bench.balance("vision")
     bench.clock.advance(SLOT / 2)
-    bench.commit(CancelJob(view.key))
+    bench.commit(cancel_job(view.key))
     after = bench.view("job")
     assert after.overrun == view.overrun + (view.slot_price or 0)
     assert after.used == view.used + (view.slot_price or 0)
@@ -529,7 +531,7 @@ def test_the_unused_price_pays_first(tmp_path: Path) -> None:
     bench.submit("job", tenant="vision", minibatches=6 * SLOT_WORK, utility=BY_39)
     price = bench.view("job").price
     assert price
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": SLOT_WORK}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": SLOT_WORK}))
     bench.advance(2)
     for slots in range(5):
         view = bench.view("job")
@@ -554,9 +556,9 @@ def test_a_waiting_job_pays_beyond_its_stated_work_and_for_its_promise(tmp_path:
     view = bench.view("job")
     assert (view.promise, view.overrun_slots) == (None, 1)
     assert view.price == view.overrun + (view.slot_price or 0) > 0
-    bench.commit(ReviseJob(view.key, {"minibatches": 30 * SLOT_WORK}))
+    bench.commit(revise_job(view.key, {"minibatches": 30 * SLOT_WORK}))
     assert bench.view("job").price == view.price  # free, because it waits
-    bench.commit(ReviseJob(view.key, {"utility": BY_39}))
+    bench.commit(revise_job(view.key, {"utility": BY_39}))
     bench.advance()
     after = bench.view("job")
     assert after.promise is not None
@@ -597,7 +599,7 @@ def test_a_tenant_without_a_budget_pays_nothing(tmp_path: Path) -> None:
 
 def test_a_budget_that_is_removed_ends_the_charges(oasis: OverrunBench) -> None:
     oasis.run_stated_work(2 * SLOT_WORK)
-    oasis.commit(PutTenant("vision", None, None, budgeted=True))
+    oasis.commit(put_tenant("vision", None, None, budgeted=True))
     view = oasis.view("job")
     assert (view.slot_price, view.reason) == (None, None)
     price = view.price
@@ -642,7 +644,7 @@ def test_a_borrower_pays_its_lenders_in_full_beyond_its_stated_work(tmp_path: Pa
     assert (view.price or 0) > admitted
     paid = sum(row.points for row in lending.payments() if row.job == name)
     assert paid == view.used
-    lending.commit(CancelJob(name))
+    lending.commit(cancel_job(name))
     lending.check_accounts()
     assert (
         sum(row.points for row in lending.payments() if row.job == name) == lending.view(name).used
@@ -738,7 +740,7 @@ def test_points_that_an_operator_grants_keep_a_job_running(oasis: OverrunBench) 
     oasis.set_budget("vision", 10_000 - oasis.balance("vision"))
     while oasis.job_key("job") not in oasis.durable.state.launch_commands:
         oasis.advance()
-    oasis.commit(Grant("vision", 1_000 * POINT, "deadline"))
+    oasis.commit(grant_points("vision", 1_000 * POINT, "deadline"))
     oasis.advance(3)
     assert oasis.view("job").state == "running"
     assert oasis.view("job").overrun_slots >= 1
@@ -835,7 +837,7 @@ def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Over
     key, order = oasis.job_key("job"), oasis.durable.state.launch_commands[oasis.job_key("job")]
     oasis.commit(AdvanceSlots(virtual=False))
     assert oasis.view("job").slot_price
-    oasis.commit(SetServerAvailability(order.servers[0]))
+    oasis.commit(set_server_availability(order.servers[0]))
     at = oasis.clock.wall() / SECOND
     oasis.set_budget("vision", 10_000 - oasis.balance("vision"))
     oasis.commit(RecordReports([Ended(0, key, order.generation, at, Ending.DONE, 0, "")]))

@@ -20,7 +20,7 @@ from shadowprice.engine.snapshot import snapshot
 from shadowprice.results.advice import Advice
 from shadowprice.service.queries.outlook import _describe_revision, build_outlook
 from shadowprice.service.queries.whatif import workload
-from shadowprice.service.state.operations import ForkEngine, QuoteJob, ReviseJob
+from shadowprice.service.state.operations import fork_engine, quote_job, revise_job
 from shadowprice.service.state.start_ups import stated_seconds
 from shadowprice.service.state.submission import read_submissions
 from tests.support.budget_bench import OverrunBench
@@ -103,7 +103,7 @@ def test_a_predicted_completion_is_expected_but_not_promised(rolling: Prediction
     assert resource.predicted is not None
     assert resource.predicted.jobs == 3
     [submission] = read_submissions([plain("train-x4")], CLUSTER, tenant=None, runs=True)
-    [quote] = rolling.commit(QuoteJob(submission)).answers
+    [quote] = rolling.commit(quote_job(submission)).answers
     shown = quote.to_resource("train-x4", rolling.durable.state.calendar, names=True)
     assert (shown.promise, shown.completion) == (None, None)
     assert shown.expected is not None
@@ -176,7 +176,7 @@ def test_measured_progress_replaces_the_prediction_by_a_promise(rolling: Predict
     assert view.expected is not None
     assert view.expected - rolling.durable.state.next_slot == pytest.approx(94, abs=3)
     assert "moved" in rolling.event_kinds("train-x") or "admitted" in rolling.event_kinds("train-x")
-    rolling.commit(ReviseJob(view.key, {"priority": "high"}))
+    rolling.commit(revise_job(view.key, {"priority": "high"}))
     assert rolling.durable.state.engine.jobs[view.key].job.predicted is False
 
 
@@ -278,7 +278,7 @@ def test_a_revision_keeps_the_progress_that_is_counted_by_time(bench: Prediction
     for name in ("train-x", "timed"):
         before = bench.view(name)
         assert before.progress > 0.3
-        bench.commit(ReviseJob(before.key, {"priority": "high"}))
+        bench.commit(revise_job(before.key, {"priority": "high"}))
         after = bench.view(name)
         assert after.progress == before.progress
         if bench.choice.name == "rolling":
@@ -290,7 +290,7 @@ def test_a_stated_time_ends_the_prediction(rolling: PredictionBench) -> None:
     rolling.submit_records(plain("train-x"))
     rolling.wait_until_running("train-x")
     assert rolling.view("train-x").to_resource().predicted is not None
-    rolling.commit(ReviseJob(rolling.job_key("train-x"), {"minibatch_time": "10min"}))
+    rolling.commit(revise_job(rolling.job_key("train-x"), {"minibatch_time": "10min"}))
     view = rolling.view("train-x")
     assert view.to_resource().predicted is None
     assert view.promise is not None
@@ -302,7 +302,7 @@ def test_advice_tries_shorter_times_of_a_job_that_states_none(tmp_path: Path) ->
     record = plain("train-x", by="4min", run={"command": ["train"], "from_options": True})
     bench.submit_records(record)
     assert bench.view("train-x").state == "refused"  # 5 minutes are predicted
-    [fork] = bench.commit(ForkEngine("vision/train-x", JobSpec.model_validate(record))).answers
+    [fork] = bench.commit(fork_engine("vision/train-x", JobSpec.model_validate(record))).answers
     outlook = build_outlook(fork, record, waits=False, quoted=True)
     [change] = [change for change in outlook.changes if change.option == "--time"]
     assert change.option_before == "5min (predicted)"

@@ -17,16 +17,16 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.relative_values import RelativeValues, counted_share
 from shadowprice.core.utility import utility_value
-from shadowprice.service.auth import AccessRole, CreateToken
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.auth import create_token
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import (
-    CancelJob,
-    DecideBacklog,
-    QuoteJob,
-    ReviseJob,
     SubmitJobs,
+    cancel_job,
+    decide_backlog,
+    quote_job,
+    revise_job,
 )
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import tables
@@ -62,7 +62,7 @@ class DefaultBench(RelativeBench):
     values = "auto"
 
     def give_token(self, tenant: str) -> None:
-        self.commit(CreateToken(f"token of {tenant}", AccessRole.TENANT, tenant, "", None))
+        self.commit(create_token(f"token of {tenant}", "tenant", tenant, "", None))
 
 
 def constant(value: float) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def play(bench: RelativeBench, factor: float, *, restarts: bool) -> None:
             changes = {"chunks": size, "minibatches": random_.choice([30, 200, 600])}
             bench.submit_for(tenant, f"job-{slot}-{number}", **constant(value), **changes)
         if slot == 5:
-            bench.commit(CancelJob(min(bench.durable.state.views)))
+            bench.commit(cancel_job(min(bench.durable.state.views)))
         if restarts and slot % 4 == 3:
             bench.recover()
         bench.advance()
@@ -136,7 +136,7 @@ def test_pages_show_what_the_tenant_stated(tmp_path: Path, policy: str) -> None:
     assert view.payoff == pytest.approx(70_000.0 - view.cost)
     record = {**bench.durable.state.specs[bench.job_key("one")], "name": "quoted"}
     [submission] = read_submissions([record], CLUSTER, tenant=LIAR, runs=True)
-    [quoted] = bench.commit(QuoteJob(submission)).answers
+    [quoted] = bench.commit(quote_job(submission)).answers
     resource = quoted.to_resource("quoted", bench.durable.state.calendar, names=True)
     assert resource.utility == pytest.approx(70_000.0)
     bench.advance(12)
@@ -150,8 +150,8 @@ def test_pages_show_what_the_tenant_stated(tmp_path: Path, policy: str) -> None:
 
 def test_a_tenant_with_a_budget_pays_for_what_it_states(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
-    bench.commit(PutTenant("paying", None, Budget(10**6 * POINT, 86_400), budgeted=True))
-    bench.commit(PutTenant(LIAR, None))
+    bench.commit(put_tenant("paying", None, Budget(10**6 * POINT, 86_400), budgeted=True))
+    bench.commit(put_tenant(LIAR, None))
     bench.submit_for(LIAR, "free", **constant(500.0))
     bench.submit_for("paying", "paid", **constant(500.0))
     assert bench.share("free") < 1.0
@@ -186,12 +186,12 @@ def test_an_extreme_utility_is_quoted_and_decided(
 ) -> None:
     bench = RelativeBench(tmp_path, policy, virtual=True)
     submit = backlog("odd", utility=utility)
-    [quoted] = bench.commit(QuoteJob(submit.submissions[0])).answers
+    [quoted] = bench.commit(quote_job(submit.submissions[0])).answers
     resource = quoted.to_resource("odd", bench.durable.state.calendar, names=True)
     assert resource.price is None or math.isfinite(resource.price)
     bench.commit(submit)
     bench.commit(backlog("plain", utility=constant(5.0)["utility"], tenant="speech"))
-    assert bench.commit(DecideBacklog(16)).answers == [0]
+    assert bench.commit(decide_backlog(16)).answers == [0]
     assert bench.event_kinds("odd")[1] in {"admitted", "refused", "standby"}
     assert bench.event_kinds("plain") == ["submitted", "admitted"]
 
@@ -209,18 +209,18 @@ def test_comparison_error_of_a_value_refuses_only_its_job(
         return weigh(values, jobs, *rest)
 
     monkeypatch.setattr(RelativeValues, "weigh", stumbling)
-    assert bench.commit(DecideBacklog(16)).answers == [0]
+    assert bench.commit(decide_backlog(16)).answers == [0]
     assert bench.event_kinds("odd") == ["submitted", "refused"]
     assert bench.event_kinds("plain") == ["submitted", "admitted"]
 
 
 def test_without_its_budget_a_revised_job_counts_like_others(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
-    bench.commit(PutTenant(LIAR, None, Budget(100 * POINT, 86_400), budgeted=True))
+    bench.commit(put_tenant(LIAR, None, Budget(100 * POINT, 86_400), budgeted=True))
     bench.submit_for(LIAR, "one", minibatches=6000, **constant(5.0))
     assert bench.share("one") == 1.0
-    bench.commit(PutTenant(LIAR, None, None, budgeted=True))
-    bench.commit(ReviseJob(bench.job_key("one"), constant(1e9)))
+    bench.commit(put_tenant(LIAR, None, None, budgeted=True))
+    bench.commit(revise_job(bench.job_key("one"), constant(1e9)))
     revised = bench.durable.state.engine.jobs[bench.job_key("one")].job
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
     assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
@@ -233,7 +233,7 @@ def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
         bench.submit_for(LIAR, name, **constant(20.0))
         assert bench.durable.state.engine.jobs[bench.job_key(name)].status is Status.ADMITTED
     before = bench.share("one")
-    bench.commit(ReviseJob(bench.job_key("one"), constant(20_000.0)))
+    bench.commit(revise_job(bench.job_key("one"), constant(20_000.0)))
     revised = bench.durable.state.engine.jobs[bench.job_key("one")].job
     # It now states nearly all the value of four equal jobs, so it counts like four of them.
     assert bench.share("one") < before / 200
@@ -245,7 +245,7 @@ def test_less_work_raises_no_value(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
     bench.submit_for(LIAR, "one", minibatches=3000, **constant(20.0))
     counted = bench.durable.state.engine.jobs[bench.job_key("one")].job.utility
-    bench.commit(ReviseJob(bench.job_key("one"), {"minibatches": 30}))
+    bench.commit(revise_job(bench.job_key("one"), {"minibatches": 30}))
     revised = bench.durable.state.engine.jobs[bench.job_key("one")].job
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
     assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
@@ -257,7 +257,7 @@ def test_a_revision_of_something_else_keeps_the_value(tmp_path: Path) -> None:
     bench.submit_for(LIAR, "one", **constant(20.0))
     bench.submit_for(LIAR, "two", **constant(2_000.0))
     before = bench.durable.state.engine.jobs[bench.job_key("one")].job
-    bench.commit(ReviseJob(bench.job_key("one"), {"labels": {"note": "seen"}}))
+    bench.commit(revise_job(bench.job_key("one"), {"labels": {"note": "seen"}}))
     after = bench.durable.state.engine.jobs[bench.job_key("one")].job
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
@@ -304,7 +304,7 @@ def test_labels_keep_the_value_of_a_job_with_a_measured_speed(tmp_path: Path, po
     assert bench.durable.state.views[bench.job_key("one")].measured
     bench.submit_for(LIAR, "dense", minibatches=100, **constant(500.0))
     before = bench.durable.state.engine.jobs[bench.job_key("one")].job
-    bench.commit(ReviseJob(bench.job_key("one"), {"labels": {"note": "seen"}}))
+    bench.commit(revise_job(bench.job_key("one"), {"labels": {"note": "seen"}}))
     after = bench.durable.state.engine.jobs[bench.job_key("one")].job
     assert after.labels == {"note": "seen"}
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
@@ -314,7 +314,7 @@ def test_a_dry_run_leaves_values_as_they_were(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     bench.submit_for(LIAR, "one", **constant(20.0))
     digest = bench.durable.state.engine.state.digest
-    bench.commit(ReviseJob(bench.job_key("one"), constant(40.0), dry_run=True))
+    bench.commit(revise_job(bench.job_key("one"), constant(40.0), dry_run=True))
     assert bench.durable.state.engine.state.digest == digest
 
 

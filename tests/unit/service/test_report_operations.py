@@ -29,7 +29,7 @@ from shadowprice.service.execution.reconciler import Reconciler
 from shadowprice.service.execution.server_discovery import ServerDiscovery
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.operations import SetServerAvailability, SubmitJobs, UpdateServers
+from shadowprice.service.state.operations import SubmitJobs, set_server_availability, update_servers
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.state.submission import read_submissions
@@ -280,7 +280,7 @@ def test_servers_that_the_executor_closes_are_cordoned_or_drained(tmp_path: Path
 
         async def set_by_operator(**state: bool) -> None:
             changed = ServerState(Role.ANY, has, **state)
-            await hour.writer.do(UpdateServers({"g-1": changed}, "changed"))
+            await hour.writer.do(update_servers({"g-1": changed}, "changed"))
 
         is_open: tuple[set[str], ...] = (set(), set(), set())
         is_cordoned: tuple[set[str], ...] = ({"g-1"}, set(), {"g-1"})
@@ -351,7 +351,7 @@ def test_server_lost_during_a_write_failure_is_recorded_later(
                     await hour.hear(gone)
                 hour.store.fault = lambda _: None
             else:
-                patch.setattr(SetServerAvailability, "perform", _raising(error))
+                patch.setattr(set_server_availability, "__wrapped__", _raising(error))
                 await hour.hear(gone)
                 assert hour.runner.health_error is not None
         assert not hour.writer.published.servers.lost
@@ -366,8 +366,8 @@ def _full(point: str) -> None:
     raise disk_full_error()
 
 
-def _raising(error: Exception) -> Callable[[object, Batch], None]:
-    def raising(operation: object, batch: Batch) -> None:
+def _raising(error: Exception) -> Callable[..., None]:
+    def raising(*_: object, **_options: object) -> None:
         raise error
 
     return raising

@@ -12,7 +12,7 @@ import pytest
 from shadowprice.core.budget import POINT
 from shadowprice.core.errors import InputError
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.operations import ReviseJob
+from shadowprice.service.state.operations import revise_job
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.state.submission import merge_changes
 from tests.support.budget_bench import BudgetBench
@@ -48,7 +48,7 @@ def state(bench: BudgetBench) -> tuple[Any, ...]:
         dict(bench.durable.state.specs),
         engine.state_digest(),
         engine.session.dump_state(),
-        bench.durable.state.accounts.snapshot(),
+        dict(bench.durable.state.accounts),
         bench.entries(),
     )
 
@@ -64,7 +64,7 @@ def test_more_work_than_a_new_job_would_get_leaves_everything_as_it_was(bench: B
     bench.advance()
     before = state(bench)
     with pytest.raises(ProblemError, match="job 'job' stays as it was") as caught:
-        bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 140}))
+        bench.commit(revise_job(bench.job_key("job"), {"minibatches": 140}))
     assert caught.value.code == "refused"
     assert state(bench) == before
     bench.advance(18)
@@ -78,7 +78,7 @@ def test_additional_work_costs_its_share_of_the_current_price(bench: BudgetBench
     for number in range(4):
         bench.submit(f"other-{number}", tenant="speech", minibatches=80, utility=BY_17)
     held = bench.balance("vision")
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 60}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 60}))
     view = bench.view("job")
     assert view.price is not None
     assert view.cost is not None
@@ -92,8 +92,8 @@ def test_additional_work_costs_its_share_of_the_current_price(bench: BudgetBench
 def test_paid_work_is_not_charged_again(bench: BudgetBench) -> None:
     bench.submit("job", tenant="vision", minibatches=40)
     price = bench.view("job").price
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 10}))
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 40}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 10}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 40}))
     assert bench.view("job").price == price
 
 
@@ -103,18 +103,18 @@ def test_a_dry_run_shows_the_price_and_changes_nothing(bench: BudgetBench) -> No
         bench.submit(f"other-{number}", tenant="speech", minibatches=80, utility=BY_17)
     before = state(bench)
     [shown] = bench.commit(
-        ReviseJob(bench.job_key("job"), {"minibatches": 60}, dry_run=True)
+        revise_job(bench.job_key("job"), {"minibatches": 60}, dry_run=True)
     ).answers
     assert state(bench) == before
     assert shown.price > bench.view("job").price
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 60}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 60}))
     assert bench.view("job") == shown
 
 
 def test_an_admitted_revision_is_replayed(bench: BudgetBench) -> None:
     bench.submit("job", tenant="vision", minibatches=40)
     bench.advance()
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 60}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 60}))
     digest = bench.durable.state.engine.state_digest()
     bench.recover()
     assert bench.durable.state.engine.state_digest() == digest
@@ -126,7 +126,7 @@ def test_a_higher_utility_costs_the_present_price_of_the_remaining_work(bench: B
     assert paid is not None
     for number in range(12):
         bench.submit(f"other-{number}", tenant="speech", minibatches=80, utility=BY_17)
-    bench.commit(ReviseJob(bench.job_key("job"), {"utility": {**BY_17, "value": 60_000}}))
+    bench.commit(revise_job(bench.job_key("job"), {"utility": {**BY_17, "value": 60_000}}))
     view = bench.view("job")
     assert view.price is not None
     assert view.cost is not None
@@ -141,7 +141,7 @@ def test_a_revision_that_its_tenant_cannot_pay_leaves_everything_as_it_was(
     before = state(bench)
     change = {"minibatches": 30, "utility": {**BY_17, "value": 1e6}}
     with pytest.raises(ProblemError) as caught:
-        bench.commit(ReviseJob(bench.job_key("job"), change))
+        bench.commit(revise_job(bench.job_key("job"), change))
     assert caught.value.code in {"budget", "refused"}
     assert state(bench) == before
 
@@ -150,7 +150,7 @@ def test_a_revision_to_less_is_no_admission(bench: BudgetBench) -> None:
     fill(bench)
     price, held = bench.view("job").price, bench.balance("vision")
     bench.commit(
-        ReviseJob(
+        revise_job(
             bench.job_key("job"),
             {"minibatches": 10, "utility": {**BY_17, "value": 0.001, "by": "16 slots"}},
         )
@@ -170,7 +170,7 @@ def test_a_pinned_job_does_not_pay_for_its_own_reservation(tmp_path: Path, polic
     bench.advance()
     before = bench.view("job")
     assert before.price is not None
-    bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 130}))
+    bench.commit(revise_job(bench.job_key("job"), {"minibatches": 130}))
     after = bench.view("job")
     assert after.price is not None
     assert after.generation == before.generation
@@ -185,13 +185,13 @@ def test_a_job_without_its_promise_gets_no_additional_work_at_an_old_price(tmp_p
     bench.set_budget("speech", 1_000)
     fill(bench)
     bench.commit(
-        ReviseJob(bench.job_key("job"), {"utility": {**BY_17, "value": 1, "by": "2 slots"}})
+        revise_job(bench.job_key("job"), {"utility": {**BY_17, "value": 1, "by": "2 slots"}})
     )
     bench.advance()
     assert bench.view("job").promise is None
     before = state(bench)
     with pytest.raises(ProblemError, match="no promise at present") as caught:
-        bench.commit(ReviseJob(bench.job_key("job"), {"minibatches": 30, "utility": BY_17}))
+        bench.commit(revise_job(bench.job_key("job"), {"minibatches": 30, "utility": BY_17}))
     assert caught.value.code == "refused"
     assert state(bench) == before
     bench.check_accounts()

@@ -9,8 +9,8 @@ import pytest
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.events import ServerState
-from shadowprice.service.state.operations import UpdateServers
-from shadowprice.service.state.server_limits import LimitServers, is_limiting, limited_capacity
+from shadowprice.service.state.operations import update_servers
+from shadowprice.service.state.server_limits import is_limiting, limit_servers, limited_capacity
 from tests.support.engine_bench import EngineBench
 
 
@@ -55,7 +55,7 @@ def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> Non
         cluster, withheld = bench.durable.state.engine.cluster, bench.durable.state.withheld
         changes = is_limiting(cluster, withheld, available)
         sequence = bench.durable.state.engine.sequence
-        bench.commit(LimitServers(available))
+        bench.commit(limit_servers(available))
         assert changes == (bench.durable.state.engine.sequence > sequence)
         return changes
 
@@ -71,8 +71,8 @@ def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> Non
     state = bench.durable.state.engine.cluster
     row = dict(zip(state.resources, state.capacity[0].tolist(), strict=True))
     server = {name: ServerState(state.roles[0], row)}
-    bench.commit(UpdateServers(server, "drained", sets_capacity=False))
+    bench.commit(update_servers(server, "drained", sets_capacity=False))
     assert amounts() == (0, full)
-    bench.commit(UpdateServers(server, "changed"))
+    bench.commit(update_servers(server, "changed"))
     assert amounts() == (0, 0)
     assert not limit(full)

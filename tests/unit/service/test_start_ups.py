@@ -9,7 +9,7 @@ from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.state.operations import CancelJob
+from shadowprice.service.state.operations import cancel_job
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.start_ups import NEWEST, StartUp, StartUps
 from shadowprice.service.state.store_queries import list_events
@@ -26,7 +26,7 @@ def starts(bench: EngineBench, number: int, seconds: float, *, ends: bool = True
     at = bench.durable.state.calendar.begins(order.slot) / SECOND + seconds
     bench.commit(RecordReports([Started(order.id, name, order.generation, at)]))
     if ends:
-        bench.commit(CancelJob(name))
+        bench.commit(cancel_job(name))
 
 
 def warning_events(bench: EngineBench) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from sqlalchemy import select
 
 from shadowprice.core.budget import POINT, Budget
 from shadowprice.executors.contract import Ended, Ending
-from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state import durable_engine
 from shadowprice.service.state.job_views import State
-from shadowprice.service.state.operations import CancelJob, QuoteJob
+from shadowprice.service.state.operations import cancel_job, quote_job
 from shadowprice.service.state.prices import prices, prices_by_kind
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
@@ -53,7 +53,7 @@ def submit_and_cancel(bench: EngineBench) -> None:
     for number in range(4):
         key = bench.job_key(f"attack-{number}")
         if bench.durable.state.views.get(key) is not None:
-            bench.commit(CancelJob(key))
+            bench.commit(cancel_job(key))
 
 
 def submit_and_cancel_with_ps(bench: EngineBench) -> None:
@@ -64,7 +64,7 @@ def submit_and_cancel_with_ps(bench: EngineBench) -> None:
     for number in range(4):
         key = bench.job_key(f"attack-{number}")
         if bench.durable.state.views.get(key) is not None:
-            bench.commit(CancelJob(key))
+            bench.commit(cancel_job(key))
 
 
 def submit_without_points(bench: EngineBench) -> None:
@@ -83,7 +83,7 @@ def honest(bench: EngineBench, name: str) -> tuple[Any, ...]:
         "run": {"command": ["train"]},
     }  # fmt: skip
     [submission] = read_submissions([record], CLUSTER, tenant="honest", runs=True)
-    [quoted] = bench.commit(QuoteJob(submission)).answers
+    [quoted] = bench.commit(quote_job(submission)).answers
     bench.submit(name)
     view = bench.durable.state.views.get(bench.job_key(name))
     shown = (None,) if view is None else (view.cost, view.payoff)
@@ -113,8 +113,8 @@ def test_attack_changes_no_price_of_another_tenant(
     for attacked in (False, True):
         bench = EngineBench(tmp_path / f"data-{attacked}", policy)
         budget = None if points is None else Budget(points * POINT, 86_400)
-        bench.commit(PutTenant("attacker", None, budget, budgeted=points is not None))
-        bench.commit(PutTenant("honest", None))
+        bench.commit(put_tenant("attacker", None, budget, budgeted=points is not None))
+        bench.commit(put_tenant("honest", None))
         first = None if is_first else honest(bench, "first")
         if attacked:
             bench.tenant = "attacker"
@@ -147,7 +147,7 @@ def test_crash_loses_no_learnt_policy_state(
         monkeypatch.setattr(durable_engine, "POLICY_STATE_INTERVAL_NS", interval)
         bench = EngineBench(tmp_path / f"data-{interval}", policy)
         for tenant in ("attacker", "honest"):
-            bench.commit(PutTenant(tenant, None))
+            bench.commit(put_tenant(tenant, None))
         bench.tenant = "attacker"
         bench.submit("first", **TEN_SLOTS)
         bench.advance()
@@ -171,8 +171,8 @@ def test_quote_after_an_idle_horizon_equals_a_new_service(tmp_path: Path, policy
     results = []
     for was_busy in (False, True):
         bench = EngineBench(tmp_path / f"data-{was_busy}", policy, virtual=True)
-        bench.commit(PutTenant("rich", None))
-        bench.commit(PutTenant("honest", None))
+        bench.commit(put_tenant("rich", None))
+        bench.commit(put_tenant("honest", None))
         bench.advance()
         if was_busy:
             bench.tenant = "rich"
@@ -189,8 +189,8 @@ def test_quote_after_an_idle_horizon_equals_a_new_service(tmp_path: Path, policy
 
 def test_payable_demand_that_waits_raises_prices(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data", "rolling")
-    bench.commit(PutTenant("rich", None, Budget(RICH * POINT, 86_400), budgeted=True))
-    bench.commit(PutTenant("honest", None))
+    bench.commit(put_tenant("rich", None, Budget(RICH * POINT, 86_400), budgeted=True))
+    bench.commit(put_tenant("honest", None))
     before = honest(bench, "first")[-1]
     bench.tenant = "rich"
     submit_without_points(bench)
@@ -239,7 +239,7 @@ def test_jobs_that_wait_and_then_end_at_once_are_little_demand(
     """
     bench = EngineBench(tmp_path / "data", "rolling")
     for tenant in ("attacker", "honest"):
-        bench.commit(PutTenant(tenant, None))
+        bench.commit(put_tenant(tenant, None))
     honest(bench, "first")
     bench.advance(CLUSTER.horizon)
     bench.tenant = "attacker"

@@ -10,9 +10,9 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.state.job_views import State
-from shadowprice.service.state.slot_operations import ShiftSlotOrigin
+from shadowprice.service.state.slot_operations import shift_slot_origin
 from shadowprice.service.state.store_queries import jobs_by_key
-from shadowprice.service.state.timespan import ChangeTimespan, FollowOption
+from shadowprice.service.state.timespan import follow_option, set_timespan_end
 from tests.support.engine_bench import EngineBench
 from tests.support.simulated_hours import SLOT
 
@@ -35,36 +35,36 @@ def slots_ahead(bench: EngineBench, slots: float) -> int:
 
 def test_an_option_counts_once_and_an_operator_comes_after(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data")
-    bench.commit(FollowOption(None))
+    bench.commit(follow_option(None))
     assert until(bench) is None
-    bench.commit(FollowOption("5 slots"))
+    bench.commit(follow_option("5 slots"))
     assert until(bench) == 5
     bench.advance(3)
     restart(bench)
-    bench.commit(FollowOption("5 slots"))
+    bench.commit(follow_option("5 slots"))
     assert until(bench) == 5
-    bench.commit(ChangeTimespan(slots_ahead(bench, 20)))
+    bench.commit(set_timespan_end(slots_ahead(bench, 20)))
     restart(bench)
-    bench.commit(FollowOption("5 slots"))
+    bench.commit(follow_option("5 slots"))
     assert until(bench) == 23
-    bench.commit(FollowOption(None))
+    bench.commit(follow_option(None))
     assert until(bench) == 23
-    bench.commit(FollowOption("2 slots"))
+    bench.commit(follow_option("2 slots"))
     assert until(bench) == 5
     restart(bench)
-    bench.commit(FollowOption("none"))
+    bench.commit(follow_option("none"))
     assert until(bench) is None
     with pytest.raises(InputError, match="has passed"):
-        bench.commit(FollowOption("2020-01-01"))
+        bench.commit(follow_option("2020-01-01"))
     assert until(bench) is None
     bench.store.close()
 
 
 def test_an_end_stays_at_its_clock_time_when_the_clock_is_set(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data")
-    bench.commit(ChangeTimespan(slots_ahead(bench, 10)))
+    bench.commit(set_timespan_end(slots_ahead(bench, 10)))
     assert until(bench) == 10
-    bench.commit(ShiftSlotOrigin(3 * SLOT * SECOND, "the clock was set forward"))
+    bench.commit(shift_slot_origin(3 * SLOT * SECOND, "the clock was set forward"))
     assert until(bench) == 7
     restart(bench)
     assert until(bench) == 7
@@ -74,7 +74,7 @@ def test_an_end_stays_at_its_clock_time_when_the_clock_is_set(tmp_path: Path) ->
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling"])
 def test_job_refused_because_of_the_end_gets_that_reason(tmp_path: Path, policy: str) -> None:
     bench = EngineBench(tmp_path / "data", policy)
-    bench.commit(ChangeTimespan(slots_ahead(bench, 3)))
+    bench.commit(set_timespan_end(slots_ahead(bench, 3)))
     bench.submit("long")  # six slots
     bench.submit("short", minibatches=10)
     assert "long" not in bench.durable.state.views
@@ -83,7 +83,7 @@ def test_job_refused_because_of_the_end_gets_that_reason(tmp_path: Path, policy:
     reason = reason_of(bench, "long")
     assert f"without the end of the timespan at {end} it would be admitted" in reason["message"]
     assert reason["timespan_ends"] == end
-    bench.commit(ChangeTimespan(None))
+    bench.commit(set_timespan_end(None))
     bench.submit("again")
     assert bench.durable.state.views["again"].promise is not None
     bench.store.close()
@@ -100,7 +100,7 @@ def reason_of(bench: EngineBench, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling", "fifo", "drf"])
 def test_open_job_at_the_end_waits_and_continues(tmp_path: Path, policy: str) -> None:
     bench = EngineBench(tmp_path / "data", policy)
-    bench.commit(ChangeTimespan(slots_ahead(bench, 3.5)))
+    bench.commit(set_timespan_end(slots_ahead(bench, 3.5)))
     assert until(bench) == 3
     bench.submit("one", minibatches=18)  # three slots, if all goes well
     bench.advance()
@@ -120,7 +120,7 @@ def test_open_job_at_the_end_waits_and_continues(tmp_path: Path, policy: str) ->
     waiting = bench.event_kinds("one").count("standby")
     bench.advance(2)
     assert bench.event_kinds("one").count("standby") == waiting
-    bench.commit(ChangeTimespan(None))
+    bench.commit(set_timespan_end(None))
     bench.advance(2)
     view = bench.durable.state.views["one"]
     assert view.workers == 1

@@ -48,6 +48,7 @@ from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
 from shadowprice.service.queries.event_text import format_event
+from shadowprice.service.resources import build_resource
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_JOBS_PER_REQUEST
 from shadowprice.service.state import operations, store_queries
@@ -370,7 +371,7 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 @router.delete("/jobs/{name:name}", responses=problems(404, 409))
 async def cancel(view: JobDep, service: ServiceDep) -> rest.Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
-    cancelled: JobView = await service.writing.do(operations.CancelJob(view.key))
+    cancelled = await service.writing.do(operations.cancel_job(view.key))
     return cancelled.to_resource()
 
 
@@ -418,7 +419,7 @@ async def resubmit(
     submissions = [replace(item, request=request) for item in submissions]
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        key = await writer.do(operations.ResubmitJob(view.key, submissions[0]))
+        key = await writer.do(operations.resubmit_job(view.key, submissions[0]))
     return (await get_view(service, key)).to_resource()
 
 
@@ -440,7 +441,7 @@ async def revise(
     writer = service.writing
     memory = await in_turn(request, partial(_check_revision, service, view, changes))
     with service.reserve(caller.scope, 0, memory):
-        revised: JobView = await writer.do(operations.ReviseJob(view.key, changes, dry_run))
+        revised = await writer.do(operations.revise_job(view.key, changes, dry_run=dry_run))
     return revised.to_resource()
 
 
@@ -451,7 +452,7 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
     values would take it long.
     """
     writer = service.writing
-    record = writer.specification(view.key)
+    record = writer.published.specs.get(view.key)
     if record is None:  # the job was closed meanwhile
         return estimate_memory(changes)
     _, faults = validate(JobSpec, merge_changes(record, changes), "job")
@@ -514,7 +515,7 @@ async def _broken_promise(service: Service, view: JobView) -> rest.BrokenPromise
 
 
 def _line(service: Service, event: rest.StoredEvent) -> str:
-    text = format_event({"kind": event.kind, "data": event.data})
+    text = format_event(event.kind, event.data)
     if event.kind in _DECISIONS:
         text = with_clock_times(text, service.writing.published.servers.calendar)
     return f"{event.at:%Y-%m-%d %H:%M:%S}  {text}"
@@ -621,14 +622,7 @@ async def logs(
         )
     except KeyError as error:
         raise ProblemError("not-found", "no logs of this job, generation and process") from error
-    return rest.LogChunk(
-        generation=chunk.generation,
-        process=chunk.process,
-        start=chunk.start,
-        end=chunk.end,
-        text=chunk.text,
-        complete=chunk.complete,
-    )
+    return build_resource(rest.LogChunk, chunk)
 
 
 @router.post("/quote", responses=problems(403, 409))
@@ -651,7 +645,7 @@ async def quote(
     calendar = writer.published.servers.calendar
     read = partial(_submissions, service, caller, [body], quoted=True)
     [submission] = await in_turn(request, read)
-    quoted: operations.QuoteResult = await writer.do(operations.QuoteJob(submission))
+    quoted = await writer.do(operations.quote_job(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook:

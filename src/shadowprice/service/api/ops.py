@@ -34,7 +34,7 @@ from shadowprice.service.service import Service
 from shadowprice.service.settings import NO_EXECUTOR
 from shadowprice.service.state.prices import build_server_classes
 from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
-from shadowprice.service.state.timespan import ChangeTimespan
+from shadowprice.service.state.timespan import set_timespan_end
 from shadowprice.uploads.archive import MAX_ENTRIES
 from shadowprice.uploads.host import host_identity
 
@@ -119,7 +119,7 @@ async def change_timespan(
     if change.until is not None:
         slot_seconds = writer.published.servers.cluster.slot_seconds
         at = parse_moment_ahead(change.until, writer.clock.now(), slot_seconds, "body.until")
-    await writer.do(ChangeTimespan(at))
+    await writer.do(set_timespan_end(at))
     return writer.published.servers.timespan(writer.clock.now())
 
 
@@ -191,7 +191,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> rest.Service
         kinds=list(build_server_classes(servers.cluster)),
         sequence=writer.published.sequence,
         last_event=writer.hub.last,
-        caller=rest.TokenOwner(role=caller.role.value, tenant=caller.tenant),
+        caller=rest.TokenOwner(role=caller.role, tenant=caller.tenant),
         health_error=service.ready() if caller.is_operator else None,
         data=service.store.shown if caller.is_operator else None,
     )

@@ -167,12 +167,12 @@ def parse_choices(key: str, text: str, choices: type[StrEnum]) -> list[str]:
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return ``responses`` of a route that answers with these problems."""
-    return {status: _problem(status) for status in statuses}
-
-
-def _problem(status: int) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{rest.Problem.__name__}"}
-    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
+    content = {MEDIA_TYPE: {"schema": schema}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in statuses
+    }
 
 
 def api_router(prefix: str, tag: str) -> APIRouter:

@@ -127,7 +127,7 @@ async def add_servers(
     """Add a server, or `count` equal ones, as in a cluster file."""
     amounts = _checked_capacity(spec.capacity, service.writing.published.servers.cluster)
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
-    await service.writing.do(operations.AddServers(dict.fromkeys(spec.names(), state)))
+    await service.writing.do(operations.add_servers(dict.fromkeys(spec.names(), state)))
     names = set(spec.names())
     return rest.ServerList(servers=[server for server in _servers(service) if server.name in names])
 
@@ -183,7 +183,7 @@ async def change_server(
         capacity = _checked_capacity(change.capacity, cluster)
     role = None if change.role is None else Role(change.role)
     await service.writing.do(
-        operations.ChangeServer(name, availability, capacity, role, change.cost)
+        operations.change_server(name, availability, capacity, role, change.cost)
     )
     for server in _servers(service):
         if server.name == name:
@@ -194,4 +194,4 @@ async def change_server(
 @router.delete("/servers/{name:name}", status_code=204, responses=problems(404, 409))
 async def remove_server(name: str, service: ServiceDep, _: OperatorDep) -> None:
     """Remove a server; jobs there are stopped and replanned."""
-    await service.writing.do(operations.RemoveServer(name))
+    await service.writing.do(operations.remove_server(name))

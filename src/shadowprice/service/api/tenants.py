@@ -30,9 +30,8 @@ from shadowprice.service.api.requests import (
     problems,
 )
 from shadowprice.service.api.servers import checked_amounts
-from shadowprice.service.budgets import account_table
+from shadowprice.service.budgets import account_table, operations
 from shadowprice.service.budgets.accounts import FAR_FUTURE_NS, Account, EntryKind
-from shadowprice.service.budgets.operations import Grant, PutTenant, RemoveTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
@@ -64,7 +63,7 @@ def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
     for view in published.jobs.values():
         states[view.tenant][view.state.value] += 1
     shares = {tenant.name: dict(tenant.share) for tenant in cluster.tenants}
-    names = dict.fromkeys([*shares, *accounts, *(name for name in states if name is not None)])
+    names = dict.fromkeys(name for name in (*shares, *accounts, *states) if name is not None)
     tenants = []
     for name in names if only is None else (key for key in (only,) if key in names):
         share = {
@@ -109,7 +108,7 @@ async def put_tenant(
         share = checked_amounts(change.share, cluster, "body.share")
     budget = None if change.budget is None else change.budget.resolve()
     budgeted = "budget" in change.model_fields_set
-    await service.writing.do(PutTenant(name, share, budget, budgeted=budgeted))
+    await service.writing.do(operations.put_tenant(name, share, budget, budgeted=budgeted))
     return _tenant(service, name)
 
 
@@ -119,7 +118,7 @@ async def remove_tenant(name: str, service: ServiceDep, _: OperatorDep) -> None:
     published = service.writing.published
     if name not in published.servers.cluster.tenant_index and name not in published.accounts:
         raise _unknown(name)
-    await service.writing.do(RemoveTenant(name))
+    await service.writing.do(operations.remove_tenant(name))
 
 
 @router.post("/tenants/{name:name}/grants", status_code=201, responses=problems(404, 409))
@@ -130,7 +129,9 @@ async def grant(
     request: Annotated[GrantRequest, Depends(JsonBody(GrantRequest))],
 ) -> rest.Tenant:
     """Grant a tenant points beyond its budget, for the current period. Not idempotent."""
-    await service.writing.do(Grant(name, round(request.points * POINT), request.note))
+    await service.writing.do(
+        operations.grant_points(name, round(request.points * POINT), request.note)
+    )
     return _tenant(service, name)
 
 

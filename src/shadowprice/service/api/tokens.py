@@ -12,10 +12,11 @@ from shadowprice.core.amounts import Duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import DurationField, PathSegmentName, StrictSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
+from shadowprice.service import auth
 from shadowprice.service.api.requests import JsonBody, OperatorDep, ServiceDep, api_router, problems
-from shadowprice.service.auth import AccessRole, CreateToken, RevokeToken, new_token, tokens_query
-from shadowprice.service.clock import SECOND, to_datetime, to_datetime_or_none
+from shadowprice.service.clock import SECOND, to_datetime_or_none
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.resources import build_resource
 
 router = api_router("/v1", "tokens")
 
@@ -52,22 +53,9 @@ class TokenRequest(StrictSpec):
 @router.get("/tokens")
 async def list_tokens(service: ServiceDep, _: OperatorDep) -> rest.TokenList:
     """List tokens without their secrets: the valid ones first, at most 1,000."""
-    query = tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
+    query = auth.tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
     rows = await service.read(lambda connection: connection.execute(query).all())
-    return rest.TokenList(
-        tokens=[
-            rest.Token(
-                id=row.id,
-                role=row.role,
-                tenant=row.tenant,
-                note=row.note,
-                created=to_datetime(row.created),
-                expires=to_datetime_or_none(row.expires),
-                revoked=to_datetime_or_none(row.revoked),
-            )
-            for row in rows
-        ]
-    )
+    return rest.TokenList(tokens=[build_resource(rest.Token, row) for row in rows])
 
 
 @router.post("/tokens", status_code=201, responses=problems(409))
@@ -88,18 +76,13 @@ async def create_token(
     expires = None
     if spec.expires is not None:
         expires = service.writing.clock.now() + int(spec.expires.seconds * SECOND)
-    token = new_token()
-    operation = CreateToken(token, AccessRole(spec.role), spec.tenant, spec.note, expires)
-    number = await service.writing.do(operation)
-    service.tokens.add(number, operation)
-    return rest.NewToken(
-        id=number,
-        role=spec.role,
-        tenant=spec.tenant,
-        note=spec.note,
-        expires=to_datetime_or_none(expires),
-        token=token,
+    token = auth.new_token()
+    number = await service.writing.do(
+        auth.create_token(token, spec.role, spec.tenant, spec.note, expires)
     )
+    service.tokens.add(token, auth.Caller(number, spec.role, spec.tenant), expires)
+    until = to_datetime_or_none(expires)
+    return build_resource(rest.NewToken, spec, id=number, expires=until, token=token)
 
 
 @router.delete("/tokens/{number}", status_code=204, responses=problems(404, 409))
@@ -110,7 +93,7 @@ async def revoke_token(number: int, service: ServiceDep, caller: OperatorDep) ->
     if not 0 < number < 2**53:
         raise ProblemError("not-found", f"no valid token has the id {number}")
     try:
-        await service.writing.do(RevokeToken(number))
+        await service.writing.do(auth.revoke_token(number))
     except ProblemError as error:
         if error.code == "not-found":  # the response to an earlier revocation may have been lost
             service.tokens.remove(number)

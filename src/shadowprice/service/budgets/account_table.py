@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, delete, func, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from shadowprice import rest
 from shadowprice.core.budget import Budget, in_points
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.service.budgets.accounts import Account, AccountEntry, Accounts, EntryKind
 from shadowprice.service.clock import SECOND, to_datetime
+from shadowprice.service.resources import build_resource
 from shadowprice.service.store import Store, tables
-from shadowprice.service.store.lookups import PreparedStatement, in_chunks
 
 
 def write_entries(
@@ -31,7 +31,7 @@ def write_entries(
         for number, entry in enumerate(entries, accounts.next_entry)
     ]
     accounts.next_entry += len(rows)
-    store.write(connection, _INSERT_ENTRIES, rows)
+    store.write(connection, tables.entries.insert(), rows)
 
 
 def write_accounts(
@@ -40,22 +40,21 @@ def write_accounts(
     """Write the accounts of tenants, and delete the rows of those that have none now."""
     if not tenants:
         return
-    table = tables.budgets
-    for chunk in in_chunks(tenants):
-        store.write(connection, delete(table).where(table.c.tenant.in_(chunk)))
-    existing = [account for name in tenants if (account := accounts.get(name)) is not None]
-    store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])
-
-
-def _row(account: Account) -> dict[str, Any]:
-    texts = {"budget": account.budget.record(), "sums": account.sums}
-    return asdict(account) | {name: json.dumps(value) for name, value in texts.items()}
+    store.delete(connection, tables.budgets.c.tenant, tenants)
+    rows = [
+        asdict(account)
+        | {"budget": json.dumps(account.budget.record()), "sums": json.dumps(account.sums)}
+        for name in tenants
+        if (account := accounts.get(name)) is not None
+    ]
+    store.write(connection, tables.budgets.insert(), rows)
 
 
 def read_accounts(connection: Connection) -> Accounts:
     """Read all accounts from the store."""
-    by_tenant = {
-        row.tenant: Account(
+    accounts = Accounts()
+    for row in connection.execute(select(tables.budgets)):
+        accounts[row.tenant] = Account(
             row.tenant,
             Budget.from_record(json.loads(row.budget)),
             row.balance,
@@ -65,14 +64,8 @@ def read_accounts(connection: Connection) -> Accounts:
             row.room,
             {EntryKind(kind): points for kind, points in json.loads(row.sums).items()},
         )
-        for row in connection.execute(select(tables.budgets))
-    }
-    last = connection.execute(select(func.max(tables.entries.c.id))).scalar() or 0
-    return Accounts(by_tenant, last + 1)
-
-
-_INSERT_ENTRIES: Final = PreparedStatement(tables.entries.insert())
-_INSERT_BUDGETS: Final = PreparedStatement(tables.budgets.insert())
+    accounts.next_entry = (connection.scalar(select(func.max(tables.entries.c.id))) or 0) + 1
+    return accounts
 
 
 # ------------------------------------------------------------------ statements
@@ -195,14 +188,11 @@ def _within(query: Select[Any], entry_filter: EntryFilter) -> Select[Any]:
 def _entry(row: Row[Any], entry_filter: EntryFilter) -> rest.AccountEntry:
     is_other = row.other not in (None, entry_filter.tenant)
     is_named = row.job is not None and (entry_filter.names_all or not is_other)
-    return rest.AccountEntry(
-        id=row.id,
-        at=to_datetime(row.at),
-        kind=row.kind,
+    return build_resource(
+        rest.AccountEntry,
+        row,
         points=in_points(row.points),
         balance=in_points(row.balance),
         job=name_of_key(row.job) if is_named else None,
         job_id=row.job_id if is_named else None,
-        other=row.other,
-        note=row.note,
     )

@@ -77,71 +77,24 @@ MAX_AHEAD_NS: Final = 86_400 * SECOND
 """Maximum time to the start of a period: smaller steps of the clock must not repeat its grant."""
 
 
-class Accounts:
-    """The accounts of all tenants with a budget; ``next_entry`` is the number of the next entry.
+class Accounts(dict[str | None, Account]):
+    """The accounts of the tenants with a budget; ``next_entry`` is the number of the next entry.
 
     ``may_go_back`` says whether an account that is ahead of the clock is due. The clock may be
     wrong instead: once it is corrected, the same periods would be granted again.
     """
 
-    def __init__(self, known: Mapping[str, Account], next_entry: int) -> None:
-        self._known = dict(known)
-        self.next_entry = next_entry
-        self.may_go_back = False
-        self._shown: Mapping[str, Account] | None = None
-        self.refresh_next_renewal()
-
-    def refresh_next_renewal(self) -> None:
-        """Recompute when `due` next returns an account."""
-        accounts = self._known.values()
-        self._earliest_end = min((account.ends for account in accounts), default=FAR_FUTURE_NS)
-        self._latest_start = max((account.begins for account in accounts), default=-FAR_FUTURE_NS)
-
-    def any_due(self, now: int) -> bool:
-        """Return whether `due` may return an account."""
-        is_ahead = self._latest_start - now > MAX_AHEAD_NS
-        return self._earliest_end <= now or (self.may_go_back and is_ahead)
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
-
-    def get(self, tenant: str | None) -> Account | None:
-        """Return a tenant's account; None if it has no budget."""
-        return None if tenant is None else self._known.get(tenant)
-
-    def put(self, account: Account) -> None:
-        """Add or replace an account."""
-        self._known[account.tenant] = account
-        self._earliest_end = min(self._earliest_end, account.ends)
-        self._latest_start = max(self._latest_start, account.begins)
-        self._shown = None
-
-    def remove(self, tenant: str) -> None:
-        """Remove a tenant's account."""
-        del self._known[tenant]
-        self._shown = None
-
-    def put_back(self, tenant: str, account: Account | None) -> None:
-        """Restore a tenant's previous account; None if it had none."""
-        if account is not None:
-            self.put(account)
-        elif self.get(tenant) is not None:
-            self.remove(tenant)
+    next_entry = 1
+    may_go_back = False
 
     def due(self, now: int) -> list[Account]:
         """Return the accounts that `start_period` changes, sorted by tenant."""
         due = [
             account
-            for account in self._known.values()
+            for account in self.values()
             if account.ends <= now or (self.may_go_back and account.begins - now > MAX_AHEAD_NS)
         ]
         return sorted(due, key=lambda account: account.tenant)
-
-    def snapshot(self) -> Mapping[str, Account]:
-        """Return a copy of all accounts that later changes don't affect."""
-        if self._shown is None:
-            self._shown = dict(self._known)
-        return self._shown
 
 
 FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds since 1970

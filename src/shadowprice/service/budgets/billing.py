@@ -211,13 +211,10 @@ class Billing:
 
     def start_due_periods(self) -> None:
         """Start the budget periods that are due, and end those of a clock that was wrong."""
-        now, all_accounts = self._batch.now, self.accounts
-        if not all_accounts.any_due(now):
-            return
-        for account in all_accounts.due(now):
+        now = self._batch.now
+        for account in self.accounts.due(now):
             after = self.apply(accounts.start_period(account, now))
             self.emit(after, "renewed")
-        all_accounts.refresh_next_renewal()
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
         """Set, change or (None) remove a tenant's budget; its open jobs then run on for free."""
@@ -235,13 +232,6 @@ class Billing:
             self.emit(self.apply(accounts.open_account(tenant, budget, now)), "set")
         elif account.budget != budget:
             self.emit(self.apply(accounts.change_budget(account, budget, now)), "changed")
-
-    def grant(self, tenant: str, points: int, note: str) -> None:
-        """Give a tenant points beyond its budget; raise `ProblemError` if it has no budget."""
-        account = self.accounts.get(tenant)
-        if account is None:
-            raise ProblemError("not-found", f"tenant {tenant!r} has no budget")
-        self.emit(self.apply(accounts.grant(account, points, note)), "granted")
 
     def emit(self, account: Account, what: str) -> None:
         """Emit an event for a change of an account."""

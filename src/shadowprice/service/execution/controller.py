@@ -48,11 +48,11 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state.durable_state import CommitResult
 from shadowprice.service.state.report_operations import (
-    AcknowledgeCommands,
     DurableReport,
-    EmitOrphans,
-    RecordObstacles,
     RecordReports,
+    acknowledge_commands,
+    emit_orphans,
+    record_obstacles,
 )
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.writer import Writer
@@ -306,7 +306,7 @@ class ExecutionController:
         """Record pending reports; a report that fails stays pending and is retried."""
         if self._unreported:
             orphans = tuple(self._unreported)
-            await self._writer.do(EmitOrphans(orphans))
+            await self._writer.do(emit_orphans(orphans))
             del self._unreported[: len(orphans)]
         await _each(self._acknowledge_end, self._keep_reports())
         due = self.pending.due
@@ -415,7 +415,7 @@ class ExecutionController:
             if (item.job, item.generation) not in self._reported_obstacles
         ]
         if fresh:
-            await self._writer.do(RecordObstacles(tuple(fresh)))
+            await self._writer.do(record_obstacles(tuple(fresh)))
         self._reported_obstacles = {(item.job, item.generation) for item in obstacles}
 
     def _schedule_retry(self) -> None:
@@ -454,7 +454,7 @@ class ExecutionController:
         published = self._writer.published
         completed = self._reconciler.completed_commands(published.running, published.unacknowledged)
         if completed:
-            await self._writer.do(AcknowledgeCommands(completed))
+            await self._writer.do(acknowledge_commands(completed))
         await self._report_obstacles()
         self._unpacker.release(lambda job: job not in published.jobs and not self.holds(job))
 
@@ -569,7 +569,7 @@ class ExecutionController:
 
     def job_spec(self, key: str) -> JobSpec:
         """Return the submitted specification of an open job."""
-        record: Mapping[str, Any] | None = self._writer.specification(key)
+        record = self._writer.published.specs.get(key)
         if record is None:
             raise InputError(f"job {name_of_key(key)!r} is not open")
         return JobSpec.model_validate(record)

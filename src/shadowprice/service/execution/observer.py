@@ -26,11 +26,11 @@ from shadowprice.executors.contract import Executor, ExecutorError, ObservedJob,
 from shadowprice.service.clock import SECOND
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import in_chunks, stored_value
+from shadowprice.service.store.lookups import in_chunks, rows_among, stored_value
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
@@ -47,69 +47,67 @@ LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll 
 
 @dataclass(slots=True)
 class _Rows:
-    """Changes of a poll to the table of observed runs: inserts, ends, reopened rows."""
+    """Changes of a poll to the table of observed runs: inserts, and ends (None reopens a run)."""
 
     began: list[dict[str, Any]] = field(default_factory=list)
     ended: list[dict[str, Any]] = field(default_factory=list)
-    again: list[dict[str, Any]] = field(default_factory=list)
 
     def end(self, row: Row[Any], at: int) -> None:
         """End a row's run."""
         self.ended.append({"key": row.id, "at": max(at, row.since)})
 
 
-@dataclass(frozen=True, slots=True)
-class RecordObservation:
-    """Operation that records a complete poll: running jobs and recently ended ones.
+@operation
+def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
+    """Record a complete poll: running jobs and recently ended ones.
 
     A job that disappeared ended at the previous poll, so that observed completion times are never
     too late. A job whose placement changed moved now.
     """
-
-    seen: Sequence[ObservedJob]
-
-    def perform(self, batch: Batch) -> None:
-        """Record the differences from the previous poll."""
-        connection, now = batch.connection, batch.now
-        previous_poll = last_observation_time(connection)
-        last_seen = now if previous_poll is None else min(previous_poll, now)
-        open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
-        open_rows = {row.job: row for row in connection.execute(open_query)}
-        seen: dict[str, ObservedJob] = {}
-        for observed in _with_keys(connection, self.seen, open_rows):
-            if observed.job in seen:
-                seen[observed.job] = max(seen[observed.job], observed, key=_precedence)
-            # Only new jobs are limited: an open job that is left out would count as ended.
-            elif observed.job in open_rows or len(seen) < MAX_JOBS_PER_OBSERVATION:
-                seen[observed.job] = observed
-        rows = _Rows()
-        changed: dict[str, ObservedJob | None] = {}
-        new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
-        last_rows = _newest(connection, [observed.job for observed in new_jobs])
-        for observed in new_jobs:
-            if _record_new_job(observed, last_rows.get(observed.job), now, rows):
-                changed[observed.job] = observed
-        for name, row in open_rows.items():
-            current = seen.get(name)
-            if current is None:
-                rows.end(row, last_seen)
-            elif current.ended is not None:
-                rows.end(row, min(int(current.ended * SECOND), now))
-            elif _was_restarted(row, current, previous_poll):
-                rows.end(row, last_seen)
-                rows.began.append(_row(current, min(int(current.since * SECOND), now)))
-            elif row.placement != _placement_json(current.placement):
-                rows.end(row, now)
-                rows.began.append(_row(current, now))
-            else:
-                continue
-            changed[name] = current
-        update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
-        batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
-        batch.execute_on_flush(update.values(ended=None), rows.again)
-        batch.execute_on_flush(tables.observed.insert(), rows.began)
-        _settle(batch, changed, rows, open_rows)
-        batch.set_value(LAST_OBSERVATION_KEY, str(now))
+    connection, now = batch.connection, batch.now
+    previous_poll = last_observation_time(connection)
+    last_seen = now if previous_poll is None else min(previous_poll, now)
+    open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
+    open_rows = {row.job: row for row in connection.execute(open_query)}
+    newest: dict[str, ObservedJob] = {}
+    for observed in _with_keys(connection, seen, open_rows):
+        if observed.job in newest:
+            newest[observed.job] = max(
+                newest[observed.job], observed, key=lambda run: (run.ended is None, run.since)
+            )
+        # Only new jobs are limited: an open job that is left out would count as ended.
+        elif observed.job in open_rows or len(newest) < MAX_JOBS_PER_OBSERVATION:
+            newest[observed.job] = observed
+    rows = _Rows()
+    changed: dict[str, ObservedJob | None] = {}
+    new_jobs = [observed for observed in newest.values() if observed.job not in open_rows]
+    table = tables.observed
+    in_order = select(table).order_by(table.c.id)  # so that a job's newest row replaces the others
+    names = [observed.job for observed in new_jobs]
+    last_rows = {row.job: row for row in rows_among(connection, in_order, table.c.job, names)}
+    for observed in new_jobs:
+        if _record_new_job(observed, last_rows.get(observed.job), now, rows):
+            changed[observed.job] = observed
+    for name, row in open_rows.items():
+        current = newest.get(name)
+        if current is None:
+            rows.end(row, last_seen)
+        elif current.ended is not None:
+            rows.end(row, min(int(current.ended * SECOND), now))
+        elif _was_restarted(row, current, previous_poll):
+            rows.end(row, last_seen)
+            rows.began.append(_row(current, min(int(current.since * SECOND), now)))
+        elif row.placement != _placement_json(current.placement):
+            rows.end(row, now)
+            rows.began.append(_row(current, now))
+        else:
+            continue
+        changed[name] = current
+    update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
+    batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
+    batch.execute_on_flush(tables.observed.insert(), rows.began)
+    _settle(batch, changed, rows, open_rows)
+    batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
 
 def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
@@ -125,7 +123,7 @@ def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Ro
     elif since > last.ended or last.placement != _placement_json(one.placement):
         rows.began.append(_row(one, max(since, last.ended)))
     else:  # the previous poll missed the job: reopen the row
-        rows.again.append({"key": last.id})
+        rows.ended.append({"key": last.id, "at": None})
     return True
 
 
@@ -133,11 +131,6 @@ def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None)
     """Return whether a job ended and started again between two polls."""
     since = int(reported_job.since * SECOND)
     return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
-
-
-def _precedence(observed: ObservedJob) -> tuple[bool, float]:
-    """Order the runs of one job: those that haven't ended are last, then the newest."""
-    return observed.ended is None, observed.since
 
 
 def _with_keys(
@@ -214,16 +207,6 @@ def _row(one: ObservedJob, since: int) -> dict[str, Any]:
     return {"job": one.job, "since": since, "ended": None, "placement": placement}
 
 
-def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
-    table = tables.observed
-    rows: dict[str, Row[Any]] = {}
-    for chunk in in_chunks(names):
-        newest = select(func.max(table.c.id)).where(table.c.job.in_(chunk)).group_by(table.c.job)
-        query = select(table).where(table.c.id.in_(newest))
-        rows |= {row.job: row for row in connection.execute(query)}
-    return rows
-
-
 def last_observation_time(connection: Connection) -> int | None:
     """Return the time of the last poll in nanoseconds since 1970; None if there was none."""
     value = stored_value(connection, LAST_OBSERVATION_KEY)
@@ -242,7 +225,9 @@ def _settle(
     """Update the outcomes of changed jobs, and emit an event for each."""
     if not changed:
         return
-    stored, jobs = _outcomes(batch.connection, list(changed)), _jobs(batch, list(changed))
+    table, jobs = tables.outcomes, _jobs(batch, list(changed))
+    stored_rows = rows_among(batch.connection, select(table), table.c.job, list(changed))
+    stored = {row.job: row for row in stored_rows}
     started_rows = {row["job"]: row for row in rows.began}
     ended = {row["key"]: row["at"] for row in rows.ended}
     inserts, updates, now = [], [], batch.now
@@ -273,7 +258,6 @@ def _settle(
         owner = tenant[:200] if tenant else None
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
         batch.emit(kind, name, tenant=owner, job_id=view.id if view else None, **data)
-    table = tables.outcomes
     batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
@@ -281,22 +265,11 @@ def _settle(
         batch.execute_on_flush(update, updates)
 
 
-def _outcomes(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]:
-    table = tables.outcomes
-    outcomes: dict[str, Row[Any]] = {}
-    for chunk in in_chunks(names):
-        query = select(table).where(table.c.job.in_(chunk))
-        outcomes |= {row.job: row for row in connection.execute(query)}
-    return outcomes
-
-
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, tuple[JobView, Mapping[str, Any]]]:
     """Return the submitted jobs among observed ones, with their specifications."""
     table = tables.jobs
-    specs: dict[str, Mapping[str, Any]] = {}
-    for chunk in in_chunks(names):
-        query = select(table.c.key, table.c.spec).where(table.c.key.in_(chunk))
-        specs |= {row.key: json.loads(row.spec) for row in batch.connection.execute(query)}
+    stored = rows_among(batch.connection, select(table.c.key, table.c.spec), table.c.key, names)
+    specs: dict[str, Mapping[str, Any]] = {row.key: json.loads(row.spec) for row in stored}
     specs |= batch.state.specs
     jobs = batch.find_jobs(names)
     return {name: (job.view, specs[name]) for name, job in jobs.items() if name in specs}
@@ -353,7 +326,7 @@ class ObservationLoop:
             await self._executor.set_servers(to_server_infos(cluster))
             self._cluster = cluster
         seen = await self._executor.observe()
-        await self._writer.do(RecordObservation(seen))
+        await self._writer.do(record_observation(seen))
 
     async def _step(self) -> None:
         try:

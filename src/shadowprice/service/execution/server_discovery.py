@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster, Role
@@ -16,11 +17,11 @@ from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_state import ClusterState, Withheld
 from shadowprice.service.state.operations import (
     Availability,
-    ChangeServer,
-    SetServerAvailability,
-    UpdateServers,
+    change_server,
+    set_server_availability,
+    update_servers,
 )
-from shadowprice.service.state.server_limits import LimitServers, configured_capacity, is_limiting
+from shadowprice.service.state.server_limits import configured_capacity, is_limiting, limit_servers
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
@@ -46,16 +47,16 @@ class ServerDiscovery:
             if name in servers.cluster.index and name not in servers.lost - closed:
                 if name in closed:
                     self._closed_before_loss[name] = name in servers.drained
-                await self._try(SetServerAvailability(name))
+                await self._try(set_server_availability(name))
             return
         name = report.server.name
         if name not in servers.cluster.index:
             state = to_server_spec(report.server, servers.cluster)
             if any(state.capacity.values()) and report.server.takes_work:
-                await self._try(UpdateServers({name: state}, "joined"))
+                await self._try(update_servers({name: state}, "joined"))
             return
         if name in servers.lost - servers.drained - servers.cordoned:
-            await self._try(SetServerAvailability(name, back=True))
+            await self._try(set_server_availability(name, back=True))
             if name in self._closed_before_loss:
                 drained = self._closed_before_loss.pop(name)
                 await self._set_state(name, drained=drained, cordoned=not drained)
@@ -74,15 +75,15 @@ class ServerDiscovery:
                 cordoned=name in servers.cordoned,
             )
             if to_server_infos(servers.cluster)[row].capacity != state.capacity:
-                await self._try(UpdateServers({name: state}, "changed"))
+                await self._try(update_servers({name: state}, "changed"))
         else:
             await self.limit({name: _counted_amounts(report.server)})
 
     async def limit(self, available: Mapping[str, Mapping[str, int]]) -> None:
-        """Limit servers to the amounts that the executor has; see `LimitServers`."""
+        """Limit servers to the amounts that the executor has; see `limit_servers`."""
         servers = self._writer.published.servers
         if is_limiting(servers.cluster, servers.withheld, available):
-            await self._try(LimitServers(available))
+            await self._try(limit_servers(available))
 
     async def _open_or_close(self, server: ServerInfo) -> ClusterState:
         """Close or open a server like the executor, unless an operator closed it; return all."""
@@ -105,9 +106,9 @@ class ServerDiscovery:
 
     async def _set_state(self, name: str, *, drained: bool, cordoned: bool) -> None:
         availability: Availability = "drained" if drained else "cordoned" if cordoned else "up"
-        await self._try(ChangeServer(name, availability))
+        await self._try(change_server(name, availability))
 
-    async def _try(self, operation: Operation) -> None:
+    async def _try(self, operation: Operation[Any]) -> None:
         try:
             await self._writer.do(operation)
         except (InputError, EventError) as error:  # retries can't succeed; other errors are retried

@@ -17,10 +17,11 @@ from sqlalchemy import Connection, and_, func, or_, select
 from shadowprice import rest
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job_keys import name_of_key
-from shadowprice.service.clock import to_datetime, to_datetime_or_none
+from shadowprice.service.clock import to_datetime_or_none
 from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.queries import timeline
 from shadowprice.service.read_model import ReadModel
+from shadowprice.service.resources import build_resource
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 
@@ -67,11 +68,9 @@ class JobComparison:
         """Return the job as a REST resource."""
         view = self.view
         reason = view.reason
-        return rest.ComparedJob(
-            id=view.id,
-            name=view.name,
-            tenant=view.tenant,
-            submitted=to_datetime(view.submitted),
+        return build_resource(
+            rest.ComparedJob,
+            view,
             simulated=rest.SimulatedJob(
                 state=view.state.value,
                 started=to_datetime_or_none(view.first_start),
@@ -80,12 +79,11 @@ class JobComparison:
                 utility=self.earned,
                 reason=None if reason is None else rest.JobReason.model_validate(reason),
             ),
-            observed=rest.ObservedJob(
+            observed=build_resource(
+                rest.ObservedJob,
+                self,
                 state=self.observed_state,
-                started=to_datetime_or_none(self.started),
                 completion=to_datetime_or_none(self.ended),
-                utility=self.utility,
-                runs=self.runs,
             ),
             gain=self.gain,
         )
@@ -214,10 +212,10 @@ def unsubmitted_jobs(
     query = select(outcomes).select_from(joined).where(condition)
     rows = connection.execute(query.order_by(outcomes.c.started.desc()).limit(MAX_UNMANAGED_JOBS))
     newest = [
-        rest.UnmanagedJob(
+        build_resource(
+            rest.UnmanagedJob,
+            row,
             name=name_of_key(row.job),
-            tenant=row.tenant,
-            started=to_datetime(row.started),
             completion=to_datetime_or_none(row.ended),
             state="running" if row.ended is None else "failed" if row.done == 0 else "ended",
             utility=None,

@@ -15,9 +15,8 @@ DEFAULT_REPROMISE_REASON: Final = "there is room for what is left of it"
 """Reason of a restored promise if the policy gives none."""
 
 
-def format_event(entry: Mapping[str, Any]) -> str:
+def format_event(kind: str, data: Mapping[str, Any]) -> str:
     """Return an event of a job's history as a line of text."""
-    kind, data = entry["kind"], entry["data"]
     reason = data.get("reason")
     message = join_lines(
         str(reason.get("message", "") if isinstance(reason, Mapping) else reason or "")

@@ -42,8 +42,9 @@ from shadowprice.results.advice import (
     describe_change,
 )
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
+from shadowprice.service.resources import build_resource
 from shadowprice.service.state.job_views import expected_slot
-from shadowprice.service.state.operations import EngineFork, ForkEngine
+from shadowprice.service.state.operations import EngineFork, fork_engine
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 from shadowprice.service.state.submission import REVISABLE_KEYS
 from shadowprice.service.turns import TenantTurns
@@ -87,7 +88,7 @@ class OutlookQueue:
         lacks a resource that the job names.
         """
         async with self._turns.turn(tenant):
-            fork = await writer.do(ForkEngine(key, JobSpec.model_validate(record)))
+            fork = await writer.do(fork_engine(key, JobSpec.model_validate(record)))
             return await asyncio.to_thread(build_outlook, fork, record, **options)
 
 
@@ -177,11 +178,8 @@ def _outlook(started: float, **found: Any) -> rest.JobOutlook:
 
 def _suggested_change(advice: Advice, calendar: SlotCalendar) -> rest.SuggestedChange:
     slot = advice.completion
-    equal = rest.SuggestedChange.model_fields.keys() - {"completion"}
-    return rest.SuggestedChange(
-        **{name: getattr(advice, name) for name in equal},
-        completion=None if slot is None else to_datetime(calendar.ends(slot)),
-    )
+    completion = None if slot is None else to_datetime(calendar.ends(slot))
+    return build_resource(rest.SuggestedChange, advice, completion=completion)
 
 
 def _start_lines(outlook: rest.JobOutlook) -> list[str]:

@@ -31,7 +31,7 @@ from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import in_chunks
+from shadowprice.service.store.lookups import rows_among
 
 MAX_SLOTS: Final = 1_000  # maximum number of past slots, and of future slots
 MAX_BARS: Final = 4_000  # maximum number of bars and promises; above it, only levels are returned
@@ -198,14 +198,13 @@ def load_job_info(
             missing.append(name)
     table = tables.jobs
     query = select(table.c.id, table.c.key, table.c.tenant, table.c.state, table.c.spec)
-    for chunk in in_chunks(missing):
-        for row in connection.execute(query.where(table.c.key.in_(chunk))):
-            result.jobs[row.key] = (row.id, row.tenant, row.state)
-            spec = json.loads(row.spec)
-            result.demands[row.key] = JobDemand(
-                _demand(cluster, json.dumps(spec.get("worker") or {})),
-                _demand(cluster, json.dumps(spec.get("ps") or {})),
-            )
+    for row in rows_among(connection, query, table.c.key, missing):
+        result.jobs[row.key] = (row.id, row.tenant, row.state)
+        spec = json.loads(row.spec)
+        result.demands[row.key] = JobDemand(
+            _demand(cluster, json.dumps(spec.get("worker") or {})),
+            _demand(cluster, json.dumps(spec.get("ps") or {})),
+        )
     return result
 
 

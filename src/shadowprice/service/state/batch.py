@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Executable, bindparam, select
 
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job_keys import name_of_key, qualified_name
@@ -23,8 +24,11 @@ from shadowprice.service.state.durable_state import DurableState, StreamEvent
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import PreparedStatement
 from shadowprice.service.store.retention import has_purged_jobs
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Batch:
@@ -43,7 +47,7 @@ class Batch:
         self.specs: dict[str, Mapping[str, Any]] = {}
         self.events: list[StreamEvent] = []
         self.closed: list[str] = []
-        self._rows: dict[PreparedStatement, list[dict[str, Any]]] = {
+        self._rows: dict[Executable, list[dict[str, Any]]] = {
             statement: [] for statement in _IN_ORDER
         }
         self._new: dict[str, dict[str, Any]] = {}
@@ -220,7 +224,7 @@ class Batch:
         """Return whether a generation's end is recorded; None if it was never commanded."""
         if (key, generation) in self._ended:
             return True
-        row = _END_OF.rows(self.connection, {"of": key, "which": generation}).first()
+        row = self.connection.execute(_END_OF, {"of": key, "which": generation}).first()
         return None if row is None else row.ended is not None
 
     def record_generation_end(
@@ -232,19 +236,13 @@ class Batch:
 
     def put_account(self, account: Account, entries: Sequence[AccountEntry] = ()) -> None:
         """Set or replace a tenant's account, and record the entries of the change."""
-        self._mark_account_changed(account.tenant)
-        self.state.accounts.put(account)
+        self.undo.put(self.state.accounts, account.tenant, account)
+        self.undo.put(self._changed_accounts, account.tenant, None)
         self._entries += entries
 
     def remove_account(self, tenant: str) -> None:
         """Remove a tenant's account; its entries are kept."""
-        self._mark_account_changed(tenant)
-        self.state.accounts.remove(tenant)
-
-    def _mark_account_changed(self, tenant: str) -> None:
-        """Register a tenant's present account with the undo log, and mark it as changed."""
-        accounts = self.state.accounts
-        self.undo.push(accounts.put_back, tenant, accounts.get(tenant))
+        self.undo.drop(self.state.accounts, tenant)
         self.undo.put(self._changed_accounts, tenant, None)
 
     def set_value(self, key: str, value: str | Callable[[], str]) -> None:
@@ -350,10 +348,10 @@ class Batch:
         return view
 
 
-class Operation(Protocol):
+class Operation(Protocol[Answer_co]):
     """An atomic operation on the durable state; independent steps are savepoints."""
 
-    def perform(self, batch: Batch) -> Any:
+    def perform(self, batch: Batch) -> Answer_co:
         """Perform the operation, and return the answer for its caller.
 
         It records rows with the batch (`Batch.execute_on_flush`, `Batch.set_value`), which writes
@@ -362,19 +360,44 @@ class Operation(Protocol):
         """
 
 
-_INSERT_JOURNAL: Final = PreparedStatement(tables.journal.insert())
-_INSERT_JOBS: Final = PreparedStatement(tables.jobs.insert())
-_INSERT_COMMANDS: Final = PreparedStatement(tables.commands.insert())
-_INSERT_GENERATIONS: Final = PreparedStatement(tables.generations.insert())
-_INSERT_EVENTS: Final = PreparedStatement(tables.events.insert())
+@dataclass(frozen=True, slots=True)
+class BoundOperation(Generic[Answer]):
+    """An operation of a ``kind``, a function that `operation` decorates, with its arguments."""
 
-_UPDATE_JOB: Final = PreparedStatement(
-    tables.jobs.update()
-    .where(tables.jobs.c.id == bindparam("number"))
-    .values({name: bindparam(name) for name in ("state", "open", "closed", "view")})
-)
+    kind: Callable[..., BoundOperation[Answer]]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
 
-_END_GENERATIONS: Final = PreparedStatement(
+    def perform(self, batch: Batch) -> Answer:
+        """Call the function with a batch and the arguments."""
+        function: Callable[..., Answer] = self.kind.__wrapped__  # type: ignore[attr-defined]  # of `wraps`
+        return function(batch, *self.arguments, **self.options)
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__}{self.arguments}"
+
+
+def operation(
+    function: Callable[Concatenate[Batch, P], Answer],
+) -> Callable[P, BoundOperation[Answer]]:
+    """Make a function of a batch an operation: calls bind its other arguments."""
+
+    @wraps(function)
+    def bind(*arguments: P.args, **options: P.kwargs) -> BoundOperation[Answer]:
+        return BoundOperation(bind, arguments, options)
+
+    return bind
+
+
+_INSERT_JOURNAL: Final = tables.journal.insert()
+_INSERT_JOBS: Final = tables.jobs.insert()
+_INSERT_COMMANDS: Final = tables.commands.insert()
+_INSERT_GENERATIONS: Final = tables.generations.insert()
+_INSERT_EVENTS: Final = tables.events.insert()
+
+_UPDATE_JOB: Final = tables.jobs.update().where(tables.jobs.c.id == bindparam("number"))
+
+_END_GENERATIONS: Final = (
     tables.generations.update()
     .where(
         tables.generations.c.job == bindparam("of"),
@@ -389,9 +412,9 @@ _IN_ORDER: Final = (_INSERT_JOURNAL, _INSERT_COMMANDS, _INSERT_GENERATIONS, _END
 _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")
 )
-_END_OF: Final = PreparedStatement(select(tables.generations.c.ended).where(_OF_GENERATION))
+_END_OF: Final = select(tables.generations.c.ended).where(_OF_GENERATION)
 
-_END_GENERATION: Final = PreparedStatement(
+_END_GENERATION: Final = (
     tables.generations.update()
     .where(_OF_GENERATION)
     .values(ended=bindparam("at"), exit=bindparam("code"), reason=bindparam("why"))

@@ -103,7 +103,7 @@ class DurableEngine:
             dict(engine.unacknowledged),
             servers,
             engine.sequence,
-            state.accounts.snapshot(),
+            dict(state.accounts),
             self._prices(),
             **changes,
         )
@@ -123,7 +123,7 @@ class DurableEngine:
                 self._posted = prices_by_kind(found)
         return self._posted
 
-    def commit(self, operations: Sequence[Operation]) -> CommitResult:
+    def commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         """Perform operations in one transaction; if this raises, the caller must call `recover`."""
         try:
             return self._commit(operations)
@@ -149,7 +149,7 @@ class DurableEngine:
             answers=first.answers, views=first.views, specs=first.specs, events=first.events
         )
 
-    def _commit(self, operations: Sequence[Operation]) -> CommitResult:
+    def _commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         if self.state.mode_changed:
             self.write_snapshot()  # recovery replays a journal in the mode of its snapshot
         state, sequence, results = self.state, self.state.engine.sequence, list[Any]()
@@ -193,7 +193,7 @@ class DurableEngine:
             return [self._attempt(batch, submit) for submit in submits]
 
     @staticmethod
-    def _attempt(batch: Batch, operation: Operation) -> Any:
+    def _attempt(batch: Batch, operation: Operation[Any]) -> Any:
         """Perform an operation atomically; return its answer, or its error as the answer."""
         try:
             with batch.savepoint():

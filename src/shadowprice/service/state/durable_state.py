@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,41 +23,10 @@ from shadowprice.service.state.margins import Margins
 from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.speed_estimates import SpeedEstimator
 from shadowprice.service.state.start_ups import StartUps
+from shadowprice.service.state.tenant_lanes import TenantLanes
 from shadowprice.service.store import Store
 
 Withheld = Mapping[str, Mapping[str, int]]  # what the executor lacks, by server and resource
-
-
-class Backlog:
-    """Keys of jobs that wait for a decision, in the order of arrival; tenants take turns."""
-
-    def __init__(self, jobs: Iterable[tuple[str | None, str]] = ()) -> None:
-        self._lanes: dict[str | None, deque[tuple[int, str]]] = {}
-        self._size = self._arrived = 0
-        self.extend(jobs)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[str]:
-        return (key for _, key in heapq.merge(*self._lanes.values()))
-
-    def extend(self, jobs: Iterable[tuple[str | None, str]]) -> None:
-        """Add jobs, each with its tenant."""
-        for tenant, key in jobs:
-            self._lanes.setdefault(tenant, deque()).append((self._arrived, key))
-            self._arrived += 1
-            self._size += 1
-
-    def pop(self) -> str:
-        """Remove the oldest job of the tenant that has waited for the most turns."""
-        tenant, lane = next(iter(self._lanes.items()))
-        del self._lanes[tenant]
-        _, key = lane.popleft()
-        if lane:
-            self._lanes[tenant] = lane  # behind all other tenants
-        self._size -= 1
-        return key
 
 
 @dataclass(eq=False, kw_only=True)
@@ -85,10 +52,11 @@ class DurableState:
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     # Newest command of each running job:
     launch_commands: dict[str, Start | Resize] = field(default_factory=dict)
-    backlog: Backlog = field(default_factory=Backlog)
+    # Keys of accepted jobs that wait for a decision:
+    backlog: TenantLanes[str] = field(default_factory=TenantLanes)
     next_job: int = 1
     next_event_id: int = 1
-    accounts: Accounts = field(default_factory=lambda: Accounts({}, 1))
+    accounts: Accounts = field(default_factory=Accounts)
     snapshot_sequence: int = 0  # of the newest snapshot
     mode_changed: bool = False  # since that snapshot: `virtual` was different
     recovered_events: int = 0  # events of the journal that recovery applied
@@ -227,7 +195,7 @@ class CommitResult:
     unacknowledged: Mapping[int, Start | Resize | Stop]
     servers: ClusterState
     sequence: int  # number of the last engine event
-    accounts: Mapping[str, Account]
+    accounts: Mapping[str | None, Account]  # by tenant
     prices: Mapping[tuple[str, str], float]  # as in `ReadModel`
     answers: list[Any] = field(default_factory=list)  # `Operation.perform` or its error
     views: dict[str, JobView] = field(default_factory=dict)  # changed jobs

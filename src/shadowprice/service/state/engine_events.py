@@ -141,7 +141,11 @@ def _record_consequences(
         touched[subject if isinstance(subject, str) else subject.name] = None
     if isinstance(event, events.SlotBegan):
         ended, names = ending.has_ended(batch.engine), batch.engine.open_jobs
-        touched |= dict.fromkeys(name for name in names if ended and _is_unaware(batch, name))
+        touched |= dict.fromkeys(
+            name
+            for name, view in batch.state.views.items()
+            if ended and name in names and not _waits_for_end(view)
+        )
         touched |= dict.fromkeys(name for name in names if _is_delayed(batch, name))
     messages: dict[str, str] = {}
     for command in commands:
@@ -169,12 +173,6 @@ def _record_consequences(
         record = batch.engine.jobs.get(name)
         if record is not None and name in batch.state.views:
             _refresh_view(batch, record, messages.get(name, ""))
-
-
-def _is_unaware(batch: Batch, name: str) -> bool:
-    """Return whether a job's view doesn't say yet that the timespan has ended."""
-    view = batch.state.views.get(name)
-    return view is not None and not _waits_for_end(view)
 
 
 def _is_delayed(batch: Batch, name: str) -> bool:

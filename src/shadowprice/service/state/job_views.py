@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
 
 from shadowprice import rest
 from shadowprice.core.budget import in_points
@@ -15,7 +18,8 @@ from shadowprice.core.length_history import LengthPrediction
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.service.clock import SlotCalendar, to_datetime, to_datetime_or_none
+from shadowprice.service.clock import SlotCalendar, to_datetime_or_none
+from shadowprice.service.resources import build_resource
 from shadowprice.service.state.ending import CODE, has_ended, reason_to_wait, refusal_reason
 
 
@@ -123,17 +127,7 @@ class JobView:
     @classmethod
     def from_json(cls, text: str) -> JobView:
         """Parse a view that `stored` serialized."""
-        values = json.loads(text)
-        values["state"] = State(values["state"])
-        values["servers"] = tuple(values["servers"])
-        values["measured"] = tuple(values["measured"])
-        if values["predicted"] is not None:
-            values["predicted"] = LengthPrediction(*values["predicted"])
-        if values["length"] is not None:
-            values["length"] = tuple(values["length"])
-        if values["unused"] is not None:
-            values["unused"] = tuple(map(tuple, values["unused"]))
-        return cls(**values)
+        return _stored_views().validate_json(text)
 
     def to_resource(self) -> rest.Job:
         """Return the job as a REST resource."""
@@ -146,13 +140,10 @@ class JobView:
         if self.family is not None or self.measured:
             source: Literal["stated", "family"] = "stated" if self.family is None else "family"
             speed = rest.JobSpeed(source=source, family=self.family, measured=self.measured)
-        return rest.Job(
-            id=self.id,
-            name=self.name,
-            tenant=self.tenant,
+        return build_resource(
+            rest.Job,
+            self,
             state=self.state.value,
-            submitted=to_datetime(self.submitted),
-            decided=to_datetime_or_none(self.decided),
             started=to_datetime_or_none(self.first_start),
             promise=to_datetime_or_none(self.promise_at),
             promise_slot=self.promise,
@@ -161,19 +152,8 @@ class JobView:
             promise_margin_jobs=self.margin_jobs,
             completion=to_datetime_or_none(completion_at),
             completion_slot=completion,
-            closed=to_datetime_or_none(self.closed),
             progress=round(self.progress, 6),
-            required=self.required,
-            generation=self.generation,
-            workers=self.workers,
-            ps=self.ps,
-            servers=self.servers,
-            payoff=self.payoff,
-            utility=self.utility,
-            cost=self.cost,
             reason=None if reason is None else rest.JobReason.model_validate(reason),
-            failures=self.failures,
-            lost=self.lost,
             speed=speed,
             predicted=predicted_resource(self.predicted) if is_predicted else None,
             points=self._points() if self.price else None,
@@ -198,6 +178,11 @@ def predicted_resource(prediction: LengthPrediction | None) -> rest.PredictedLen
         return None
     seconds, jobs, probability = prediction
     return rest.PredictedLength(seconds=seconds, jobs=jobs, probability=probability)
+
+
+@cache
+def _stored_views() -> TypeAdapter[JobView]:
+    return TypeAdapter(JobView)
 
 
 _STATED_SPEED: Final = rest.JobSpeed(source="stated", family=None, measured=())

@@ -33,7 +33,7 @@ from shadowprice.service.budgets import billing
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import ending, store_queries
-from shadowprice.service.state.batch import Batch, Operation
+from shadowprice.service.state.batch import Batch, Operation, operation
 from shadowprice.service.state.engine_events import apply_event, weigh
 from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
@@ -128,7 +128,8 @@ class SubmitJobs:
             [answers] = submit_in_one_event(batch, [self])
             return answers
         answers, fresh = self._record_new(batch, KnownJobs.of_batch(batch, self.submissions))
-        state.backlog.extend((item.tenant, key) for key, item in fresh.items())
+        for key, item in fresh.items():
+            state.backlog.push(item.tenant, key)
         return answers
 
     def _record_new(
@@ -170,13 +171,13 @@ def without_known_jobs(
     return [submission for submission in submissions if known.find(submission) is None]
 
 
-def leading_submissions(operations: Sequence[Operation]) -> list[SubmitJobs]:
+def leading_submissions(operations: Sequence[Operation[Any]]) -> list[SubmitJobs]:
     """Return the leading submissions of a list of operations, to decide them in one event."""
     submits: list[SubmitJobs] = []
-    for operation in operations[:MAX_SUBMISSIONS_PER_EVENT]:
-        if not isinstance(operation, SubmitJobs) or not operation.at_once:
+    for item in operations[:MAX_SUBMISSIONS_PER_EVENT]:
+        if not isinstance(item, SubmitJobs) or not item.at_once:
             break
-        submits.append(operation)
+        submits.append(item)
     return submits
 
 
@@ -286,171 +287,156 @@ def _decide_alone(batch: Batch, key: str) -> None:
         batch.close_job(key, State.REFUSED, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class DecideBacklog:
-    """Decide accepted jobs of the backlog, at most ``most`` of them; tenants take turns."""
+@operation
+def decide_backlog(batch: Batch, most: int) -> int:
+    """Decide up to ``most`` accepted jobs of the backlog; tenants take turns.
 
-    most: int
-
-    def perform(self, batch: Batch) -> int:
-        """Return the number of jobs that remain in the backlog."""
-        state = batch.state
-        keys: list[str] = []
-        while state.backlog and len(keys) < self.most:
-            key = state.backlog.pop()
-            view = state.views.get(key)
-            if view is not None and view.state is State.PENDING:
-                keys.append(key)
-        try:
-            with batch.savepoint():
-                _decide(batch, keys)
-        except ShadowpriceError as error:
-            log.error("failed to decide on %d jobs together: %s", len(keys), error)
-            for key in keys:
-                _decide_alone(batch, key)
-        return len(state.backlog)
-
-
-@dataclass(frozen=True, slots=True)
-class CancelJob:
-    """Cancel the job with a key."""
-
-    key: str
-
-    def perform(self, batch: Batch) -> JobView:
-        """Return the cancelled job."""
-        view = batch.get_view(self.key)
-        if view.state is State.CANCELLED:
-            return view
-        if not view.state.open:
-            raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
-        batch.emit("cancelled", self.key)
-        if self.key not in batch.engine.open_jobs:
-            reason = {"code": "cancelled", "message": "never decided on"}
-            return batch.close_job(self.key, State.CANCELLED, reason)
-        apply_event(batch, events.JobCancelled(batch.state.next_slot, self.key))
-        return batch.views[self.key]
-
-
-@dataclass(frozen=True, slots=True)
-class ResubmitJob:
-    """Submit a job again and cancel it if it is open, unless the new one exists or is refused."""
-
-    key: str
-    submission: Submission
-
-    def perform(self, batch: Batch) -> str:
-        """Return the key of the new job."""
-        is_new = KnownJobs.of_batch(batch, [self.submission]).find(self.submission) is None
-        before = batch.get_view(self.key)
-        is_requeued = is_new and before.state.open
-        if is_requeued:
-            batch.engine.session.dump_state()  # a refusal restores exactly this policy state
-        with batch.savepoint():
-            if is_requeued:  # cancelled first, because the new job may need its servers
-                CancelJob(self.key).perform(batch)
-            [(key, problem)] = SubmitJobs([self.submission], at_once=True).perform(batch)
-            if problem is not None:
-                raise problem
-            after = batch.get_view(key)
-            if is_requeued and after.state is State.REFUSED:
-                reason = str((after.reason or {}).get("message", "")) or "the new job is refused"
-                raise _refusal(before.name, reason)
-        return key
-
-
-@dataclass(frozen=True, slots=True)
-class ReviseJob:
-    """Revise an open job; ``changes`` maps keys of the job file, or ``deadline``, to values.
-
-    If the revision asks for more, the policy must admit the remaining work at current prices. Only
-    the difference is debited. If it is refused, the job is unchanged. With ``dry_run``, every
-    change is rolled back.
+    Return the number of jobs that remain in the backlog.
     """
+    state = batch.state
+    keys: list[str] = []
+    while state.backlog and len(keys) < most:
+        key = state.backlog.pop()
+        view = state.views.get(key)
+        if view is not None and view.state is State.PENDING:
+            keys.append(key)
+    try:
+        with batch.savepoint():
+            _decide(batch, keys)
+    except ShadowpriceError as error:
+        log.error("failed to decide on %d jobs together: %s", len(keys), error)
+        for key in keys:
+            _decide_alone(batch, key)
+    return len(state.backlog)
 
-    key: str
-    changes: Mapping[str, Any]
-    dry_run: bool = False
 
-    def perform(self, batch: Batch) -> JobView:
-        """Return the revised job."""
-        if not self.dry_run:
-            return self._revise(batch)
-        batch.engine.session.dump_state()  # so that the rollback restores this policy state
-        try:
-            with batch.savepoint():
-                raise _DryRunError(self._revise(batch))
-        except _DryRunError as result:
-            return result.view
+@operation
+def cancel_job(batch: Batch, key: str) -> JobView:
+    """Cancel the job with a key, and return it."""
+    view = batch.get_view(key)
+    if view.state is State.CANCELLED:
+        return view
+    if not view.state.open:
+        raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
+    batch.emit("cancelled", key)
+    if key not in batch.engine.open_jobs:
+        reason = {"code": "cancelled", "message": "never decided on"}
+        return batch.close_job(key, State.CANCELLED, reason)
+    apply_event(batch, events.JobCancelled(batch.state.next_slot, key))
+    return batch.views[key]
 
-    def _revise(self, batch: Batch) -> JobView:
-        view = batch.get_view(self.key)
-        if not view.state.open:
-            raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
-        state = batch.state
-        record = merge_changes(state.specs[self.key], self.changes)
-        cluster, submitted = batch.engine.cluster, view.submitted
-        [submission] = read_submissions(
-            [record], cluster, tenant=None, runs=False, single=True, owned=True, now=submitted
-        )
-        if record != state.specs[self.key]:
-            with batch.savepoint():
-                self._apply(batch, view, submission.spec)
-            # Hashed without its family's curve, so that the revised file can be submitted again.
-            content_before = batch.find_jobs([self.key])[self.key].content
-            added = family_keys(state.specs[self.key], content_before)
-            content = content_hash(without_keys(record, added - self.changes.keys()))
-            batch.update_spec(self.key, record, content)
-            if submission.spec.family != view.family:
-                batch.update_view(self.key, family=submission.spec.family)
-            if view.predicted is not None and not submission.spec.has_unknown_length:
-                batch.update_view(self.key, predicted=None, first_length=None)
-            batch.update_view(self.key, blamed=view.generation)
-            required = [view.required, batch.views[self.key].required]
-            batch.emit("revised", self.key, changes=dict(self.changes), required=required)
-        return state.views.get(self.key) or batch.views[self.key]
 
-    def _apply(self, batch: Batch, view: JobView, spec: JobSpec) -> None:
-        """Revise the job in the engine, and debit the price of its additional demand."""
-        state, engine = batch.state, batch.engine
-        record = engine.open_jobs.get(self.key)
-        if record is None:
-            return  # the job waits to be decided
-        job = _resolve(batch, self.key, spec, view.arrived)
-        before = record.job
-        job = replace(
-            job,
-            arrival=before.arrival,
-            before_arrival=before.before_arrival,
-            points=None if job.points is None else before.points,  # its budget may be removed
-        )
-        spec_before = JobSpec.model_validate(state.specs[self.key])
-        stated = _resolve(batch, self.key, spec_before, view.arrived)
-        horizon = state.next_slot - job.arrival + engine.cluster.horizon
-        is_admission = asks_for_more(stated, job, horizon=horizon)
-        counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
-        done = record.progress * before.work // before.required
-        if is_admission:
-            # A refusal restores exactly this policy state, including learnt values.
-            engine.session.dump_state()
-        try:
-            commands = apply_event(batch, events.JobRevised(state.next_slot, counted, is_admission))
-        except RevisionRefusedError as error:
-            reason = ending.with_clock_times(error.refusal.message, batch.calendar)
-            raise _refusal(view.name, reason) from error
-        for command in commands:
-            if isinstance(command, events.Displaced) and command.job != self.key:
-                raise _refusal(view.name, "it would displace another job")
-        if self.key not in engine.open_jobs:
-            raise _refusal(view.name, "it would end the job")
-        if is_admission:
-            raised = raises_terms(stated, job, horizon=horizon)
-            terms = billing.RevisedWork(stated, job, done, raised=raised)
-            billing.Billing(batch).debit_revision(
-                self.key, terms, billing.cost_of_revision(commands, self.key)
-            )
-        if not SPEED_KEYS.isdisjoint(self.changes):
-            rescale_covered(batch, stated, job)
+@operation
+def resubmit_job(batch: Batch, key: str, submission: Submission) -> str:
+    """Submit a job again, and return the key of the new one.
+
+    The job is cancelled if it is open, unless the new one exists or is refused.
+    """
+    is_new = KnownJobs.of_batch(batch, [submission]).find(submission) is None
+    before = batch.get_view(key)
+    is_requeued = is_new and before.state.open
+    if is_requeued:
+        batch.engine.session.dump_state()  # a refusal restores exactly this policy state
+    with batch.savepoint():
+        if is_requeued:  # cancelled first, because the new job may need its servers
+            cancel_job(key).perform(batch)
+        [(key, problem)] = SubmitJobs([submission], at_once=True).perform(batch)
+        if problem is not None:
+            raise problem
+        after = batch.get_view(key)
+        if is_requeued and after.state is State.REFUSED:
+            reason = str((after.reason or {}).get("message", "")) or "the new job is refused"
+            raise _refusal(before.name, reason)
+    return key
+
+
+@operation
+def revise_job(
+    batch: Batch, key: str, changes: Mapping[str, Any], *, dry_run: bool = False
+) -> JobView:
+    """Revise an open job, and return it.
+
+    ``changes`` maps keys of the job file, or ``deadline``, to values. If the revision asks for
+    more, the policy must admit the remaining work at current prices. Only the difference is
+    debited. If it is refused, the job is unchanged. With ``dry_run``, every change is rolled back.
+    """
+    if not dry_run:
+        return _revise(batch, key, changes)
+    batch.engine.session.dump_state()  # so that the rollback restores this policy state
+    try:
+        with batch.savepoint():
+            raise _DryRunError(_revise(batch, key, changes))
+    except _DryRunError as result:
+        return result.view
+
+
+def _revise(batch: Batch, key: str, changes: Mapping[str, Any]) -> JobView:
+    view = batch.get_view(key)
+    if not view.state.open:
+        raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
+    state = batch.state
+    record = merge_changes(state.specs[key], changes)
+    cluster, submitted = batch.engine.cluster, view.submitted
+    [submission] = read_submissions(
+        [record], cluster, tenant=None, runs=False, single=True, owned=True, now=submitted
+    )
+    if record != state.specs[key]:
+        with batch.savepoint():
+            _apply_revision(batch, view, submission.spec, changes)
+        # Hashed without its family's curve, so that the revised file can be submitted again.
+        content_before = batch.find_jobs([key])[key].content
+        added = family_keys(state.specs[key], content_before)
+        content = content_hash(without_keys(record, added - changes.keys()))
+        batch.update_spec(key, record, content)
+        if submission.spec.family != view.family:
+            batch.update_view(key, family=submission.spec.family)
+        if view.predicted is not None and not submission.spec.has_unknown_length:
+            batch.update_view(key, predicted=None, first_length=None)
+        batch.update_view(key, blamed=view.generation)
+        required = [view.required, batch.views[key].required]
+        batch.emit("revised", key, changes=dict(changes), required=required)
+    return state.views.get(key) or batch.views[key]
+
+
+def _apply_revision(batch: Batch, view: JobView, spec: JobSpec, changes: Mapping[str, Any]) -> None:
+    """Revise the job in the engine, and debit the price of its additional demand."""
+    state, engine, key = batch.state, batch.engine, view.key
+    record = engine.open_jobs.get(key)
+    if record is None:
+        return  # the job waits to be decided
+    job = _resolve(batch, key, spec, view.arrived)
+    before = record.job
+    job = replace(
+        job,
+        arrival=before.arrival,
+        before_arrival=before.before_arrival,
+        points=None if job.points is None else before.points,  # its budget may be removed
+    )
+    spec_before = JobSpec.model_validate(state.specs[key])
+    stated = _resolve(batch, key, spec_before, view.arrived)
+    horizon = state.next_slot - job.arrival + engine.cluster.horizon
+    is_admission = asks_for_more(stated, job, horizon=horizon)
+    counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
+    done = record.progress * before.work // before.required
+    if is_admission:
+        # A refusal restores exactly this policy state, including learnt values.
+        engine.session.dump_state()
+    try:
+        commands = apply_event(batch, events.JobRevised(state.next_slot, counted, is_admission))
+    except RevisionRefusedError as error:
+        reason = ending.with_clock_times(error.refusal.message, batch.calendar)
+        raise _refusal(view.name, reason) from error
+    for command in commands:
+        if isinstance(command, events.Displaced) and command.job != key:
+            raise _refusal(view.name, "it would displace another job")
+    if key not in engine.open_jobs:
+        raise _refusal(view.name, "it would end the job")
+    if is_admission:
+        raised = raises_terms(stated, job, horizon=horizon)
+        terms = billing.RevisedWork(stated, job, done, raised=raised)
+        billing.Billing(batch).debit_revision(key, terms, billing.cost_of_revision(commands, key))
+    if not SPEED_KEYS.isdisjoint(changes):
+        rescale_covered(batch, stated, job)
 
 
 def _with_counted_utility(
@@ -535,54 +521,49 @@ class QuoteResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class QuoteJob:
-    """Quote a job without submitting it."""
-
-    submission: Submission
-
-    def perform(self, batch: Batch) -> QuoteResult:
-        """Return the quote for the first slot that can still be decided."""
-        engine, state = batch.engine, batch.state
-        if not engine.capabilities.quotes:
-            raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
-        slot = state.next_slot
-        if slot > engine.slot:
-            # An idle engine stays at an older slot until the next event. Advance the ledger as
-            # that event would, because a quote is for the slot that can still be decided.
-            engine.state.check_skip(slot)
-            engine.state.advance_for_query(slot)
-        moment = min(batch.now, batch.calendar.begins(slot))
-        key = self.submission.qualified_name
-        newest = batch.newest_jobs([key]).get(key)
-        if newest is not None and newest.view.state.open:
-            key = newest.view.key
-        [job] = weigh(batch, [_resolve(batch, key, self.submission.spec, moment)])
-        if job.name in engine.jobs:
-            job = replace(job, name=f"{job.name} (quote)")
-        quote = engine.quote(job, explained=True)
-        share = counted_share(job)
-        refusal, message = None, ending.with_clock_times(quote.message, batch.calendar)
-        if quote.refusal is not None:
-            refusal = ending.refusal_reason(engine, batch.calendar, job, quote.refusal)
-        elif quote.answer is QuoteAnswer.QUEUED:
-            message = ending.queue_reason(engine, batch.calendar, job, quote.message)["message"]
-        effect = end_of_quote(engine, batch.calendar, job, quote)
-        price = None if quote.price is None else billing.to_price_units(quote.price)
-        margin = Margin()
-        predicted = _predicted_length(batch, job) if job.predicted else None
-        if quote.completion is not None and predicted is None:
-            family, planned = self.submission.spec.family, quote.completion
-            margin = state.margins.margin(job.tenant, family, planned, job.arrival, engine.until)
-        held = reason = None
-        account = state.accounts.get(job.tenant)
-        if account is not None:
-            held, share = account.balance, 1.0
-            if quote.admitted and price is not None and not account.can_pay(price):
-                reason = billing.insufficient_points_reason(account, price)
-        return QuoteResult(
-            quote, refusal, message, price, held, reason, effect, margin, share, predicted
-        )
+@operation
+def quote_job(batch: Batch, submission: Submission) -> QuoteResult:
+    """Quote a job for the first slot that can still be decided, without submitting it."""
+    engine, state = batch.engine, batch.state
+    if not engine.capabilities.quotes:
+        raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
+    slot = state.next_slot
+    if slot > engine.slot:
+        # An idle engine stays at an older slot until the next event. Advance the ledger as
+        # that event would, because a quote is for the slot that can still be decided.
+        engine.state.check_skip(slot)
+        engine.state.advance_for_query(slot)
+    moment = min(batch.now, batch.calendar.begins(slot))
+    key = submission.qualified_name
+    newest = batch.newest_jobs([key]).get(key)
+    if newest is not None and newest.view.state.open:
+        key = newest.view.key
+    [job] = weigh(batch, [_resolve(batch, key, submission.spec, moment)])
+    if job.name in engine.jobs:
+        job = replace(job, name=f"{job.name} (quote)")
+    quote = engine.quote(job, explained=True)
+    share = counted_share(job)
+    refusal, message = None, ending.with_clock_times(quote.message, batch.calendar)
+    if quote.refusal is not None:
+        refusal = ending.refusal_reason(engine, batch.calendar, job, quote.refusal)
+    elif quote.answer is QuoteAnswer.QUEUED:
+        message = ending.queue_reason(engine, batch.calendar, job, quote.message)["message"]
+    effect = end_of_quote(engine, batch.calendar, job, quote)
+    price = None if quote.price is None else billing.to_price_units(quote.price)
+    margin = Margin()
+    predicted = _predicted_length(batch, job) if job.predicted else None
+    if quote.completion is not None and predicted is None:
+        family, planned = submission.spec.family, quote.completion
+        margin = state.margins.margin(job.tenant, family, planned, job.arrival, engine.until)
+    held = reason = None
+    account = state.accounts.get(job.tenant)
+    if account is not None:
+        held, share = account.balance, 1.0
+        if quote.admitted and price is not None and not account.can_pay(price):
+            reason = billing.insufficient_points_reason(account, price)
+    return QuoteResult(
+        quote, refusal, message, price, held, reason, effect, margin, share, predicted
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,121 +580,106 @@ class EngineFork:
     resolve: Callable[[JobSpec], Job]
 
 
-@dataclass(frozen=True, slots=True)
-class ForkEngine:
+@operation
+def fork_engine(batch: Batch, key: str, spec: JobSpec) -> EngineFork:
     """Copy the engine, for questions about a job that take too long for a batch."""
+    state, calendar = batch.state, batch.calendar
+    if not batch.engine.capabilities.quotes:
+        raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
+    slot = state.next_slot
+    moment = min(batch.now, calendar.begins(slot))
+    [job] = weigh(batch, [_resolve(batch, key, spec, moment)])
+    cluster, length = batch.engine.cluster, None
+    if spec.has_unknown_length:
+        length = _predicted_length(batch, job).length
+    plain = resolve_job(spec, cluster, calendar, moment, key=key, length=length)
+    is_restart_known = job.restart != plain.restart
 
-    key: str
-    spec: JobSpec
+    def resolve(spec: JobSpec) -> Job:
+        other = resolve_job(spec, cluster, calendar, moment, key=key, length=length)
+        other = replace(other, points=job.points, resumable=job.resumable)
+        if is_restart_known:
+            other = replace(other, restart=job.restart)
+        if values is not None:
+            [other] = values.weigh([other], open_values, cluster, slot)
+        return other
 
-    def perform(self, batch: Batch) -> EngineFork:
-        """Return the copy; the engine doesn't change."""
-        state, calendar = batch.state, batch.calendar
-        if not batch.engine.capabilities.quotes:
-            raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
-        slot = state.next_slot
-        moment = min(batch.now, calendar.begins(slot))
-        [job] = weigh(batch, [_resolve(batch, self.key, self.spec, moment)])
-        cluster, length = batch.engine.cluster, None
-        if self.spec.has_unknown_length:
-            length = _predicted_length(batch, job).length
-        plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key, length=length)
-        is_restart_known = job.restart != plain.restart
-
-        def resolve(spec: JobSpec) -> Job:
-            other = resolve_job(spec, cluster, calendar, moment, key=self.key, length=length)
-            other = replace(other, points=job.points, resumable=job.resumable)
-            if is_restart_known:
-                other = replace(other, restart=job.restart)
-            if values is not None:
-                [other] = values.weigh([other], open_values, cluster, slot)
-            return other
-
-        twin = clone(batch.engine)
-        values = None
-        if state.values is not None and state.compares_values([job]):
-            values = RelativeValues(state.values.finished)
-        open_values = OpenValues(twin.open_jobs, twin.state.watch_jobs())
-        if slot > twin.slot:
-            twin.state.check_skip(slot)
-            twin.ledger.advance(slot)
-        return EngineFork(twin, calendar, job, resolve)
+    twin = clone(batch.engine)
+    values = None
+    if state.values is not None and state.compares_values([job]):
+        values = RelativeValues(state.values.finished)
+    open_values = OpenValues(twin.open_jobs, twin.state.watch_jobs())
+    if slot > twin.slot:
+        twin.state.check_skip(slot)
+        twin.ledger.advance(slot)
+    return EngineFork(twin, calendar, job, resolve)
 
 
 # ------------------------------------------------------------------ servers and tenants
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateServers:
+@operation
+def update_servers(
+    batch: Batch,
+    servers: Mapping[str, events.ServerState | None],
+    what: str,
+    *,
+    sets_capacity: bool = True,
+) -> None:
     """Change servers as `CapacityChanged` does; ``what`` describes the change in the stream."""
-
-    servers: Mapping[str, events.ServerState | None]
-    what: str
-    sets_capacity: bool = True
-
-    def perform(self, batch: Batch) -> None:
-        """Apply the change, and emit an event for each server."""
-        apply_event(batch, events.CapacityChanged(batch.state.next_slot, dict(self.servers)))
-        if self.sets_capacity:
-            clear_withheld(batch, self.servers.keys())
-        for name in self.servers:
-            batch.emit("server", server=name, what=self.what)
+    apply_event(batch, events.CapacityChanged(batch.state.next_slot, dict(servers)))
+    if sets_capacity:
+        clear_withheld(batch, servers.keys())
+    for name in servers:
+        batch.emit("server", server=name, what=what)
 
 
-@dataclass(frozen=True, slots=True)
-class AddServers:
-    """Add servers."""
-
-    servers: Mapping[str, events.ServerState]
-
-    def perform(self, batch: Batch) -> None:
-        """Add the servers; raise `ProblemError` if one of them exists."""
-        taken = next((name for name in self.servers if name in batch.engine.cluster.index), None)
-        if taken is not None:
-            raise ProblemError("conflict", f"the server {quote_for_display(taken)} already exists")
-        UpdateServers(self.servers, "added").perform(batch)
+@operation
+def add_servers(batch: Batch, servers: Mapping[str, events.ServerState]) -> None:
+    """Add servers; raise `ProblemError` if one of them exists."""
+    taken = next((name for name in servers if name in batch.engine.cluster.index), None)
+    if taken is not None:
+        raise ProblemError("conflict", f"the server {quote_for_display(taken)} already exists")
+    update_servers(servers, "added").perform(batch)
 
 
 Availability = Literal["up", "drained", "cordoned"]
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeServer:
-    """Change a server; what is None stays as it is when the operation runs."""
+@operation
+def change_server(
+    batch: Batch,
+    name: str,
+    availability: Availability | None = None,
+    capacity: Mapping[str, int] | None = None,
+    role: Role | None = None,
+    cost: float | None = None,
+) -> None:
+    """Change a server; what is None stays as it is when the operation runs.
 
-    name: str
-    availability: Availability | None = None
-    capacity: Mapping[str, int] | None = None
-    role: Role | None = None
-    cost: float | None = None
-
-    def perform(self, batch: Batch) -> None:
-        """Change the server; raise `ProblemError` if it is unknown."""
-        _check_server(batch.engine.cluster, self.name)
-        state = replace(present_server(batch.engine, self.name), cost=self.cost)
-        if self.role is not None:
-            state = replace(state, role=self.role)
-        if self.capacity is not None:
-            state = replace(state, capacity=self.capacity)
-        if self.availability is not None:
-            drained, cordoned = self.availability == "drained", self.availability == "cordoned"
-            state = replace(state, drained=drained, cordoned=cordoned)
-        what = "changed"
-        if (self.capacity, self.role, self.cost) == (None, None, None):
-            what = "takes work" if self.availability == "up" else self.availability or what
-        UpdateServers({self.name: state}, what, self.capacity is not None).perform(batch)
+    Raise `ProblemError` if the server is unknown.
+    """
+    _check_server(batch.engine.cluster, name)
+    state = replace(present_server(batch.engine, name), cost=cost)
+    if role is not None:
+        state = replace(state, role=role)
+    if capacity is not None:
+        state = replace(state, capacity=capacity)
+    if availability is not None:
+        drained, cordoned = availability == "drained", availability == "cordoned"
+        state = replace(state, drained=drained, cordoned=cordoned)
+    what = "changed"
+    if (capacity, role, cost) == (None, None, None):
+        what = "takes work" if availability == "up" else availability or what
+    sets_capacity = capacity is not None
+    update_servers({name: state}, what, sets_capacity=sets_capacity).perform(batch)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveServer:
-    """Remove a server."""
-
-    name: str
-
-    def perform(self, batch: Batch) -> None:
-        """Remove the server; raise `ProblemError` if it is unknown."""
-        _check_server(batch.engine.cluster, self.name)
-        UpdateServers({self.name: None}, "removed").perform(batch)
+@operation
+def remove_server(batch: Batch, name: str) -> None:
+    """Remove a server; raise `ProblemError` if it is unknown."""
+    _check_server(batch.engine.cluster, name)
+    update_servers({name: None}, "removed").perform(batch)
 
 
 def _check_server(cluster: Cluster, name: str) -> None:
@@ -722,27 +688,16 @@ def _check_server(cluster: Cluster, name: str) -> None:
         raise ProblemError("not-found", f"unknown server {quote_for_display(name)}; {hint}")
 
 
-@dataclass(frozen=True, slots=True)
-class SetServerAvailability:
+@operation
+def set_server_availability(batch: Batch, server: str, *, back: bool = False) -> None:
     """Record the loss of a server, or its return if ``back``."""
-
-    server: str
-    back: bool = False
-
-    def perform(self, batch: Batch) -> None:
-        """Apply the change, and emit an event."""
-        kind = events.ServerBack if self.back else events.ServerLost
-        apply_event(batch, kind(batch.state.next_slot, self.server))
-        batch.emit("server", server=self.server, what="back" if self.back else "lost")
+    kind = events.ServerBack if back else events.ServerLost
+    apply_event(batch, kind(batch.state.next_slot, server))
+    batch.emit("server", server=server, what="back" if back else "lost")
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateTenants:
+@operation
+def update_tenants(batch: Batch, tenants: tuple[Tenant, ...]) -> None:
     """Replace all tenants and their shares."""
-
-    tenants: tuple[Tenant, ...]
-
-    def perform(self, batch: Batch) -> None:
-        """Apply the change, and emit an event."""
-        apply_event(batch, events.CapacityChanged(batch.state.next_slot, {}, self.tenants))
-        batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants
+    apply_event(batch, events.CapacityChanged(batch.state.next_slot, {}, tenants))
+    batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

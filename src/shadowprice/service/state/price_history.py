@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, select
 
 from shadowprice.rest import PriceSlot
 from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.prices import prices
 from shadowprice.service.store import Store, tables
-from shadowprice.service.store.lookups import in_chunks
+from shadowprice.service.store.lookups import rows_among
 
 log = logging.getLogger("shadowprice.service")
 
@@ -82,9 +82,7 @@ def history(
         if len(ids) < _LOOKED * maximum:
             break
     chosen = ids[:: max(1, -(-len(ids) // maximum))]
-    rows: list[Any] = []
-    for chunk in in_chunks(chosen):
-        rows += connection.execute(select(table).where(table.c.id.in_(chunk))).all()
+    rows = rows_among(connection, select(table), table.c.id, chosen)
     return [
         PriceSlot(
             slot=row.slot,
@@ -108,5 +106,4 @@ def purge_prices(store: Store, now: int, before: int) -> None:
     if not ids:
         return
     with store.transaction() as connection:
-        for chunk in in_chunks(ids):
-            store.write(connection, delete(table).where(table.c.id.in_(chunk)))
+        store.delete(connection, table.c.id, ids)

@@ -12,10 +12,10 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, func, select
 
 import shadowprice
 from shadowprice.core import events
@@ -32,8 +32,8 @@ from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.account_table import read_accounts
 from shadowprice.service.clock import MICROSECOND, SECOND, MonotonicWallClock, SlotCalendar
-from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.durable_state import Backlog, DurableState
+from shadowprice.service.state.batch import Batch, operation
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.ending import END_KEY, TimespanEnd
 from shadowprice.service.state.engine_events import VALUES_KEY, apply_event
 from shadowprice.service.state.job_views import JobView, State
@@ -44,8 +44,9 @@ from shadowprice.service.state.server_limits import KEY as WITHHELD_KEY
 from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUps
+from shadowprice.service.state.tenant_lanes import TenantLanes
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
-from shadowprice.service.store.lookups import in_chunks, stored_value
+from shadowprice.service.store.lookups import rows_among, stored_value
 from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
@@ -138,8 +139,6 @@ def _begin(
     calendar = SlotCalendar.starting(now, cluster.slot_seconds)
     packed = zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
     with store.transaction() as connection:
-        for table in (tables.snapshots, tables.meta):
-            store.write(connection, delete(table))
         row = {"sequence": 0, "at": now, "state": packed}
         store.write(connection, tables.snapshots.insert(), [row])
         store.put(connection, "origin", str(calendar.origin))
@@ -228,23 +227,26 @@ def _engine(
 def _replay(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, bool]:
-    """Restore a snapshot, and replay the journal under the policy that decided then."""
-    mark = _value(connection, "policy")
-    same = mark == policy_fingerprint(choice)
-    before = choice if same else _find_choice(mark, choice)
-    if before == choice and not same:
-        log.info("policy %s has another version; it resyncs with the state", choice.name)
-    exact = _is_exact(mark, before)
-    past = _past_policy(connection, before, cluster_from_record(state["cluster"]))
-    # Another version of a policy file may have pickled an incompatible policy state.
-    engine = restore(state, past, memory=exact or (before is not None and before.file is None))
-    table, replayed = tables.journal, 0
-    memory = connection.execute(select(tables.memory)).first()
+    """Restore a snapshot, and replay the journal after it.
+
+    Return the engine, the number of replayed events, and whether ``choice`` with its present code
+    decided them. If it didn't, the engine has a placeholder for the policy.
+    """
+    mark, memory = _value(connection, "policy"), None
     # The mark includes digests of this package's sources and of the policy's file.
-    if memory is not None and not _is_exact(memory.policy, before):
-        memory = None
-    synced = engine.sequence
-    if exact and (memory is None or memory.sequence <= synced):
+    same = mark == policy_fingerprint(choice)
+    # Another policy takes over no policy state, so the one that decided isn't needed.
+    policy: Policy = _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
+    if not same and json.loads(mark)[:2] == [choice.name, choice.settings]:
+        log.info("policy %s has another version; it resyncs with the state", choice.name)
+    if same:
+        policy = build_live_policy(choice, cluster_from_record(state["cluster"]))
+        memory = connection.execute(
+            select(tables.memory).where(tables.memory.c.policy == mark)
+        ).first()
+    engine = restore(state, policy, memory=same)
+    table, replayed, synced = tables.journal, 0, engine.sequence
+    if same and (memory is None or memory.sequence <= synced):
         engine.session.is_following = True  # the snapshot's policy state is the newest
     rows = connection.execute(
         select(table.c.entry)
@@ -286,14 +288,6 @@ def policy_fingerprint(choice: PolicyChoice) -> str:
     return json.dumps(parts if choice.origin is None else [*parts, choice.origin], sort_keys=True)
 
 
-def _is_exact(mark: str, choice: PolicyChoice | None) -> bool:
-    """Return whether a mark is that of a choice with its present code."""
-    try:
-        return choice is not None and mark == policy_fingerprint(choice)
-    except InputError:
-        return False
-
-
 def put_policy(store: Store, connection: Connection, choice: PolicyChoice, policy: Policy) -> None:
     """Store the policy's mark, and its capabilities for `_PastPolicy`."""
     store.put(connection, "policy", policy_fingerprint(choice))
@@ -301,7 +295,7 @@ def put_policy(store: Store, connection: Connection, choice: PolicyChoice, polic
 
 
 class _PastPolicy:
-    """Placeholder for a policy whose code is missing: it never decides."""
+    """Placeholder for the policy that decided before another one: it never decides."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -320,26 +314,6 @@ class _PastPolicy:
         return {}
 
 
-def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: Cluster) -> Policy:
-    """Build the policy that decided before; a placeholder if its code or a parameter is gone."""
-    if before is not None:
-        try:
-            return build_live_policy(before, cluster)
-        except InputError as error:
-            log.warning("policy %s can't be built as it was: %s", before.name, error)
-    return _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
-
-
-def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
-    """Return a mark's policy; None for a file that isn't that of ``choice``: data isn't code."""
-    name, settings, _, *origin = json.loads(mark)
-    if origin and "file" in origin[0]:
-        now = choice.file
-        same = now is not None and (now.path, now.name) == (origin[0]["file"], origin[0]["object"])
-        return replace(choice, settings=settings) if same else None
-    return PolicyChoice(name, settings)
-
-
 def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
     try:
         return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
@@ -354,18 +328,18 @@ def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
 
 def _jobs(
     connection: Connection,
-) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], Backlog]:
+) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], TenantLanes[str]]:
     """Return the views and specifications of open jobs, and the keys of undecided ones."""
     table = tables.jobs
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
-    backlog = Backlog()
+    backlog = TenantLanes[str]()
     query = select(table.c.key, table.c.view, table.c.spec).where(table.c.open == 1)
     for row in connection.execute(query.order_by(table.c.id)):
         view = views[row.key] = JobView.from_json(row.view)
         specs[row.key] = json.loads(row.spec)
         if view.state is State.PENDING:
-            backlog.extend([(view.tenant, row.key)])
+            backlog.push(view.tenant, row.key)
     return views, specs, backlog
 
 
@@ -374,64 +348,58 @@ def _newest_commands(
 ) -> dict[str, events.Start | events.Resize]:
     commands: dict[str, events.Start | events.Resize] = {}
     table, index = tables.commands, engine.cluster.index
-    for chunk in in_chunks(list(engine.running)):
-        query = select(table).where(table.c.job.in_(chunk), table.c.kind != "stop")
-        for row in connection.execute(query.order_by(table.c.id)):
-            record = json.loads(row.record)
-            kind = events.Start if row.kind == "start" else events.Resize
-            on = [entry for entry in record["on"] if entry[0] in index]
-            commands[row.job] = kind(
-                record["slot"],
-                row.job,
-                placement_from_record(on, index),
-                id=row.id,
-                generation=row.generation,
-                after=tuple(record["after"]),
-                frees=tuple(record["frees"]),
-                servers=tuple(name for name, _, _ in record["on"]),
-                plan=record["plan"],
-            )
+    query = select(table).where(table.c.kind != "stop").order_by(table.c.id)
+    for row in rows_among(connection, query, table.c.job, list(engine.running)):
+        record = json.loads(row.record)
+        kind = events.Start if row.kind == "start" else events.Resize
+        on = [entry for entry in record["on"] if entry[0] in index]
+        commands[row.job] = kind(
+            record["slot"],
+            row.job,
+            placement_from_record(on, index),
+            id=row.id,
+            generation=row.generation,
+            after=tuple(record["after"]),
+            frees=tuple(record["frees"]),
+            servers=tuple(name for name, _, _ in record["on"]),
+            plan=record["plan"],
+        )
     return commands
 
 
 # ---------------------------------------------------------------- cluster file
 
 
-@dataclass(frozen=True, slots=True)
-class FollowClusterFile:
+@operation
+def follow_cluster_file(batch: Batch, cluster: Cluster) -> None:
     """Apply edits of the cluster file; other changes of operators stay."""
-
-    cluster: Cluster
-
-    def perform(self, batch: Batch) -> None:
-        """Change the engine's cluster by what differs between the stored and the new file."""
-        before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))
-        file, now, slot = self.cluster, batch.engine.cluster, batch.state.next_slot
-        if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
-            message = "its resources or its horizon are not those of the data"
-            hint = "keep both, or use a new data directory"
-            raise InputError(Fault("--cluster", message, hint))
-        old = {name: _state(before, name) for name in before.names}
-        new = {name: _state(file, name) for name in file.names}
-        servers: dict[str, events.ServerState | None] = {
-            name: state for name, state in new.items() if old.get(name) != state
-        }
-        servers |= {name: None for name in before.names if name not in new and name in now.index}
-        event = events.CapacityChanged(
-            slot,
-            servers,
-            file.tenants if file.tenants != before.tenants else None,
-            file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
-            file.restart_first if file.restart_first != before.restart_first else None,
-        )
-        if event == events.CapacityChanged(slot):
-            return
-        changed_cluster(now, event)  # raises the file's diagnostics
-        apply_event(batch, event)
-        clear_withheld(batch, servers.keys())
-        batch.set_value("cluster", json.dumps(cluster_record(file)))
-        for name in servers:
-            batch.emit("server", server=name, what="the cluster file was edited")
+    before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))
+    file, now, slot = cluster, batch.engine.cluster, batch.state.next_slot
+    if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
+        message = "its resources or its horizon are not those of the data"
+        hint = "keep both, or use a new data directory"
+        raise InputError(Fault("--cluster", message, hint))
+    old = {name: _state(before, name) for name in before.names}
+    new = {name: _state(file, name) for name in file.names}
+    servers: dict[str, events.ServerState | None] = {
+        name: state for name, state in new.items() if old.get(name) != state
+    }
+    servers |= {name: None for name in before.names if name not in new and name in now.index}
+    event = events.CapacityChanged(
+        slot,
+        servers,
+        file.tenants if file.tenants != before.tenants else None,
+        file.restart_seconds if file.restart_seconds != before.restart_seconds else None,
+        file.restart_first if file.restart_first != before.restart_first else None,
+    )
+    if event == events.CapacityChanged(slot):
+        return
+    changed_cluster(now, event)  # raises the file's diagnostics
+    apply_event(batch, event)
+    clear_withheld(batch, servers.keys())
+    batch.set_value("cluster", json.dumps(cluster_record(file)))
+    for name in servers:
+        batch.emit("server", server=name, what="the cluster file was edited")
 
 
 def _state(cluster: Cluster, name: str) -> events.ServerState:

@@ -33,7 +33,7 @@ from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED, SIGNAL_FROM_OUTSIDE
 from shadowprice.executors.progress import same_kind
 from shadowprice.service.clock import SECOND, format_rfc3339
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.command_failures import explain_command_failure
 from shadowprice.service.state.engine_events import apply_event, emit_finished
 from shadowprice.service.state.job_views import PARTLY_ENDED, JobView, State, view_changes
@@ -448,35 +448,29 @@ def _with_tail(report: Ended) -> str:
     return "\n".join((report.reason, *report.tail[-TAIL_LINES:]))
 
 
-@dataclass(frozen=True, slots=True)
-class EmitOrphans:
-    """Report orphaned generations: they run without a command in this store, and are stopped."""
+@operation
+def emit_orphans(batch: Batch, held: Sequence[GenerationStatus]) -> None:
+    """Report orphaned generations: they run without a command in this store, and are stopped.
 
-    held: Sequence[GenerationStatus]
-
-    def perform(self, batch: Batch) -> None:
-        """Emit an event for each generation; their progress is ignored."""
-        for generation in self.held:
-            servers = [share.server for share in generation.placement]
-            reason = (
-                f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
-            )
-            number = generation.generation
-            batch.emit("foreign", generation.job, generation=number, servers=servers, reason=reason)
+    Their progress is ignored.
+    """
+    for generation in held:
+        servers = [share.server for share in generation.placement]
+        reason = f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
+        number = generation.generation
+        batch.emit("foreign", generation.job, generation=number, servers=servers, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordObstacles:
-    """Report generations that the executor can't start or end now."""
+@operation
+def record_obstacles(batch: Batch, obstacles: Sequence[Obstacle]) -> None:
+    """Report generations that the executor can't start or end now.
 
-    obstacles: Sequence[Obstacle]
-
-    def perform(self, batch: Batch) -> None:
-        """Emit an event for each generation; its job may be closed already."""
-        for obstacle in self.obstacles:
-            owner, servers = _event_owner(batch, obstacle.job), list(obstacle.servers)
-            data: dict[str, Any] = {"generation": obstacle.generation, "servers": servers}
-            batch.emit("obstructed", obstacle.job, **owner, **data, reason=obstacle.reason)
+    Their jobs may be closed already.
+    """
+    for obstacle in obstacles:
+        owner, servers = _event_owner(batch, obstacle.job), list(obstacle.servers)
+        data: dict[str, Any] = {"generation": obstacle.generation, "servers": servers}
+        batch.emit("obstructed", obstacle.job, **owner, **data, reason=obstacle.reason)
 
 
 def _event_owner(batch: Batch, job: str) -> dict[str, Any]:
@@ -487,24 +481,19 @@ def _event_owner(batch: Batch, job: str) -> dict[str, Any]:
     return {} if row is None else row._asdict()
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgeCommands:
-    """Record that the executor carried out commands."""
-
-    commands: Sequence[int]
-
-    def perform(self, batch: Batch) -> None:
-        """Mark the commands as acknowledged; ignore those that are already."""
-        waiting = batch.engine.unacknowledged
-        numbers = tuple(number for number in self.commands if number in waiting)
-        if not numbers:
-            return
-        apply_event(batch, events.Acknowledged(batch.state.next_slot, numbers))
-        table = tables.commands
-        batch.execute_on_flush(
-            table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
-            [{"key": number} for number in numbers],
-        )
+@operation
+def acknowledge_commands(batch: Batch, commands: Sequence[int]) -> None:
+    """Record that the executor carried out commands; ignore acknowledged ones."""
+    waiting = batch.engine.unacknowledged
+    numbers = tuple(number for number in commands if number in waiting)
+    if not numbers:
+        return
+    apply_event(batch, events.Acknowledged(batch.state.next_slot, numbers))
+    table = tables.commands
+    batch.execute_on_flush(
+        table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
+        [{"key": number} for number in numbers],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from shadowprice.core.amounts import UNLIMITED, format_amount
@@ -13,7 +13,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.devices import GPU, gpus_of_kinds, is_device, without_total
 from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.engine.engine import Engine
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.durable_state import Withheld
 from shadowprice.service.state.engine_events import apply_event
 
@@ -39,46 +39,41 @@ def present_server(engine: Engine, name: str) -> ServerState:
     return ServerState(cluster.roles[row], capacity, drained=drained, cordoned=cordoned)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitServers:
+@operation
+def limit_servers(batch: Batch, available: Mapping[str, Mapping[str, int]]) -> None:
     """Limit servers to the capacity that the executor has; return capacity that it has again.
 
     ``available`` holds the executor's amounts by server and resource. Resources that are left out
     aren't limited, except GPUs of any kind, which it counts together as ``gpu``.
     """
-
-    available: Mapping[str, Mapping[str, int]]
-
-    def perform(self, batch: Batch) -> None:
-        """Apply the changes, and emit an event for each changed server."""
-        cluster, state = batch.engine.cluster, batch.state
-        withheld = dict(state.withheld)
-        servers: dict[str, ServerState | None] = {}
-        for name in self.available.keys() & cluster.index.keys():
-            configured = configured_capacity(cluster, name, withheld.pop(name, {}))
-            limited = limited_capacity(configured, self.available[name])
-            missing = {
-                resource: amount - limited[resource]
-                for resource, amount in configured.items()
-                if limited[resource] < amount
-            }
-            if missing:
-                withheld[name] = missing
-            if limited != configured_capacity(cluster, name, {}):
-                servers[name] = replace(present_server(batch.engine, name), capacity=limited)
-        if withheld != state.withheld:
-            _store_withheld(batch, withheld)
-        if not servers:
-            return
-        apply_event(batch, CapacityChanged(state.next_slot, dict(sorted(servers.items()))))
-        for name in sorted(servers):
-            what = _describe(cluster, withheld.get(name, {}))
-            log.warning("server %s: %s", name, what)
-            batch.emit("server", server=name, what=what)
+    cluster, state = batch.engine.cluster, batch.state
+    withheld = dict(state.withheld)
+    servers: dict[str, ServerState | None] = {}
+    for name in available.keys() & cluster.index.keys():
+        configured = configured_capacity(cluster, name, withheld.pop(name, {}))
+        limited = limited_capacity(configured, available[name])
+        missing = {
+            resource: amount - limited[resource]
+            for resource, amount in configured.items()
+            if limited[resource] < amount
+        }
+        if missing:
+            withheld[name] = missing
+        if limited != configured_capacity(cluster, name, {}):
+            servers[name] = replace(present_server(batch.engine, name), capacity=limited)
+    if withheld != state.withheld:
+        _store_withheld(batch, withheld)
+    if not servers:
+        return
+    apply_event(batch, CapacityChanged(state.next_slot, dict(sorted(servers.items()))))
+    for name in sorted(servers):
+        what = _describe(cluster, withheld.get(name, {}))
+        log.warning("server %s: %s", name, what)
+        batch.emit("server", server=name, what=what)
 
 
 def is_limiting(cluster: Cluster, withheld: Withheld, available: Withheld) -> bool:
-    """Return whether `LimitServers` would change anything."""
+    """Return whether `limit_servers` would change anything."""
     for name in available.keys() & cluster.index.keys():
         configured = configured_capacity(cluster, name, withheld.get(name, {}))
         limited = limited_capacity(configured, available[name])

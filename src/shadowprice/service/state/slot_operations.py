@@ -17,7 +17,7 @@ from shadowprice.core.relative_values import cap_utility
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.engine_events import apply_event, resync_policy
 from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.stated_work import nanoseconds_run, pays_restart
@@ -103,7 +103,7 @@ class AdvanceSlots:
         if missed <= MAX_CATCH_UP_SLOTS or can_skip:
             return target
         shift = int((missed - MAX_CATCH_UP_SLOTS) * calendar.slot)
-        ShiftSlotOrigin(shift, "the service was down for many slots").perform(batch)
+        shift_slot_origin(shift, "the service was down for many slots").perform(batch)
         return batch.calendar.slot_at(batch.now)
 
     def _begin_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
@@ -232,27 +232,21 @@ def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ShiftSlotOrigin:
+@operation
+def shift_slot_origin(batch: Batch, by: int, why: str) -> None:
     """Move all slots by some nanoseconds (positive: later); ``why`` is the reason to report."""
-
-    by: int
-    why: str
-
-    def perform(self, batch: Batch) -> None:
-        """Move the slots, and emit an event for each promise that moves with them."""
-        state = batch.state
-        state.calendar = state.calendar.moved(self.by)
-        batch.set_value("origin", str(state.calendar.origin))
-        follow_clock(batch)
-        moved = []
-        for name, view in list(state.views.items()):
-            if name not in batch.engine.open_jobs:
-                continue
-            if view.promise is not None:
-                moved.append(name)
-            if view.running_since is not None:
-                batch.update_view(name, running_since=view.running_since + self.by)
-        batch.emit("clock", seconds=self.by / SECOND, why=self.why, promises=len(moved))
-        for name in moved:
-            batch.emit("rescheduled", name, seconds=self.by / SECOND, why=self.why)
+    state = batch.state
+    state.calendar = state.calendar.moved(by)
+    batch.set_value("origin", str(state.calendar.origin))
+    follow_clock(batch)
+    moved = []
+    for name, view in list(state.views.items()):
+        if name not in batch.engine.open_jobs:
+            continue
+        if view.promise is not None:
+            moved.append(name)
+        if view.running_since is not None:
+            batch.update_view(name, running_since=view.running_since + by)
+    batch.emit("clock", seconds=by / SECOND, why=why, promises=len(moved))
+    for name in moved:
+        batch.emit("rescheduled", name, seconds=by / SECOND, why=why)

@@ -12,11 +12,11 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, 
 
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest import Generation, OmittedEvents, ProgressPoint, ServerShare, StoredEvent
-from shadowprice.service.clock import to_datetime, to_datetime_or_none
+from shadowprice.service.resources import build_resource
 from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import PreparedStatement, in_chunks
+from shadowprice.service.store.lookups import in_chunks, rows_among
 
 PAGE: Final = 1_000  # maximum number of entries of a page
 MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
@@ -30,22 +30,14 @@ _JOB_COLUMNS: Final = (
     tables.jobs.c.request,
 )
 
-_JOB_BY_KEY: Final = PreparedStatement(
-    select(*_JOB_COLUMNS).where(tables.jobs.c.key == bindparam("wanted"))
+_JOB_BY_KEY: Final = select(*_JOB_COLUMNS).where(tables.jobs.c.key == bindparam("wanted"))
+_NEWEST_OF_NAME: Final = select(*_JOB_COLUMNS).where(
+    tables.jobs.c.id
+    == select(func.max(tables.jobs.c.id))
+    .where(tables.jobs.c.qualified_name == bindparam("wanted"))
+    .scalar_subquery()
 )
-
-_NEWEST_OF_NAME: Final = PreparedStatement(
-    select(*_JOB_COLUMNS).where(
-        tables.jobs.c.id
-        == select(func.max(tables.jobs.c.id))
-        .where(tables.jobs.c.qualified_name == bindparam("wanted"))
-        .scalar_subquery()
-    )
-)
-
-_OF_REQUEST: Final = PreparedStatement(
-    select(*_JOB_COLUMNS).where(tables.jobs.c.request == bindparam("wanted"))
-)
+_OF_REQUEST: Final = select(*_JOB_COLUMNS).where(tables.jobs.c.request == bindparam("wanted"))
 CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
@@ -88,11 +80,11 @@ def _stored_job(row: Row[Any]) -> StoredJob:
 def _job_rows(
     connection: Connection,
     values: Sequence[str],
-    of_one: PreparedStatement,
+    of_one: Select[Any],
     of_several: Callable[[Sequence[str]], ColumnElement[bool]],
 ) -> Iterable[Any]:
-    if len(values) == 1:  # the usual case, for which compiling a statement would take longest
-        yield from of_one.rows(connection, {"wanted": values[0]})
+    if len(values) == 1:  # the usual case, for which building a statement would take longest
+        yield from connection.execute(of_one, {"wanted": values[0]})
         return
     for chunk in in_chunks(values):
         yield from connection.execute(select(*_JOB_COLUMNS).where(of_several(chunk)))
@@ -114,7 +106,7 @@ def job_by_id(connection: Connection, number: int) -> JobView | None:
 
 def newest_job(connection: Connection, qualified: str) -> JobView | None:
     """Return the newest job of a qualified name, which is the open one if any is open."""
-    row = _NEWEST_OF_NAME.rows(connection, {"wanted": qualified}).first()
+    row = connection.execute(_NEWEST_OF_NAME, {"wanted": qualified}).first()
     return None if row is None else JobView.from_json(row.view)
 
 
@@ -234,15 +226,8 @@ def job_history(connection: Connection, key: str) -> tuple[list[StoredEvent], Om
 
 def event_resource(event: Row[Any] | StreamEvent, data: dict[str, Any]) -> StoredEvent:
     """Return an event as a REST resource."""
-    return StoredEvent(
-        id=event.id,
-        at=to_datetime(event.at),
-        kind=event.kind,
-        job=None if event.job is None else name_of_key(event.job),
-        job_id=event.job_id,
-        tenant=event.tenant,
-        data=data,
-    )
+    job = None if event.job is None else name_of_key(event.job)
+    return build_resource(StoredEvent, event, job=job, data=data)
 
 
 def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Generation]:
@@ -252,16 +237,9 @@ def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Gen
         select(table).where(table.c.job == key).order_by(table.c.generation.desc()).limit(limit)
     )
     return [
-        Generation(
-            generation=row.generation,
-            slot=row.slot,
-            ordered=to_datetime(row.ordered),
-            started=to_datetime_or_none(row.started),
-            ended=to_datetime_or_none(row.ended),
-            exit=row.exit,
-            reason=row.reason,
-            workers=row.workers,
-            ps=row.ps,
+        build_resource(
+            Generation,
+            row,
             placement=[
                 ServerShare(server=server, workers=workers, ps=ps)
                 for server, workers, ps in json.loads(row.placement)
@@ -275,16 +253,11 @@ def command_times(
     connection: Connection, generations: Sequence[tuple[str, int]]
 ) -> Mapping[tuple[str, int], int]:
     """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
-    table = tables.generations
-    ordered: dict[tuple[str, int], int] = {}
-    for chunk in in_chunks(generations):
-        rows = connection.execute(
-            select(table.c.job, table.c.generation, table.c.ordered).where(
-                tuple_(table.c.job, table.c.generation).in_(chunk)
-            )
-        )
-        ordered |= {(row.job, row.generation): row.ordered for row in rows}
-    return ordered
+    columns = tables.generations.c
+    key = tuple_(columns.job, columns.generation)
+    query = select(columns.job, columns.generation, columns.ordered)
+    rows = rows_among(connection, query, key, generations)
+    return {(row.job, row.generation): row.ordered for row in rows}
 
 
 def progress_points(connection: Connection, key: str, limit: int = 5_000) -> list[ProgressPoint]:
@@ -300,12 +273,4 @@ def progress_points(connection: Connection, key: str, limit: int = 5_000) -> lis
         .where((mine.c.place - 1) % apart == 0)
         .order_by(table.c.id)
     )
-    return [
-        ProgressPoint(
-            at=to_datetime(row.at),
-            generation=row.generation,
-            minibatches=row.minibatches,
-            metrics=json.loads(row.metrics),
-        )
-        for row in rows
-    ]
+    return [build_resource(ProgressPoint, row, metrics=json.loads(row.metrics)) for row in rows]

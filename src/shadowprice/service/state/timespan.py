@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from shadowprice.core.errors import ShadowpriceError
@@ -20,7 +20,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state import ending
-from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.state.job_views import view_changes
 
@@ -29,42 +29,27 @@ log = logging.getLogger("shadowprice.service")
 NONE: Final = "none"  # value of ``--until`` that removes the end
 
 
-def slot_of_end(calendar: SlotCalendar, at: int | None) -> int | None:
-    """Return the first slot in which nothing may run: the slot that contains ``at``."""
-    return None if at is None else max(0, calendar.slot_at(at))
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeTimespan:
+@operation
+def set_timespan_end(batch: Batch, at: int | None) -> None:
     """Set the end of the timespan to nanoseconds since 1970, or remove it if None."""
-
-    at: int | None
-
-    def perform(self, batch: Batch) -> None:
-        """Change the end; the engine replans the affected jobs."""
-        change_end(batch, replace(batch.state.end, at=self.at))
+    change_end(batch, replace(batch.state.end, at=at))
 
 
-@dataclass(frozen=True, slots=True)
-class FollowOption:
+@operation
+def follow_option(batch: Batch, option: str | None) -> None:
     """Apply the text of ``--until`` at the start of the service, if it has changed.
 
     A restart with the same text keeps the stored end: a duration isn't counted from the restart,
     a clock time doesn't move to the next day, and an operator's change persists. ``option`` is None
     if not given.
     """
-
-    option: str | None
-
-    def perform(self, batch: Batch) -> None:
-        """Change the end if the option has changed."""
-        if self.option is None or self.option == batch.state.end.option:
-            return
-        at = None
-        if self.option != NONE:
-            slot_seconds = batch.engine.cluster.slot_seconds
-            at = parse_moment_ahead(self.option, batch.now, slot_seconds, "--until")
-        change_end(batch, ending.TimespanEnd(at, self.option))
+    if option is None or option == batch.state.end.option:
+        return
+    at = None
+    if option != NONE:
+        slot_seconds = batch.engine.cluster.slot_seconds
+        at = parse_moment_ahead(option, batch.now, slot_seconds, "--until")
+    change_end(batch, ending.TimespanEnd(at, option))
 
 
 def change_end(batch: Batch, end: ending.TimespanEnd) -> None:
@@ -78,8 +63,9 @@ def change_end(batch: Batch, end: ending.TimespanEnd) -> None:
 
 def follow_clock(batch: Batch) -> None:
     """Update the engine's end slot from the stored end, and the views of all open jobs."""
-    state = batch.state
-    slot = slot_of_end(batch.calendar, state.end.at)
+    state, at = batch.state, batch.state.end.at
+    # Nothing may run in the slot that contains the end.
+    slot = None if at is None else max(0, batch.calendar.slot_at(at))
     if slot != batch.engine.until:
         apply_event(batch, TimespanChanged(state.next_slot, slot))
     for name, view in list(state.views.items()):

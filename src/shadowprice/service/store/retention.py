@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, Table, delete, func, select, tuple_
+from sqlalchemy import Connection, Table, func, select, tuple_
 
 from shadowprice.service.store import Store, tables
-from shadowprice.service.store.lookups import in_chunks, stored_value
+from shadowprice.service.store.lookups import stored_value
 
 PURGE_BATCH_ROWS: Final = 1_000
 """Maximum number of rows of a table that one call purges for their age.
@@ -95,13 +95,10 @@ def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     with store.transaction() as connection:
         if keys:
             store.put(connection, LAST_JOB, str(last_job(connection)))
-        for chunk in in_chunks(keys):
-            for table in _OF_JOBS:
-                store.write(connection, delete(table).where(table.c.job.in_(chunk)))
-            store.write(connection, delete(jobs).where(jobs.c.key.in_(chunk)))
-        for chunk in in_chunks(unmanaged):
-            store.write(connection, delete(outcomes).where(outcomes.c.job.in_(chunk)))
+        for table in _OF_JOBS:
+            store.delete(connection, table.c.job, keys)
+        store.delete(connection, jobs.c.key, keys)
+        store.delete(connection, outcomes.c.job, unmanaged)
         for table, ids in old:
-            for numbers in in_chunks(ids):
-                store.write(connection, delete(table).where(table.c.id.in_(numbers)))
+            store.delete(connection, table.c.id, ids)
     return any(len(ids) == PURGE_BATCH_ROWS for ids in (unmanaged, *old_rows))

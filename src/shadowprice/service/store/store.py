@@ -18,7 +18,7 @@ from typing import Any, Final
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy import Column, Connection, Engine, Executable, create_engine, delete, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -38,7 +38,7 @@ from shadowprice.service.store.files import (
     holds_service_files,
 )
 from shadowprice.service.store.locks import EPOCH_KEY, DirectoryLock, PostgresAdvisoryLock
-from shadowprice.service.store.lookups import PreparedStatement, stored_value
+from shadowprice.service.store.lookups import in_chunks, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
@@ -348,18 +348,20 @@ class Store:
     def write(
         self,
         connection: Connection,
-        statement: Executable | PreparedStatement,
+        statement: Executable,
         rows: Rows | None = None,
     ) -> None:
         """Execute a statement within a transaction."""
         self.fault("write")
-        if isinstance(statement, PreparedStatement):
-            if rows:
-                statement.execute(connection, rows)
-        elif rows is None:
+        if rows is None:
             connection.execute(statement)
         elif rows:
             connection.execute(statement, list(rows))
+
+    def delete(self, connection: Connection, column: Column[Any], values: Sequence[Any]) -> None:
+        """Delete the rows of a column's table that have one of these values."""
+        for chunk in in_chunks(values):
+            self.write(connection, delete(column.table).where(column.in_(chunk)))
 
     def put(self, connection: Connection, key: str, value: str) -> None:
         """Set a key of the key-value table."""

@@ -36,7 +36,7 @@ from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.durable_state import CommitResult
 from shadowprice.service.state.job_views import JobView
-from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJobs
+from shadowprice.service.state.operations import SubmitJobs, cancel_job, revise_job
 from shadowprice.service.state.submission import MISSING_FAMILY_HINT, read_submissions
 from shadowprice.service.trainingjobs.event_recorder import EventRecorder
 from shadowprice.service.trainingjobs.resource import (
@@ -90,10 +90,14 @@ class WorkQueue:
     def add(self, key: str, after: float | None = None) -> None:
         """Add a key with a delay in seconds (None: ``gather``); an earlier due time is kept."""
         due = self._clock() + (self._gather if after is None else after)
-        if due < self._due.get(key, float("inf")):
+        if due < self._due.get(key, math.inf):
             self._due[key] = due
-            heapq.heappush(self._heap, (due, key))
-            self._wake.set()
+            if key not in self._busy:  # else `mark_done` queues it
+                self._push(key)
+
+    def _push(self, key: str) -> None:
+        heapq.heappush(self._heap, (self._due[key], key))
+        self._wake.set()
 
     def add_rate_limited(self, key: str) -> float:
         """Add a failed key again with exponential backoff; return the delay in seconds."""
@@ -110,28 +114,20 @@ class WorkQueue:
     def take(self) -> str | None:
         """Return a due key that no worker processes, and mark it busy; None if there is none."""
         now = self._clock()
-        postponed = []
-        result = None
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
-            if self._due.get(key) != due:
-                continue  # stale entry: the key was added again with an earlier due time
-            if key in self._busy:
-                postponed.append((due, key))
-                continue
-            del self._due[key]
-            self._busy.add(key)
-            result = key
-            break
-        for entry in postponed:
-            heapq.heappush(self._heap, entry)
-        return result
+            # Else the entry is stale: the key was added again with an earlier due time.
+            if self._due.get(key) == due and key not in self._busy:
+                del self._due[key]
+                self._busy.add(key)
+                return key
+        return None
 
     def mark_done(self, key: str) -> None:
         """Mark a key as not busy."""
         self._busy.discard(key)
         if key in self._due:
-            self._wake.set()
+            self._push(key)
 
     async def work(self, look: Callable[[str], Awaitable[None]]) -> None:
         """Process keys with ``look``, which must not raise, until cancelled."""
@@ -146,12 +142,7 @@ class WorkQueue:
                 self.mark_done(key)
 
     async def _pause(self) -> None:
-        if self._heap and self._heap[0][1] in self._busy:
-            # Other keys may become due while the first one is busy.
-            due = min((due for due, key in self._heap if key not in self._busy), default=math.inf)
-        else:
-            due = self._heap[0][0] if self._heap else math.inf
-        wait = min(1.0, due - self._clock())
+        wait = min(1.0, self._heap[0][0] - self._clock()) if self._heap else 1.0
         self._wake.clear()
         try:
             async with asyncio.timeout(max(0.001, wait)):
@@ -310,7 +301,7 @@ class Controller:
         cached = self._owner(job)
         if cached is not None:
             return cached
-        record = self._writer.specification(job)
+        record = self._writer.published.specs.get(job)
         owner = None if record is None else Owner.from_labels(record.get("labels") or {})
         if owner is not None and owner.key == job:
             self._jobs.setdefault(_key(owner), {})[job] = owner
@@ -375,7 +366,7 @@ class Controller:
             if view is not None:
                 self._may_write("cancel", key)
                 try:
-                    await self._writer.do(CancelJob(job))
+                    await self._writer.do(cancel_job(job))
                 except ProblemError as error:
                     if error.code not in {"conflict", "not-found"}:  # closed or purged meanwhile
                         raise
@@ -428,7 +419,7 @@ class Controller:
         cancelled = view is not None and view.state.open
         if cancelled:
             self._may_write("cancel", key)
-            view = await self._writer.do(CancelJob(job))
+            view = await self._writer.do(cancel_job(job))
         if view is not None and (
             view.state.open or not self._has_no_processes(job, self._commanded_jobs())
         ):
@@ -524,7 +515,7 @@ class Controller:
         cached = self._edits.get(uid)
         if cached is not None and cached[0] == resource.generation:
             return cached[1]
-        before = self._writer.specification(job)
+        before = self._writer.published.specs.get(job)
         if before is None:
             return None
         verdict: ConditionValue | None = None
@@ -538,7 +529,7 @@ class Controller:
             self._may_write("revise", _key(resource.owner))
             try:
                 with self._reserve(resource, tenant, 0, added_memory(before, changes)):
-                    await self._writer.do(ReviseJob(job, changes))
+                    await self._writer.do(revise_job(job, changes))
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
                 if isinstance(error, ProblemError) and error.code == "tenant-limit":

@@ -65,10 +65,9 @@ class EventRecorder:
         """Queue an event of a resource's job."""
         if event.kind in UNREPORTED_KINDS:
             return
-        entry = {"kind": event.kind, "data": event.data}
         kind = "Warning" if event.kind in WARNINGS else "Normal"
         reason = "".join(word.title() for word in event.kind.split("-"))
-        text = format_event(entry)
+        text = format_event(event.kind, event.data)
         self._enqueue(object_reference(owner), f"{event.id:x}", kind, reason, text, event.at)
 
     def record_refusal(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:

@@ -32,8 +32,8 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
-from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.operations import UpdateTenants
+from shadowprice.service.state.batch import Batch, operation
+from shadowprice.service.state.operations import update_tenants
 from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.writer import Writer
 
@@ -99,12 +99,8 @@ def share_from_quota(item: Mapping[str, Any]) -> ShareStatement:
     )
 
 
-class InvalidShareError(InputError):
-    """A declared share is invalid."""
-
-
 def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
-    """Return a declared share in the cluster's units; raise `InvalidShareError` if invalid."""
+    """Return a declared share in the cluster's units; raise `InputError` if invalid."""
     read = _share_from_hard if stated.text is None else _share_from_annotation
     return read(stated, cluster)
 
@@ -119,25 +115,25 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
         check_yaml_size(Path(SHARE), text)
         amounts = parse_yaml(text)
     except (InputError, ValueError, yaml.YAMLError) as error:
-        raise InvalidShareError(
+        raise InputError(
             f"{SHARE} {quote_for_display(text[:80])} cannot be read; {hint}"
         ) from error
     if not isinstance(amounts, Mapping):
-        raise InvalidShareError(f"{SHARE} {quote_for_display(text[:80])} names no amounts; {hint}")
+        raise InputError(f"{SHARE} {quote_for_display(text[:80])} names no amounts; {hint}")
     spec, faults = validate(TenantSpec, {"name": "tenant", "share": dict(amounts)}, SHARE)
     if spec is None:
         message = "; ".join(str(fault).replace(f"{SHARE}: share", SHARE) for fault in faults[:3])
-        raise InvalidShareError(message)
+        raise InputError(message)
     share = {}
     for name, amount in spec.share.items():
         resource = cluster.find_resource(name)
         if resource is None:
             unknown, known = quote_for_display(name), ", ".join(cluster.resources)
-            raise InvalidShareError(f"{SHARE}: no server has {unknown}; counted here: {known}")
+            raise InputError(f"{SHARE}: no server has {unknown}; counted here: {known}")
         kind = cluster.dimensions[cluster.column[resource]]
         if amount.value and amount.dimension is not kind:
             example = format_amount(8 * 10**9, kind)
-            raise InvalidShareError(f"{SHARE}: {name} is in another unit; write it like {example}")
+            raise InputError(f"{SHARE}: {name} is in another unit; write it like {example}")
         share[resource] = amount.value
     return share
 
@@ -157,7 +153,7 @@ def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]
         if resource is not None:
             share[resource] = share.get(resource, 0) + amount
     if not share:
-        raise InvalidShareError(
+        raise InputError(
             f"quota {stated.name} limits no resource of the servers; "
             "add requests.cpu, requests.memory or requests.nvidia.com/gpu to its spec.hard"
         )
@@ -199,11 +195,11 @@ def desired_shares(
         try:
             share = read_share(source, cluster)
             if file_shares and owner.tenant not in file_shares:
-                raise InvalidShareError(
+                raise InputError(
                     f"the cluster file names tenants, and {owner.tenant} is not one of them"
                 )
             if file_shares.get(owner.tenant):
-                raise InvalidShareError(f"the cluster file already sets a share of {owner.tenant}")
+                raise InputError(f"the cluster file already sets a share of {owner.tenant}")
         except InputError as error:
             wrong.append((source, str(error)))
             continue
@@ -238,48 +234,49 @@ def excess_message(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) ->
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncShares:
-    """Operation that applies the declared shares.
+@operation
+def sync_shares(
+    batch: Batch,
+    shares: Mapping[str, Mapping[str, int]],
+    file: tuple[Tenant, ...] = (),
+    *,
+    anew: bool = False,
+) -> bool:
+    """Apply the declared shares of tenants; return False if they are unchanged.
 
-    A share that an operator set stays until the tenant's namespace changes its declaration.
+    A share that an operator set stays until the tenant's namespace changes its declaration. Shares
+    of the cluster ``file`` stay without a declared share. At a start (``anew``), the file may be
+    new, so unchanged ones are applied too.
     """
-
-    shares: Mapping[str, Mapping[str, int]]  # by tenant
-    in_file: tuple[Tenant, ...] = ()  # of the cluster file; they stay without a declared share
-    anew: bool = False  # apply unchanged ones too: at a start, the file may be new
-
-    def perform(self, batch: Batch) -> bool:
-        """Update the engine's tenants; return False if the declarations are unchanged."""
-        text = stored_value(batch.connection, _KEY)
-        stored = json.loads(text or '{"shares": {}, "others": []}')
-        previous: dict[str, dict[str, int]] = stored["shares"]
-        declared = {name: dict(share) for name, share in self.shares.items()}
-        if previous == declared and not (self.anew and declared):
-            return False
-        tenants_by_name = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
-        in_file = {tenant.name: tenant for tenant in self.in_file}
-        for name in {*previous, *stored["others"]} - declared.keys():
-            if name in in_file:
-                tenants_by_name[name] = in_file[name]
-            else:
-                tenants_by_name.pop(name, None)
-        for name, share in declared.items():
-            if self.anew or name not in tenants_by_name or share != previous.get(name):
-                tenants_by_name[name] = Tenant(name, share)
-        others = []
-        if tenants_by_name:  # tenants with open jobs have to stay known, even without a share
-            for record in batch.engine.open_jobs.values():
-                name = record.job.tenant
-                if name is not None and name not in tenants_by_name:
-                    tenants_by_name[name] = Tenant(name)
-                    others.append(name)
-        tenants = tuple(tenants_by_name.values())
-        if tenants != batch.engine.cluster.tenants:
-            UpdateTenants(tenants).perform(batch)
-        new_text = json.dumps({"shares": declared, "others": others})
-        batch.set_value(_KEY, new_text)
-        return True
+    text = stored_value(batch.connection, _KEY)
+    stored = json.loads(text or '{"shares": {}, "others": []}')
+    previous: dict[str, dict[str, int]] = stored["shares"]
+    declared = {name: dict(share) for name, share in shares.items()}
+    if previous == declared and not (anew and declared):
+        return False
+    tenants_by_name = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
+    in_file = {tenant.name: tenant for tenant in file}
+    for name in {*previous, *stored["others"]} - declared.keys():
+        if name in in_file:
+            tenants_by_name[name] = in_file[name]
+        else:
+            tenants_by_name.pop(name, None)
+    for name, share in declared.items():
+        if anew or name not in tenants_by_name or share != previous.get(name):
+            tenants_by_name[name] = Tenant(name, share)
+    others = []
+    if tenants_by_name:  # tenants with open jobs have to stay known, even without a share
+        for record in batch.engine.open_jobs.values():
+            name = record.job.tenant
+            if name is not None and name not in tenants_by_name:
+                tenants_by_name[name] = Tenant(name)
+                others.append(name)
+    tenants = tuple(tenants_by_name.values())
+    if tenants != batch.engine.cluster.tenants:
+        update_tenants(tenants).perform(batch)
+    new_text = json.dumps({"shares": declared, "others": others})
+    batch.set_value(_KEY, new_text)
+    return True
 
 
 class NamespaceShares:
@@ -381,7 +378,7 @@ class NamespaceShares:
                 try:
                     self._may_write("shares", "")
                     await self._writer.do(
-                        SyncShares(combined.shares, self._file.tenants, anew=not self._followed)
+                        sync_shares(combined.shares, self._file.tenants, anew=not self._followed)
                     )
                     self._followed = True
                 except ShadowpriceError as error:
