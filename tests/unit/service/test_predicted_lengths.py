@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.cli import live
 from shadowprice.cli.commands.submit import describe_job
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.budget import POINT
@@ -17,6 +18,7 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.snapshot import snapshot
+from shadowprice.rest import Job, JobDetail
 from shadowprice.results.advice import Advice
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.queries.outlook import _describe_revision, build_outlook
@@ -319,6 +321,27 @@ def test_advice_tries_shorter_times_of_a_job_that_states_none(tmp_path: Path) ->
     bench.submit_records(plain("train-y", by="4min", minibatch_time=change.option_after, steps=1))
     assert bench.view("train-y").promise is not None
     bench.store.close()
+
+
+@pytest.mark.parametrize(
+    ("by", "deadline"),
+    [
+        ("4min", "4min after its submission"),
+        ("30 slots", "30 slots after its submission"),
+        ("18:00", "18:00"),
+        ("2199-02-03T14:00:00Z", live.with_local_times("2199-02-03T14:00:00Z")),
+    ],
+)
+def test_the_status_of_a_job_has_its_deadline(
+    rolling: PredictionBench, by: str, deadline: str
+) -> None:
+    rolling.submit_records(plain("train-x", by="20min", minibatch_time="1min", steps=1))
+    rolling.commit(ReviseJob("vision/train-x", {"by": by}))
+    view = rolling.view("train-x").to_resource()
+    spec = rolling.durable.state.specs["vision/train-x"]
+    extra = dict.fromkeys(JobDetail.model_fields.keys() - Job.model_fields.keys())
+    detail = JobDetail.model_construct(**view.__dict__ | extra | {"spec": spec})
+    assert dict(describe_job(detail))["deadline"] == deadline
 
 
 def test_a_job_of_unknown_length_is_abandoned_long_after_it_lost_its_worth(
