@@ -311,6 +311,14 @@ class SuggestedChange(ApiRecord):
     price: float | None
 
 
+class PredictedStart(ApiRecord):
+    """The start of a job that waits, predicted from the waits of similar jobs."""
+
+    by: datetime
+    probability: float = Field(description="with which the job starts by then, if it is like them")
+    jobs: int = Field(description="similar finished jobs that waited longer than this one has")
+
+
 class JobOutlook(ApiRecord):
     """What a job that waits or was refused lacks now, and what would get it admitted.
 
@@ -323,6 +331,9 @@ class JobOutlook(ApiRecord):
     starts: datetime | None = Field(description="latest start, if plans hold and no job arrives")
     completes: datetime | None = Field(
         description="completion if it starts then and runs as stated"
+    )
+    predicted_start: PredictedStart | None = Field(
+        description="null if the job is promised or has run, or no similar job waited longer"
     )
     abandoned: datetime | None = Field(description="abandonment, because it couldn't end in time")
     waits_beyond: datetime | None = Field(description="last planned time, if it still waits then")

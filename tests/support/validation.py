@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from shadowprice.core.cluster import Amounts
 from shadowprice.core.ledger import Ledger
 from shadowprice.core.policy import Status
-from shadowprice.core.schedule import Placement
+from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.state import EngineState
@@ -96,28 +97,40 @@ def _validate_reservations(state: EngineState) -> None:
     assert (ledger.capacity[list(state.lost)] == 0).all(), "capacity of unavailable servers"
     assert (ledger.capacity[open_rows] == state.cluster.capacity[open_rows]).all(), "capacity"
     agenda: dict[int, dict[str, Placement]] = {}
+    next_slot = state.slot
     for record in sorted(state.open_jobs.values(), key=lambda record: record.committed):
-        for slot, placement in record.plan.from_slot(state.slot).placements():
-            agenda.setdefault(slot, {})[record.job.name] = placement
+        for slot, placement in _placements_by_slot(record.plan).items():
+            if slot >= next_slot:
+                agenda.setdefault(slot, {})[record.job.name] = placement
     assert state.agenda == agenda, "placements of plans"
     for slot, planned in agenda.items():
         assert list(state.agenda[slot]) == list(planned), f"order of jobs in slot {slot}"
+
+
+_PLACEMENTS = WeakKeyDictionary[Schedule, dict[int, Placement]]()
+
+
+def _placements_by_slot(plan: Schedule) -> dict[int, Placement]:
+    """Return the placements of a plan, which is immutable and validated after many events."""
+    if plan not in _PLACEMENTS:
+        _PLACEMENTS[plan] = dict(plan.placements())
+    return _PLACEMENTS[plan]
 
 
 def recompute_usage(ledger: Ledger) -> Amounts:
     """Return the reserved amounts, recomputed from all reservations."""
     total = np.zeros_like(ledger.used)
     for reservation in ledger.reservations.values():
+        worker, ps = np.asarray(reservation.worker), np.asarray(reservation.ps)
         plan = reservation.plan.from_slot(ledger.start)
-        entries = [
-            *zip(plan.slots - ledger.start, plan.servers, plan.workers, plan.ps, strict=True)
-        ]
-        if reservation.placement is not None:
-            placement = reservation.placement
-            columns = (placement.servers, placement.workers, placement.ps)
-            entries += [(slice(None), *entry) for entry in zip(*columns, strict=True)]
-        for slots, server, workers, ps in entries:
-            total[slots, server] += workers * reservation.worker + ps * reservation.ps
+        # A pair of a slot and a server occurs once in a plan, so the sum needs no `np.add.at`.
+        amounts = plan.workers[:, None] * worker + plan.ps[:, None] * ps
+        total[plan.slots - ledger.start, plan.servers] += amounts
+        if (placement := reservation.placement) is not None:
+            for server, workers, ps_count in zip(
+                placement.servers, placement.workers, placement.ps, strict=True
+            ):
+                total[:, server] += workers * worker + ps_count * ps
     return total
 
 

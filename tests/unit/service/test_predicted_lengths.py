@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.cli import live
 from shadowprice.cli.commands.submit import describe_job
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.budget import POINT
@@ -17,7 +18,9 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.snapshot import snapshot
+from shadowprice.rest import Job, JobDetail
 from shadowprice.results.advice import Advice
+from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.queries.outlook import _describe_revision, build_outlook
 from shadowprice.service.queries.whatif import workload
 from shadowprice.service.state.operations import fork_engine, quote_job, revise_job
@@ -320,6 +323,27 @@ def test_advice_tries_shorter_times_of_a_job_that_states_none(tmp_path: Path) ->
     bench.store.close()
 
 
+@pytest.mark.parametrize(
+    ("by", "deadline"),
+    [
+        ("4min", "4min after its submission"),
+        ("30 slots", "30 slots after its submission"),
+        ("18:00", "18:00"),
+        ("2199-02-03T14:00:00Z", live.with_local_times("2199-02-03T14:00:00Z")),
+    ],
+)
+def test_the_status_of_a_job_has_its_deadline(
+    rolling: PredictionBench, by: str, deadline: str
+) -> None:
+    rolling.submit_records(plain("train-x", by="20min", minibatch_time="1min", steps=1))
+    rolling.commit(revise_job("vision/train-x", {"by": by}))
+    view = rolling.view("train-x").to_resource()
+    spec = rolling.durable.state.specs["vision/train-x"]
+    extra = dict.fromkeys(JobDetail.model_fields.keys() - Job.model_fields.keys())
+    detail = JobDetail.model_construct(**view.__dict__ | extra | {"spec": spec})
+    assert dict(describe_job(detail))["deadline"] == deadline
+
+
 def test_a_job_of_unknown_length_is_abandoned_long_after_it_lost_its_worth(
     bench: PredictionBench,
 ) -> None:
@@ -345,3 +369,51 @@ def test_what_if_runs_simulate_measured_and_predicted_lengths(rolling: Predictio
     assert seconds["vision/train-a0"] == pytest.approx(2 * SLOT, rel=0.01)
     assert seconds["vision/train-x"] == pytest.approx(5 * SLOT, rel=0.01)
     assert seconds["vision/train-y"] == pytest.approx(5 * SLOT / 10, rel=0.01)
+
+
+def test_the_start_of_a_waiting_job_is_predicted_from_the_waits_of_similar_jobs(
+    rolling: PredictionBench,
+) -> None:
+    def fill_cluster(name: str) -> list[str]:
+        names = [f"{name}-{server}" for server in range(3)]
+        records = [plain(each, tenant="speech", worker={"gpu": 4}) for each in names]
+        rolling.submit_records(*records)
+        rolling.wait_until_running(*names)
+        return names
+
+    for index, slots in enumerate((1, 2, 4)):
+        full = fill_cluster(f"full{index}")
+        submitted = rolling.clock.wall()
+        rolling.submit_records(plain(f"train-a{index}"))
+        rolling.advance(slots - 1)
+        for name in full:
+            rolling.report_end(name)
+        rolling.wait_until_running(f"train-a{index}")
+        assert rolling.clock.wall() - submitted == pytest.approx(slots * SLOT * SECOND)
+        rolling.report_end(f"train-a{index}")
+        rolling.advance()
+    fill_cluster("last")
+    submitted = rolling.clock.wall()
+    record = plain("train-x")
+    rolling.submit_records(record)
+    rolling.recover()
+    starts: list[tuple[float, float, int] | None] = []
+    for _ in range(6):
+        fork = fork_engine("vision/train-x", JobSpec.model_validate(record))
+        outlook = build_outlook(rolling.commit(fork).answers[0], record, waits=True)
+        start = outlook.predicted_start
+        [text] = [line for line in outlook.lines if "probability" in line] or [""]
+        if start is None:
+            assert not text
+            starts.append(None)
+        else:
+            by = int(start.by.timestamp()) * SECOND
+            assert text == (
+                f"starts by {format_rfc3339(by)} with a probability of {start.probability:.0%}, "
+                f"judging by {start.jobs} similar jobs that waited longer"
+            )
+            wait = (by - submitted) / SECOND / SLOT
+            starts.append((round(wait, 1), round(start.probability, 2), start.jobs))
+        rolling.advance()
+    # The upper quartile of 1, 2 and 4 slots; then that of the waits which are longer.
+    assert starts == [(4, 0.75, 3), (4, 0.67, 2), (4, 0.5, 1), (4, 0.5, 1), None, None]

@@ -539,6 +539,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         "expected" if job.open else "finish",
         live.expected(job.completion, job.predicted) if job.completion else "",
     )
+    yield "deadline", _describe_deadline(job.spec) if isinstance(job, JobDetail) else ""
     yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
     done = "of the expected time" if job.required == 1 else done
@@ -590,8 +591,7 @@ def _is_predicted_late(
     status: ServiceStatus,
 ) -> bool:
     """Return whether a job ends after its deadline if it takes as long as predicted."""
-    utility = record.get("utility") or {}
-    by = record.get("by", utility.get("by"))
+    by = _stated_deadline(record)
     if predicted is None or not isinstance(by, str):
         return False
     try:
@@ -602,6 +602,23 @@ def _is_predicted_late(
         seconds = span.in_seconds(Fraction(str(status.slot_seconds)))
         moment = submitted + timedelta(seconds=float(seconds))
     return submitted + timedelta(seconds=predicted.seconds) > moment
+
+
+def _stated_deadline(record: Mapping[str, Any]) -> Any:
+    """Return the deadline as a submission states it: a time, a duration, slots or None."""
+    return record.get("by", (record.get("utility") or {}).get("by"))
+
+
+def _describe_deadline(record: Mapping[str, Any]) -> str:
+    """Return the deadline of a submission for people; empty if it has none."""
+    by = _stated_deadline(record)
+    if not isinstance(by, str):
+        return "" if by is None else f"{by} slots after its submission"
+    try:
+        parse_duration(by)
+    except InputError:
+        return live.with_local_times(by)  # a clock time stays as it is
+    return f"{by} after its submission"
 
 
 def _print_late(name: str, *, single: bool) -> None:

@@ -44,7 +44,7 @@ from shadowprice.results.advice import (
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
 from shadowprice.service.resources import build_resource
 from shadowprice.service.state.job_views import expected_slot
-from shadowprice.service.state.operations import EngineFork, fork_engine
+from shadowprice.service.state.operations import EngineFork, StartPrediction, fork_engine
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 from shadowprice.service.state.submission import REVISABLE_KEYS
 from shadowprice.service.turns import TenantTurns
@@ -151,9 +151,11 @@ def build_outlook(
     job_advice, admitted_now, untried = _search(
         fork, record, started + LIMIT_SECONDS, promised=waits
     )
+    start = fork.start if waits else None
     outlook = _outlook(
         started,
         **times,
+        predicted_start=None if start is None else _predicted_start(start),
         resource=None if scarce is None else scarce.resource,
         servers=None if scarce is None else scarce.servers,
         admitted_now=admitted_now,
@@ -169,11 +171,16 @@ def build_outlook(
 
 def _outlook(started: float, **found: Any) -> rest.JobOutlook:
     """Return an outlook without lines, of which only a part is found."""
-    unknown = ("resource", "servers", "starts", "completes", "abandoned", "waits_beyond")
-    absent: dict[str, Any] = {"admitted_now": False, **dict.fromkeys(unknown)}
+    times = ("starts", "completes", "predicted_start", "abandoned", "waits_beyond")
+    absent: dict[str, Any] = dict.fromkeys(("resource", "servers", *times))
+    absent["admitted_now"] = False
     absent |= {"changes": [], "ineffective": [], "untried": [], "lines": []}
     seconds = round(time.thread_time() - started, 4)
     return rest.JobOutlook(**(absent | found), seconds=seconds)
+
+
+def _predicted_start(start: StartPrediction) -> rest.PredictedStart:
+    return build_resource(rest.PredictedStart, start, by=to_datetime(start.by))
 
 
 def _suggested_change(advice: Advice, calendar: SlotCalendar) -> rest.SuggestedChange:
@@ -221,6 +228,10 @@ def _lines(
         elif outlook.waits_beyond is not None:
             end = _rfc3339(outlook.waits_beyond)
             lines.append(f"{subject}, for longer than until {end}, the last time that was planned")
+    if (start := outlook.predicted_start) is not None:
+        jobs = f"{start.jobs} similar jobs that waited longer"
+        chance = f"with a probability of {start.probability:.0%}, judging by {jobs}"
+        lines.append(f"starts by {_rfc3339(start.by)} {chance}")
     if outlook.admitted_now:
         answer = "promised" if waits else "admitted"
         return [*lines, f"would be {answer} if it were submitted again now"]

@@ -1,9 +1,10 @@
-"""Lengths of jobs that state none: predicted when they arrive, and again when they run longer.
+"""Lengths and waits of jobs, predicted from those of similar jobs that have finished.
 
-Every job that ends successfully teaches its length. A job without a stated time gets the prediction
-of `core.length_history`, at most its ``walltime``. With a ``walltime`` and no history, that is its
-length. Progress that the job reports keeps its meaning, because its steps are unchanged. Once its
-speed is measured, nothing is predicted any more.
+Every job that ends successfully teaches its length, and how long it waited for its first start. A
+job without a stated time gets the prediction of `core.length_history`, at most its ``walltime``.
+With a ``walltime`` and no history, that is its length. Progress that the job reports keeps its
+meaning, because its steps are unchanged. Once its speed is measured, its length isn't predicted any
+more.
 """
 
 from __future__ import annotations
@@ -33,18 +34,23 @@ from shadowprice.service.state.job_views import JobView, State
 
 
 class ServiceLengths:
-    """Lengths in seconds of the jobs that have finished, and predictions from them."""
+    """Lengths and waits in seconds of the jobs that have finished, and predictions from them."""
 
     def __init__(self, finished: Iterable[JobView] = ()) -> None:
         self._history = LengthHistory(DEFAULT_SECONDS)
+        self._waits = LengthHistory(0)
         for view in finished:
             self.follow(view)
 
     def follow(self, view: JobView) -> None:
-        """Record the length of a job that has finished."""
+        """Record the length and the wait of a job that has finished."""
         if view.length is not None and view.state is State.FINISHED:
             seconds, *resources = view.length
-            self._history.add(JobKind(view.tenant, name_stem(view.name), *resources), seconds)
+            kind = JobKind(view.tenant, name_stem(view.name), *resources)
+            self._history.add(kind, seconds)
+            if view.first_start is not None:
+                # Another machine's clock may be behind.
+                self._waits.add(kind, max(0, view.first_start - view.arrived) / SECOND)
 
     def predict(self, job: Job, cluster: Cluster, attained: float = 0.0) -> LengthPrediction:
         """Return the predicted length in seconds of a job that has run for ``attained`` seconds."""
@@ -65,6 +71,15 @@ class ServiceLengths:
             longest = max(slots * slot_seconds, GROWTH * attained)
             return LengthPrediction(min(prediction.length, longest))
         return prediction
+
+    def predict_wait(self, job: Job, cluster: Cluster, waited: float) -> LengthPrediction | None:
+        """Predict the whole wait of a job that has waited so far, in seconds.
+
+        Return None if no similar job waited longer, or too few have finished.
+        """
+        kind = kind_of_job(job, cluster, name_of_key(job.name))
+        prediction = self._waits.predict(kind, waited)
+        return prediction if prediction.jobs else None
 
     def extend(
         self, record: JobRecord, cluster: Cluster, progress: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -30,7 +31,7 @@ from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.service.budgets import billing
-from shadowprice.service.clock import SlotCalendar, to_datetime
+from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import ending, store_queries
 from shadowprice.service.state.batch import Batch, Operation, operation
@@ -578,6 +579,16 @@ class EngineFork:
     calendar: SlotCalendar
     job: Job
     resolve: Callable[[JobSpec], Job]
+    start: StartPrediction | None = None  # None if the history says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class StartPrediction:
+    """When a job that waits starts, if it waits like earlier similar jobs."""
+
+    by: int  # a whole second
+    probability: float
+    jobs: int  # similar jobs that waited longer than this one has
 
 
 @operation
@@ -612,7 +623,20 @@ def fork_engine(batch: Batch, key: str, spec: JobSpec) -> EngineFork:
     if slot > twin.slot:
         twin.state.check_skip(slot)
         twin.ledger.advance(slot)
-    return EngineFork(twin, calendar, job, resolve)
+    return EngineFork(twin, calendar, job, resolve, _predict_start(batch, key, job))
+
+
+def _predict_start(batch: Batch, key: str, job: Job) -> StartPrediction | None:
+    view = batch.state.views.get(key)
+    if view is not None and view.first_start is not None:
+        return None  # a job that is paused waits for something else than one that is new
+    since = batch.now if view is None else view.arrived
+    waited = max(0, batch.now - since) / SECOND
+    prediction = batch.state.lengths.predict_wait(job, batch.engine.cluster, waited)
+    if prediction is None or prediction.probability is None:
+        return None
+    by = math.ceil((since + prediction.length * SECOND) / SECOND) * SECOND
+    return StartPrediction(by, prediction.probability, prediction.jobs)
 
 
 # ------------------------------------------------------------------ servers and tenants
