@@ -7,23 +7,20 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 from typing import Any, Final
 
 import polars as pl
 
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.virtual import Rate, VirtualJob, stated_rate
 from shadowprice.experiments.figures import PALETTE, POLICY_COLOURS, samples_by_policy
-from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables, grid
+from shadowprice.experiments.live import simulate_submissions
 from shadowprice.experiments.virtual import run_live, submitted_key
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results import significance
-from shadowprice.simulator.scenario import record_run
-from shadowprice.simulator.source import ScenarioSource
 
 # ------------------------------------------------------------------ workload
 
@@ -169,9 +166,8 @@ def measure_errors(settings: ExperimentSettings) -> Tables:
         if not settings.quick or candidate.name in {"rolling", "oasis", "fifo"}
     ]
     seeds = range(settings.seed, settings.seed + draws)
-    cases = product(choices, (None, *ERRORS), seeds, [jobs], [slots])
-    rows = settings.each(_measure_row, cases, _label)
-    runs = pl.DataFrame(rows, infer_schema_length=None)
+    cases = grid(choice=choices, error=(None, *ERRORS), draw=seeds)
+    runs = settings.table(_measure_row, cases, _label, jobs=jobs, slots=slots)
     summary = _summary(runs)
     lead = _lead(settings, summary, jobs, slots)
     return {"summary": summary, "lead": lead, "runs": runs, "promises": _promises(settings)}
@@ -191,13 +187,12 @@ def _lead(
     compared = [choice for choice in POLICIES if choice.name in {REFERENCE, rival}]
     first = settings.seed + FIRST_LEAD_DRAW
     draws = range(first, first + (2 if settings.quick else 20))
-    cases = product(compared, ERRORS, draws, [jobs], [slots])
-    values: dict[tuple[str, float], list[float]] = {}
-    for row in settings.each(_measure_row, cases, _label):
-        values.setdefault((row["policy"], row["error"]), []).append(row["value"])
+    cases = grid(choice=compared, error=ERRORS, draw=draws)
+    runs = settings.table(_measure_row, cases, _label, jobs=jobs, slots=slots)
     rows, unadjusted = [], []
     for error in ERRORS:
-        reference, other = values[REFERENCE, error], values[rival, error]
+        values = samples_by_policy(runs.filter(error=error), "value", "draw")
+        reference, other = values[REFERENCE], values[rival]
         [paired] = significance.compare_to_reference(other, [reference])
         unadjusted.append(paired.p)
         rows.append(
@@ -220,22 +215,23 @@ def _promises(settings: ExperimentSettings) -> pl.DataFrame:
     draws, jobs = (1, 40) if settings.quick else (2, 300)
     planners = [choice for choice in POLICIES if choice.name in PLANNERS]
     seeds = range(settings.seed, settings.seed + draws)
-    cases = product(planners, ERRORS[1:], seeds, [jobs], [jobs])
+    cases = grid(choice=planners, error=ERRORS[1:], draw=seeds)
     columns = ["policy", "error", "draw", "promised", "kept", "learnt", "learnt_kept"]
-    return pl.DataFrame(settings.each(_measure_row, cases, _label)).select(columns)
+    runs = settings.table(_measure_row, cases, _label, jobs=jobs, slots=jobs)
+    return runs.select(columns)
 
 
-def _label(choice: PolicyChoice, error: float | None, seed: int, *_: int) -> str:
+def _label(choice: PolicyChoice, error: float | None, draw: int, **_: int) -> str:
     how = "simulated" if error is None else f"live, errors of {error:.0%}"
-    return f"{choice.label}, draw {seed}, {how}"
+    return f"{choice.label}, draw {draw}, {how}"
 
 
 def _measure_row(
-    choice: PolicyChoice, error: float | None, seed: int, jobs: int, slots: int
+    choice: PolicyChoice, error: float | None, draw: int, jobs: int, slots: int
 ) -> dict[str, Any]:
     """Return the row of a live run with errors up to ``error``, or of a simulation for None."""
-    workload = draw_workload(seed, jobs, slots)
-    row: dict[str, Any] = {"policy": choice.label, "error": error, "draw": seed}
+    workload = draw_workload(draw, jobs, slots)
+    row: dict[str, Any] = {"policy": choice.label}
     offer = workload.on_offer()
     if error is None:
         value = _simulated_utility(choice, workload) / offer
@@ -260,15 +256,11 @@ def _measure_row(
 def _simulated_utility(choice: PolicyChoice, workload: Workload) -> float:
     """Return the simulated utility: jobs take their stated work and restart costs."""
     # `fifo` and others draw worker counts by the name, so it is that of the live job.
-    documents = [
-        {**record, "name": submitted_key(record), "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
-        for record, arrival in zip(workload.records, workload.arrivals, strict=True)
+    submitted = [
+        (after, {**record, "name": submitted_key(record)})
+        for after, record, _ in workload.submissions(0.0)
     ]
-    cluster = {**CLUSTER, "restart_first": True}
-    scenario, _ = ScenarioSource(cluster=cluster, jobs=documents).scenario()
-    # Without known jobs, as a live service decides.
-    policy = choice.build(PolicyContext(cluster=scenario.cluster))
-    run = record_run(scenario, choice.label, policy, at_once=True)
+    run = simulate_submissions({**CLUSTER, "restart_first": True}, submitted, choice)
     return float(run.jobs["utility"].fill_null(0.0).sum())
 
 
