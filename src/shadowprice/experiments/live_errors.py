@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -14,7 +14,7 @@ import polars as pl
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.executors.virtual import Rate, VirtualJob, stated_rate
+from shadowprice.executors.virtual import VirtualJob, stated_rate
 from shadowprice.experiments.figures import PALETTE, POLICY_COLOURS, samples_by_policy
 from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables, grid
 from shadowprice.experiments.live import simulate_submissions
@@ -46,53 +46,39 @@ CLUSTER: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """One draw."""
+class DrawnJob:
+    """One job of a draw."""
 
-    records: tuple[Mapping[str, Any], ...]  # records of job files, by arrival
-    arrivals: tuple[int, ...]  # slots of arrival
-    luck: tuple[float, ...]  # error of each job's stated work, in [-1, 1] times the size of errors
-    starts: tuple[tuple[float, ...], ...]  # seconds of each job's starts
+    record: Mapping[str, Any]  # record of a job file, without an arrival
+    job: Job  # the same as schedulers see it
+    luck: float  # error of its stated work, in [-1, 1] times the size of errors
+    starts: tuple[float, ...]  # seconds of its starts
 
-    def resolved(self) -> list[Job]:
-        """Return the jobs as schedulers see them."""
-        on = ClusterSpec.model_validate(CLUSTER).resolve("live-errors")
-        return [
-            JobSpec.model_validate({**record, "arrival": f"{arrival} slots"}).resolve(on)
-            for record, arrival in zip(self.records, self.arrivals, strict=True)
-        ]
+    @property
+    def submitted(self) -> float:
+        """Submission time in seconds."""
+        return self.job.arrival * SLOT - AHEAD
 
+    @property
     def on_offer(self) -> float:
-        """Return the total value if each job completed as fast as possible."""
-        return sum(
-            utility_value(job.utility, job.min_slots_colocated - 1) for job in self.resolved()
+        """Value if it completed as fast as possible."""
+        return utility_value(self.job.utility, self.job.min_slots_colocated - 1)
+
+    def submission(self, error: float) -> tuple[float, Mapping[str, Any], VirtualJob]:
+        """Return submission time, record and behaviour of the job with an error up to ``error``."""
+        rate, factor = stated_rate(self.job, SLOT), 1.0 + self.luck * error
+        behaviour = VirtualJob(
+            work=float(self.job.work),
+            rate=lambda shares: rate(shares) / factor,
+            start_seconds=self.starts,
+            save_seconds=SAVE * SLOT,
+            report_every=SLOT / 5,
         )
-
-    def submissions(self, error: float) -> list[tuple[float, Mapping[str, Any], VirtualJob]]:
-        """Return submission times, records and behaviour of jobs with errors up to ``error``."""
-        results: list[tuple[float, Mapping[str, Any], VirtualJob]] = []
-        jobs = zip(
-            self.records, self.arrivals, self.luck, self.starts, self.resolved(), strict=True
-        )
-        for record, arrival, luck, starts, job in jobs:
-            rate, factor = stated_rate(job, SLOT), 1.0 + luck * error
-            behaviour = VirtualJob(
-                work=float(job.work),
-                rate=_slower_rate(rate, factor),
-                start_seconds=starts,
-                save_seconds=SAVE * SLOT,
-                report_every=SLOT / 5,
-            )
-            run = {"command": ["train"], "grace": f"{SLOT // 10}s"}
-            results.append((arrival * SLOT - AHEAD, {**record, "run": run}, behaviour))
-        return results
+        run = {"command": ["train"], "grace": f"{SLOT // 10}s"}
+        return self.submitted, {**self.record, "run": run}, behaviour
 
 
-def _slower_rate(rate: Rate, factor: float) -> Rate:
-    return lambda shares: rate(shares) / factor
-
-
-def draw_workload(seed: int, jobs: int, slots: int) -> Workload:
+def draw_workload(seed: int, jobs: int, slots: int) -> list[DrawnJob]:
     """Draw jobs that need about one and a half times the cluster's 24 workers over some slots."""
     random_ = random.Random(f"live-errors {seed}")
     arrivals = sorted(random_.randrange(FIRST, slots) for _ in range(jobs))
@@ -122,9 +108,15 @@ def draw_workload(seed: int, jobs: int, slots: int) -> Workload:
         if random_.random() < 0.5:
             record["ps"] = {"ps": 1}
         records.append(record)
-    luck = tuple(random_.uniform(-1.0, 1.0) for _ in records)
-    starts = tuple(tuple(SLOT * random_.uniform(*START) for _ in range(30)) for _ in records)
-    return Workload(tuple(records), tuple(arrivals), luck, starts)
+    luck = [random_.uniform(-1.0, 1.0) for _ in records]
+    starts = [tuple(SLOT * random_.uniform(*START) for _ in range(30)) for _ in records]
+    on = ClusterSpec.model_validate(CLUSTER).resolve("live-errors")
+    resolved = [
+        JobSpec.model_validate({**record, "arrival": f"{arrival} slots"}).resolve(on)
+        for record, arrival in zip(records, arrivals, strict=True)
+    ]
+    drawn = zip(records, resolved, luck, starts, strict=True)
+    return [DrawnJob(*values) for values in drawn]
 
 
 # ------------------------------------------------------------------ measurement
@@ -232,13 +224,14 @@ def _measure_row(
     """Return the row of a live run with errors up to ``error``, or of a simulation for None."""
     workload = draw_workload(draw, jobs, slots)
     row: dict[str, Any] = {"policy": choice.label}
-    offer = workload.on_offer()
+    offer = sum(drawn.on_offer for drawn in workload)
     if error is None:
         value = _simulated_utility(choice, workload) / offer
         return {**row, "value": value, **dict.fromkeys(_LIVE_COLUMNS)}
     # Long enough for every policy to finish all that it took.
     seconds = (slots + 100.0) * SLOT
-    outcomes = run_live(CLUSTER, workload.submissions(error), choice, seconds).values()
+    submissions = [drawn.submission(error) for drawn in workload]
+    outcomes = run_live(CLUSTER, submissions, choice, seconds).values()
     done = sum(outcome.done for outcome in outcomes)
     learnt = [outcome.kept for outcome in outcomes if outcome.has_learnt_margin]
     return row | {
@@ -253,12 +246,12 @@ def _measure_row(
     }
 
 
-def _simulated_utility(choice: PolicyChoice, workload: Workload) -> float:
+def _simulated_utility(choice: PolicyChoice, workload: Iterable[DrawnJob]) -> float:
     """Return the simulated utility: jobs take their stated work and restart costs."""
     # `fifo` and others draw worker counts by the name, so it is that of the live job.
     submitted = [
-        (after, {**record, "name": submitted_key(record)})
-        for after, record, _ in workload.submissions(0.0)
+        (drawn.submitted, {**drawn.record, "name": submitted_key(drawn.record)})
+        for drawn in workload
     ]
     run = simulate_submissions({**CLUSTER, "restart_first": True}, submitted, choice)
     return float(run.jobs["utility"].fill_null(0.0).sum())
