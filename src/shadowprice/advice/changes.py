@@ -273,7 +273,7 @@ class ChangeSearch:
 
     @cached_property
     def is_smallest_refused(self) -> bool:
-        """Whether the job is refused even with the smallest request of every resource."""
+        """True if the job is refused even with the smallest request of every resource."""
         sizes = [change for change in self._changes if is_size(change)]
         smallest_job = self._variants.with_last_values(sizes)
         return smallest_job is None or self._quote(smallest_job) is None
