@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 
-from shadowprice.experiments.astraea.setting import SHORT, draw_jobs, run, shared_cluster
+from shadowprice.experiments.astraea.setting import SHORT, Preset, draw_jobs, shared_cluster
 
 ROWS = (
     (100, 300),
@@ -25,22 +25,23 @@ ROWS = (
     (1000, 3000),
     (1000, 10000),
 )
+PRESET = Preset("", "", settings={"fifo": {"workers": "min"}})
 
 
 def main() -> None:
     most = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS[-1][1]
     warm = shared_cluster(14, 20, 64)
     for policy in ("astraea", "fifo"):
-        run(policy, warm, draw_jobs(warm, 20, 0, ranges=SHORT)[0], {})
+        PRESET.run(policy, warm, draw_jobs(warm, 20, 0, ranges=SHORT)[0])
     print("servers   jobs  done  loans  total s  deciding s  ms/job  fifo total s  peak MiB")
     for servers, count in ROWS:
         if count > most:
             continue
         cluster = shared_cluster(14, servers, 512)
         jobs, _ = draw_jobs(cluster, count, 1, ranges=SHORT)
-        outcome = run("astraea", cluster, jobs)
+        outcome = PRESET.run("astraea", cluster, jobs)
         began = time.perf_counter()
-        run("fifo", cluster, jobs, {"workers": "min"})
+        PRESET.run("fifo", cluster, jobs)
         fifo = time.perf_counter() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(

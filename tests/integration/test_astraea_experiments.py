@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from shadowprice.core.errors import InputError
 from shadowprice.experiments.astraea import figures, ratio, setting
-from shadowprice.experiments.astraea.setting import POLICIES, initial_shares, run
+from shadowprice.experiments.astraea.setting import POLICIES, STATED, initial_shares
 from shadowprice.experiments.framework import ExperimentSettings, experiments, run_experiment
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import compute_tenant_accounts
@@ -112,7 +112,7 @@ def test_arrivals_are_the_trace_s_where_it_is(
 def test_a_run_s_fairness_is_the_books_one() -> None:
     cluster = setting.shared_cluster(5, 8, 64)
     jobs, _ = setting.draw_jobs(cluster, 25, seed=2, ranges=setting.TINY)
-    outcome = run("astraea", cluster, jobs)
+    outcome = STATED.run("astraea", cluster, jobs)
     scenario = Scenario(cluster, jobs)
     books = compute_tenant_accounts(
         record_run(scenario, "astraea", PolicyChoice("astraea").build(scenario.context()))
@@ -131,7 +131,7 @@ def test_fairness_ratios_average_1_by_share_under_every_policy() -> None:
     shares = initial_shares(cluster)
     assert shares == pytest.approx({user: count / 8 for user, count in servers.items()})
     for policy in POLICIES:
-        outcome = run(policy, cluster, jobs)
+        outcome = STATED.run(policy, cluster, jobs)
         for ideal in (False, True):
             ratios = outcome.fairness(ideal=ideal)
             assert sum(shares[user] * ratio for user, ratio in ratios.items()) == pytest.approx(1.0)
@@ -143,7 +143,7 @@ def test_no_policy_beats_the_offline_bound() -> None:
     best = ratio.offline(cluster, jobs, time_limit=PATIENCE)
     assert best.proved
     for policy in POLICIES:
-        assert run(policy, cluster, jobs).revenue <= best.bound * (1 + 1e-6)
+        assert STATED.run(policy, cluster, jobs).revenue <= best.bound * (1 + 1e-6)
 
 
 @pytest.mark.extended
@@ -199,7 +199,7 @@ def test_demands_are_the_trace_s_or_up_to_the_chunks() -> None:
         assert wide.worker_counts.tolist() == list(range(1, wide.chunks + 1))
     for policy in ("gandiva_fair", "hived"):
         each = setting.VARIANTS["found, gangs per job"].run(policy, cluster, free[:8])
-        result = run(policy, cluster, traced[:8])
+        result = STATED.run(policy, cluster, traced[:8])
         assert each.earned == result.earned
 
 

@@ -19,9 +19,10 @@ from shadowprice.experiments.framework import (
     ExperimentSettings,
     cache_dir,
     find_experiment,
+    grid,
     run_experiment,
 )
-from shadowprice.experiments.oasis import CASES, CLEARING, _measure_row
+from shadowprice.experiments.oasis import CLEARING, _measure_row
 from shadowprice.experiments.spreading import (
     QUEUED_RUNS_PER_CORE,
     CachingBackend,
@@ -54,14 +55,14 @@ def square(number: int, seconds: float, marks: str) -> int:
 
 
 def test_results_are_those_of_a_run_in_turn(on_ray: RunBackend) -> None:
-    workloads = [CASES[name] for name in ("chunk", "bursty")]
-    cases = [(CLEARING, case, 6, 30, 8, seed) for case in workloads for seed in range(2)]
-    here = ExperimentSettings(spread=SequentialBackend()).each(_measure_row, cases, lambda *_: "")
+    cases = grid(case=["chunk", "bursty"], variant=[CLEARING], jobs=[8], seed=range(2))
+    label, size = "{case}".format, {"servers": 6, "slots": 30}
+    here = ExperimentSettings(spread=SequentialBackend()).table(_measure_row, cases, label, **size)
     settings = ExperimentSettings(spread=on_ray)
-    there = settings.each(_measure_row, cases, lambda *_: "")
+    there = settings.table(_measure_row, cases, label, **size)
     assert len(settings.times.runs) == len(cases)
-    assert repr(here) == repr(there)
-    assert len({row["utility"] for row in here}) > 1
+    assert here.equals(there)
+    assert here["utility"].n_unique() > 1
 
 
 def test_a_node_killed_under_runs_costs_time_only(

@@ -26,12 +26,11 @@ STEPS = st.lists(st.booleans(), max_size=60)
 @given(
     admitted=STEPS,
     start=st.integers(0, 80),
-    jumps=st.lists(st.integers(-3, 60)),
     aims=st.none() | st.lists(st.integers(-3, 90)),
     evenly=st.booleans(),
 )
-def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
-    admitted: list[bool], start: int, jumps: list[int], aims: list[int] | None, evenly: bool
+def test_the_step_before_the_one_found_is_refused_whatever_is_estimated(
+    admitted: list[bool], start: int, aims: list[int] | None, evenly: bool
 ) -> None:
     requests: list[int] = []
 
@@ -41,16 +40,12 @@ def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
         requests.append(step)
         return step if admitted[step - 1] else None
 
-    def guess(step: int, answer: int) -> int:
-        assert answer == step
-        return step - (jumps.pop() if jumps else 1)
-
     def aim() -> int:
         assert aims is not None
         return aims.pop() if aims else 0
 
     aimed = None if aims is None else aim
-    result = find_smallest_step(ask, len(admitted), start, 3 if evenly else 0, guess, aimed)
+    result = find_smallest_step(ask, len(admitted), start, 3 if evenly else 0, aimed)
     if isinstance(result, NoStepFound):
         assert result.tried == len(requests)
         assert not any(admitted[step - 1] for step in requests)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -141,7 +140,6 @@ def find_smallest_step(
     steps: int,
     start: int = 0,
     evenly: int = PROBES_WHEN_MAX_REFUSED,
-    guess: Callable[[int, Answer], int] | None = None,
     estimate: Callable[[], int] | None = None,
 ) -> StepFound[Answer] | NoStepFound:
     """Return a step that is admitted while the step before it is refused.
@@ -151,10 +149,8 @@ def find_smallest_step(
 
     ``evaluate`` returns the answer to a step, None if it is refused; step 0, no change, is refused.
     ``steps`` is the largest step, and ``start`` a step near which the result may be, or 0.
-    ``evenly`` steps are queried if the largest one is refused. ``guess`` returns, for an admitted
-    step and its answer, a smaller step that may be admitted; a bad guess costs a few queries.
-    ``estimate`` returns the probable result after the answers so far, 0 if unknown; it is for
-    queries that cost a full run each.
+    ``evenly`` steps are queried if the largest one is refused. ``estimate`` returns the probable
+    result after the answers so far, 0 if unknown; it is for queries that cost a full run each.
     """
     answers: dict[int, Answer | None] = {0: None}
 
@@ -173,8 +169,6 @@ def find_smallest_step(
         low = max((step for step in answers if step < high and answers[step] is None), default=0)
     if not high:
         return NoStepFound(len(answers) - 1)
-    if guess is not None:
-        low, high = _follow_guesses(answer, low, high, guess)
     remaining_estimates = _MAX_ESTIMATES if estimate is not None else 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -219,28 +213,6 @@ def _bracket_near_start(
     return 0, 0
 
 
-def _follow_guesses(
-    answer: Callable[[int], Answer | None], low: int, high: int, guess: Callable[[int, Answer], int]
-) -> tuple[int, int]:
-    """Return closer bounds, by following guesses while they are admitted."""
-    while high - low > 1:
-        admitted = answer(high)
-        assert admitted is not None
-        step = guess(high, admitted)
-        if not low < step < high:
-            return low, high
-        if answer(step) is None:
-            # The result is more likely right above the estimate than in the middle.
-            stride = 1
-            while step + stride < high:
-                if answer(step + stride) is not None:
-                    return step + stride // 2, step + stride
-                stride *= 2
-            return step + stride // 2, high
-        high = step
-    return low, high
-
-
 def _probe_evenly(answer: Callable[[int], object], steps: int, evenly: int) -> int:
     """Query step 1, then evenly spaced steps; return the first admitted one, or 0."""
     if steps > 0 and evenly and answer(1) is not None:
@@ -271,66 +243,46 @@ StepFn = Callable[[int], AdmissionOutcome | None]
 """Function that returns the admission of a step of a change, None if it would be refused."""
 
 
-def search_changes(
-    variants: JobVariants, changes: Sequence[JobChange], quote: QuoteFn
-) -> Iterator[tuple[JobChange, SearchResult, StepFn]]:
-    """Yield each change with the result of its search, and the function that was searched."""
-    smaller_fails = is_smallest_refused(variants, changes, quote)
-    work = 0.0  # share of the work with which it was admitted
-    for change in changes:
-        answer = partial(_answer, variants, quote, change)
-        result: SearchResult = NoStepFound(1)
-        if not (smaller_fails and is_size(change)):
-            # Levels of a priority aren't numbers.
-            is_utility = change.kind == "value" and change.key[0] == "utility"
-            guess = partial(_break_even_utility_step, change) if is_utility else None
-            start = step_of_work(change, work)
-            result = find_smallest_step(answer, len(change.values), start, guess=guess)
-        yield change, result, answer
+class ChangeSearch:
+    """Search for the smallest step of each change of a job with which it is admitted."""
+
+    def __init__(self, variants: JobVariants, changes: Sequence[JobChange], quote: QuoteFn) -> None:
+        self._variants = variants
+        self._changes = changes
+        self._quote = quote
+        self._work = 0.0  # share of the work with which the job was admitted
+
+    def answer(self, change: JobChange, step: int) -> AdmissionOutcome | None:
+        """Return the admission of a step of a change, None if it would be refused."""
+        job = self._variants.job(change, step)
+        return None if job is None else self._quote(job)
+
+    def find(self, change: JobChange, evenly: int = PROBES_WHEN_MAX_REFUSED) -> SearchResult:
+        """Return the smallest step; ``evenly`` is as in `find_smallest_step`."""
+        if is_size(change) and self.is_smallest_refused:
+            return NoStepFound(1)
+        # Fewer mini-batches are the same work as fewer epochs, with which the job was admitted.
+        start = 0
+        if change.key == ("minibatches",) and self._work:
+            enough = self._work * int(change.before)
+            start = 1 + sum(1 for value in change.values if value > enough)
+        result = find_smallest_step(partial(self.answer, change), len(change.values), start, evenly)
         if change.key == ("epochs",) and isinstance(result, StepFound):
-            work = change.values[result.step - 1] / int(change.before)
+            self._work = change.values[result.step - 1] / int(change.before)
+        return result
 
-
-def _answer(
-    variants: JobVariants, quote: QuoteFn, change: JobChange, step: int
-) -> AdmissionOutcome | None:
-    job = variants.job(change, step)
-    return None if job is None else quote(job)
-
-
-def is_smallest_refused(
-    variants: JobVariants, changes: Sequence[JobChange], quote: QuoteFn
-) -> bool:
-    """Return whether the job is refused even with the smallest request of every resource."""
-    smallest_job = variants.with_last_values([change for change in changes if is_size(change)])
-    return smallest_job is None or quote(smallest_job) is None
+    @cached_property
+    def is_smallest_refused(self) -> bool:
+        """True if the job is refused even with the smallest request of every resource."""
+        sizes = [change for change in self._changes if is_size(change)]
+        smallest_job = self._variants.with_last_values(sizes)
+        return smallest_job is None or self._quote(smallest_job) is None
 
 
 def is_size(change: JobChange) -> bool:
     """Return whether a change only reduces the resources that the job needs."""
     # Less bandwidth makes the work take longer.
     return change.kind == "size" and change.key[-1] != BANDWIDTH
-
-
-def step_of_work(change: JobChange, work: float) -> int:
-    """Return the step that leaves about a share of the job's work; 0 for no guess.
-
-    Fewer mini-batches are the same work as fewer epochs, with which the job was admitted.
-    """
-    if change.key != ("minibatches",) or not work:
-        return 0
-    return 1 + sum(bool(value > work * int(change.before)) for value in change.values)
-
-
-def _break_even_utility_step(change: JobChange, step: int, found: AdmissionOutcome) -> int:
-    """Return the step at which the job's utility slightly exceeds the price of an admitted step.
-
-    Dinkelbach's step: a job with this utility would still be admitted with the same schedule.
-    """
-    if not found.price or not found.utility:
-        return step
-    sufficient = change.values[step - 1] * found.price / found.utility
-    return bisect_right(change.values, sufficient) + 1
 
 
 def describe_result(

@@ -34,86 +34,20 @@ from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.posted import pool_limits, shares
 
 
-class JobTable:
-    """Windows, choices and utilities of jobs, one row each; jobs of equal demands are a kind."""
-
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        firsts: Integers,
-        spans: Integers,
-        tails: Floats,
-        choices: Sequence[tuple[Integers, Integers]],
-    ) -> None:
-        self._firsts, self._spans, self._tails = firsts, spans, tails
-        self._required = np.array([job.required for job in jobs], np.int64)
-        rows: dict[bytes, int] = {}
-        self.representatives: list[int] = []
-        """One job of each kind."""
-        self._kinds = np.zeros(len(jobs), np.int64)
-        for index, job in enumerate(jobs):
-            key = job.worker.tobytes() + (b"" if job.ps is None else job.ps.tobytes())
-            if key not in rows:
-                rows[key] = len(rows)
-                self.representatives.append(index)
-            self._kinds[index] = rows[key]
-        self._choice_starts = _offsets([len(counts) for counts, _ in choices])
-        self._workers = _concatenate([counts for counts, _ in choices])
-        self._gains = _concatenate([gains for _, gains in choices])
-        self._servers = _concatenate(
-            [
-                0 * counts
-                if job.ps is None
-                else job.ps_counts[np.searchsorted(job.worker_counts, counts)]
-                for job, (counts, _) in zip(jobs, choices, strict=True)
-            ]
-        )
-        self._worth_starts = _offsets(spans.tolist())
-        self._worth = np.concatenate(
-            [
-                np.zeros(0),
-                *(
-                    job.utility.values(np.arange(span))
-                    for job, span in zip(jobs, spans.tolist(), strict=True)
-                ),
-            ]
-        )
-        self._largest = np.array(
-            [worth.max(initial=0.0) for worth in map(self.utilities, range(len(jobs)))]
-        )
-
-    def utilities(self, job: int) -> Floats:
-        """Return the utility of completing in each slot of a job's window."""
-        return self._worth[self._worth_starts[job] : self._worth_starts[job + 1]]
-
-    def largest_utilities(self, members: Integers) -> float:
-        """Return the sum of the largest utilities of some jobs."""
-        return float(self._largest[members].sum())
-
-    def price(
-        self, members: Integers, worker: Floats, server: Floats, gap: float
-    ) -> tuple[float, JobSchedules]:
-        """Price some of the jobs at prices of a worker and of a parameter server.
-
-        Prices have shape (kinds, slots). Schedules are within the relative ``gap`` of the best.
-        Returns the sum of the payoffs, and the schedules; payoffs are upper bounds in any case.
-        """
-        rows = JobRows(
-            self._firsts, self._spans, self._required, self._kinds, self._choice_starts,
-            self._workers, self._servers, self._gains, self._worth_starts, self._worth, self._tails,
-        )  # fmt: skip
-        result = JobSchedules(
-            np.zeros(len(self._kinds)),
-            np.zeros(len(self._kinds)),
-            np.zeros(worker.shape, np.int64),
-            np.zeros(worker.shape, np.int64),
-        )
-        worker, server = np.ascontiguousarray(worker), np.ascontiguousarray(server)
-        return price_jobs(members, rows, worker, server, gap, result), result
+def demand_key(job: Job) -> bytes:
+    """Return a key that jobs with equal demands share."""
+    return job.worker.tobytes() + (b"" if job.ps is None else job.ps.tobytes())
 
 
-def _offsets(lengths: Sequence[int]) -> Integers:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))))
+def ps_counts_for(job: Job, workers: Integers) -> Integers:
+    """Return the numbers of parameter servers of numbers of workers."""
+    if job.ps is None:
+        return np.zeros_like(workers)
+    return np.asarray(job.ps_counts[np.searchsorted(job.worker_counts, workers)])
+
+
+def _offsets(parts: Sequence[Integers | Floats]) -> Integers:
+    return np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
 
 def _concatenate(parts: Sequence[Integers]) -> Integers:
@@ -226,21 +160,43 @@ class Relaxation:
         self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
         self._choices = [self._feasible_choices(job) for job in self.members]
         self._drop_dominated()
-        self._table = JobTable(
-            self.members,
-            np.array([window.first - self.start for window in self.windows], np.int64),
-            np.array([max(0, w.end - w.first) for w in self.windows], np.int64),
-            np.array([window.tail for window in self.windows]),
-            [(counts, gains) for counts, gains, _ in self._choices],
+        self._rows = self._job_rows()
+        self._largest = np.array(
+            [self.utilities(index).max(initial=0.0) for index in range(self.jobs)]
         )
         self._kind_shares = self._shares_of_kinds()
         self._capacity_shares = np.repeat(self.counted[None].astype(np.float64), self.slots, axis=0)
 
+    def _job_rows(self) -> JobRows:
+        """Return windows, choices and utilities of the jobs; jobs of equal demands are a kind."""
+        kinds: dict[bytes, int] = {}
+        counts = [workers for workers, _, _ in self._choices]
+        gains = [progress for _, progress, _ in self._choices]
+        jobs, windows = self.members, self.windows
+        spans = [max(0, window.end - window.first) for window in windows]
+        servers = [ps_counts_for(job, workers) for job, workers in zip(jobs, counts, strict=True)]
+        worth = [job.utility.values(np.arange(span)) for job, span in zip(jobs, spans, strict=True)]
+        return JobRows(
+            first=np.array([window.first - self.start for window in windows], np.int64),
+            slots=np.array(spans, np.int64),
+            required=np.array([job.required for job in jobs], np.int64),
+            kind=np.array(
+                [kinds.setdefault(demand_key(job), len(kinds)) for job in jobs], np.int64
+            ),
+            choice_start=_offsets(counts),
+            workers=_concatenate(counts),
+            servers=_concatenate(servers),
+            gains=_concatenate(gains),
+            worth_start=_offsets(worth),
+            worth=np.concatenate([np.zeros(0), *worth]),
+            tail=np.array([window.tail for window in windows]),
+        )
+
     def _shares_of_kinds(self) -> tuple[Floats, Floats]:
         """Return the shares of a worker and of a parameter server of each kind of job."""
-        kinds = self._table.representatives
-        worker, ps = np.zeros((2, len(kinds), *self.counted.shape))
-        for row, index in enumerate(kinds):
+        _, representatives = np.unique(self._rows.kind, return_index=True)
+        worker, ps = np.zeros((2, len(representatives), *self.counted.shape))
+        for row, index in enumerate(representatives.tolist()):
             job = self.members[index]
             worker[row, 0] = self._share(0, job.worker)
             if job.ps is not None:
@@ -293,7 +249,8 @@ class Relaxation:
 
     def utilities(self, job: int) -> Floats:
         """Return the utility of completing in each slot of a job's window."""
-        return self._table.utilities(job)
+        start, end = self._rows.worth_start[job : job + 2]
+        return self._rows.worth[start:end]
 
     def choices(self, job: int) -> tuple[Integers, Integers, Floats]:
         """Return a job's feasible worker counts, their progress, and shares of the pools."""
@@ -305,7 +262,7 @@ class Relaxation:
         worker, ps = self.unit_costs(job, prices)
         cost = np.outer(worker, counts)
         if member.ps is not None:
-            cost += np.outer(ps, member.ps_counts[np.searchsorted(member.worker_counts, counts)])
+            cost += np.outer(ps, ps_counts_for(member, counts))
         return cost
 
     def unit_costs(self, job: int, prices: Floats) -> tuple[Floats, Floats]:
@@ -366,13 +323,20 @@ class Relaxation:
     def price_all(self, members: Integers, prices: Floats, gap: float = 0.0) -> PricedJobs:
         """Return bounds on the payoffs of some jobs, and what schedules within ``gap`` use."""
         worker, ps = (
-            np.maximum(np.einsum("tpl,kpl->kt", prices, share), 0.0) for share in self._kind_shares
+            np.ascontiguousarray(np.maximum(np.einsum("tpl,kpl->kt", prices, share), 0.0))
+            for share in self._kind_shares
         )
-        payoffs, priced = self._table.price(members, worker, ps, gap)
+        priced = JobSchedules(
+            np.zeros(self.jobs),
+            np.zeros(self.jobs),
+            np.zeros(worker.shape, np.int64),
+            np.zeros(worker.shape, np.int64),
+        )
+        payoffs = price_jobs(members, self._rows, worker, ps, gap, priced)
         use = np.einsum("kt,kpl->tpl", priced.workers, self._kind_shares[0])
         use += np.einsum("kt,kpl->tpl", priced.servers, self._kind_shares[1])
         # The errors of the searches are relative to utilities, which add up to at most this.
-        total = payoffs + _ROUNDING * self._table.largest_utilities(members)
+        total = payoffs + _ROUNDING * float(self._largest[members].sum())
         return PricedJobs(ProvenPayoff(total), priced.payoff, priced.earned, use)
 
     def _late_payoff(self, window: Window) -> tuple[ProvenPayoff, Column | None]:

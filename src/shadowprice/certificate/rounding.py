@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from shadowprice.certificate.bound import Bound, Stop
-from shadowprice.certificate.relaxation import Relaxation
+from shadowprice.certificate.relaxation import Relaxation, demand_key, ps_counts_for
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
@@ -202,13 +202,13 @@ class Rounding:
         window = relaxation.windows[at]
         counts = relaxation.choices(at)[0]
         choices = np.searchsorted(job.worker_counts, counts)
-        choices = choices[job.gains[choices] > 0]
+        counts, choices = counts[job.gains[choices] > 0], choices[job.gains[choices] > 0]
         slots, first = max(0, window.end - window.first), window.first - relaxation.start
         counts, ps_counts, gains, worker, ps = (
             np.array(column, np.int64)  # a copy that kernels may write
             for column in (
-                job.worker_counts[choices],
-                job.ps_counts[choices] if job.ps is not None else 0 * choices,
+                counts,
+                ps_counts_for(job, counts),
                 job.gains[choices],
                 job.worker,
                 np.zeros(len(job.worker)) if job.ps is None else job.ps,
@@ -226,7 +226,7 @@ class Rounding:
         Jobs with equal demands share the arrays.
         """
         job = self._jobs[at]
-        key = job.worker.tobytes() + (b"" if job.ps is None else job.ps.tobytes())
+        key = demand_key(job)
         if key not in self._prices:
             costs = self._relaxation.unit_costs(at, self._proved.prices)
             rest = np.zeros(len(self._free) - self._relaxation.slots)

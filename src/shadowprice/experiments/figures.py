@@ -11,10 +11,9 @@ import polars as pl
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy, PolicyContext
-from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.simulator.driver import Simulation
+from shadowprice.results.run_directory import RunData
+from shadowprice.simulator.scenario import Scenario, run_policy
 
 # ------------------------------------------------------------------ style
 
@@ -59,6 +58,39 @@ STYLE: Final[dict[Any, Any]] = {
 def policy_colours(policies: Sequence[str]) -> list[str]:
     """Return the colours of policies, by the part of a name before a comma."""
     return [POLICY_COLOURS.get(name.partition(",")[0], PALETTE[1]) for name in policies]
+
+
+def draw_curves(
+    panel: Any,
+    table: pl.DataFrame,
+    x: str,
+    y: str,
+    by: str,
+    *,
+    colours: Sequence[str] | Mapping[Any, str] = PALETTE,
+    text: str = "{}",
+    scale: float = 1.0,
+    **style: Any,
+) -> None:
+    """Draw a curve for each value of a column, in the order in which the table has them.
+
+    ``colours`` are by this order, or by value. ``text`` formats a value as label. Values of ``y``
+    are multiplied by ``scale``.
+    """
+    for index, ((value,), rows) in enumerate(table.group_by(by, maintain_order=True)):
+        colour = colours[value if isinstance(colours, Mapping) else index % len(colours)]
+        looks = {"color": colour, "label": text.format(value), **style}
+        curve = rows.sort(x)
+        panel.plot(curve[x], scale * curve[y], **looks)
+
+
+def draw_band(
+    panel: Any, table: pl.DataFrame, x: str, band: Mapping[str, pl.Expr], **style: Any
+) -> None:
+    """Draw ``mean`` over x, and the band from ``low`` to ``high``; each is an aggregation."""
+    rows = table.group_by(x).agg(**band).sort(x)
+    panel.plot(rows[x], rows["mean"], **style)
+    panel.fill_between(rows[x], rows["low"], rows["high"], color=style["color"], alpha=0.12, lw=0)
 
 
 def draw_predicted_and_real(
@@ -144,6 +176,11 @@ class PolicyVariant:
         return POLICY_COLOURS[self.choice.name]
 
     @property
+    def style(self) -> dict[str, Any]:
+        """Line style, colour and label of the curve."""
+        return {"ls": self.line, "color": self.colour, "label": self.label}
+
+    @property
     def fill(self) -> str:
         """Fill colour of bars and boxes: paler for variants."""
         return {"-": self.colour, "-.": f"{self.colour}70"}.get(self.line, "white")
@@ -155,12 +192,9 @@ class PolicyVariant:
         words = rest.strip(")").split()
         return "\n".join([name, *(word for word in words if len(word) > 2)][:2])
 
-    def simulate(
-        self, cluster: Cluster, jobs: Sequence[Job], slots: int, seed: int
-    ) -> tuple[Engine, Policy]:
-        """Run a workload for a number of slots; return the engine at the end, and the policy."""
-        policy = self.choice.build(PolicyContext(cluster, jobs, slots, seed))
-        return Simulation(cluster, jobs, policy, until=slots).run(), policy
+    def run(self, cluster: Cluster, jobs: Sequence[Job], slots: int, seed: int) -> RunData:
+        """Run a workload for a number of slots."""
+        return run_policy(Scenario(cluster, jobs, slots, seed), self.choice)
 
 
 def samples_by_policy(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,6 +96,44 @@ class ExperimentSettings:
             show(index)
         return [results[index] for index in range(len(arguments))]
 
+    def table(
+        self,
+        work: Work,
+        cases: Iterable[Mapping[str, Any]],
+        label: Callable[..., str],
+        *,
+        dtypes: Mapping[str, pl.DataType | type[pl.DataType]] | None = None,
+        **common: Any,
+    ) -> pl.DataFrame:
+        """Return the rows of one run per case, in the order of the cases.
+
+        ``work`` takes a case's arguments and the ``common`` ones by name, and returns one row or
+        several. A row has the case's arguments that are plain values, then those of ``work``.
+        ``dtypes`` are those of columns that may have no value.
+        """
+        arguments = [{**case, **common} for case in cases]
+        results = self.each(
+            _call, [(work, each) for each in arguments], lambda _, each: label(**each)
+        )
+        rows: list[dict[str, Any]] = []
+        for each, result in zip(arguments, results, strict=True):
+            columns = {
+                name: value
+                for name, value in each.items()
+                if name not in common and isinstance(value, str | int | float | None)
+            }
+            rows += [columns | row for row in ([result] if isinstance(result, dict) else result)]
+        return pl.DataFrame(rows, schema_overrides=dtypes, infer_schema_length=None)
+
+
+def _call(work: Work, arguments: Mapping[str, Any]) -> Any:
+    return work(**arguments)
+
+
+def grid(**axes: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return all combinations of the axes' values; the last axis varies fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -106,7 +145,7 @@ class Experiment:
     reported: str  # result that the paper reports
     measure: Callable[[ExperimentSettings], Tables]  # returns tables by name
     draw: Callable[[Tables, Figure], None]  # fills an empty figure
-    size: tuple[float, float] = (8.0, 4.5)  # width and height of the figure in inches
+    size: tuple[float, float] = (11.0, 4.4)  # width and height of the figure in inches
     executors: tuple[str, ...] = ()
     """Executors that may run its real jobs, the default first; empty if it has none."""
 

@@ -12,24 +12,26 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 import yaml
 
 from shadowprice.core.errors import MissingExtraError, ShadowpriceError
+from shadowprice.core.events import Command, DriverEvent, SlotEnded
 from shadowprice.core.job_keys import qualified_name
+from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.framework import UnavailableError
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results.observer import Observer
 from shadowprice.results.run_directory import RunData
-from shadowprice.simulator.scenario import Scenario
+from shadowprice.simulator.scenario import record_run
 from shadowprice.simulator.source import ScenarioSource
 
 # ------------------------------------------------------------------ service
@@ -340,113 +342,220 @@ def live_key(job: Mapping[str, Any], live_result: LiveJobResult) -> str:
     return qualified_name(job.get("tenant"), live_result.record["name"])
 
 
-def submitted_scenario(
+@dataclass(frozen=True)
+class Prediction:
+    """Simulation of jobs as they were really submitted."""
+
+    run: RunData
+    progress: Mapping[str, Mapping[int, float]]
+    """Share of each job's work at the end of the slots in which it ran."""
+
+
+class _ProgressObserver(Observer):
+    """Records the progress units of each job at the end of every slot in which it ran."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, dict[int, int]] = {}
+
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+        """Record the progress of a slot."""
+        del commands
+        if isinstance(event, SlotEnded):
+            for job, gained in event.progress.items():
+                slots = self.units.setdefault(job, {})
+                slots[event.slot] = gained + max(slots.values(), default=0)
+
+
+def simulate_submissions(
+    cluster: Mapping[str, Any],
+    jobs: Iterable[tuple[float, Mapping[str, Any]]],
+    choice: PolicyChoice,
+    *,
+    knows_jobs: bool = False,
+    until: int | None = None,
+    observers: Sequence[Observer] = (),
+) -> RunData:
+    """Simulate jobs by their submission times in seconds, answered at once as by a service.
+
+    ``knows_jobs`` is whether the policy knows all jobs in advance, as simulations allow.
+    """
+    documents = [
+        # A job submitted before slot 0 arrives with slot 0.
+        {key: value for key, value in job.items() if key != "run"}
+        | {"arrival": f"{max(0.0, submitted):.6f}s"}
+        for submitted, job in jobs
+    ]
+    scenario, _ = ScenarioSource(cluster=dict(cluster), jobs=documents).scenario()
+    scenario = replace(scenario, until=until)
+    context = scenario.context() if knows_jobs else PolicyContext(scenario.cluster, until=until)
+    policy = choice.build(context)
+    return record_run(scenario, choice.label, policy, observers=observers, at_once=True)
+
+
+def predict(
     cluster: Mapping[str, Any],
     jobs: Sequence[Mapping[str, Any]],
     live_results: Mapping[str, LiveJobResult],
-    seed: int = 0,
-) -> Scenario:
-    """Return the jobs for the simulator as they were really submitted, under their real names."""
-    documents = []
+    choice: PolicyChoice,
+    *,
+    knows_jobs: bool = True,
+) -> Prediction:
+    """Simulate the jobs as they were really submitted, under their real names.
+
+    ``knows_jobs`` is as in `simulate_submissions`.
+    """
+    submitted = []
     for job in jobs:
         result = live_results[str(job["name"])]
-        stated = {key: value for key, value in job.items() if key != "run"}
-        # A job submitted before slot 0 arrives with slot 0.
-        arrival = f"{max(0.0, result.submitted):.6f}s"
-        documents.append({**stated, "name": live_key(job, result), "arrival": arrival})
-    return ScenarioSource(cluster=dict(cluster), jobs=documents).scenario(seed)[0]
+        submitted.append((result.submitted, {**job, "name": live_key(job, result)}))
+    observer = _ProgressObserver()
+    run = simulate_submissions(
+        cluster, submitted, choice, knows_jobs=knows_jobs, observers=[observer]
+    )
+    required = dict(run.jobs.select("job", "required").iter_rows())
+    progress = {
+        name: {slot: min(1.0, units / required[name]) for slot, units in slots.items()}
+        for name, slots in observer.units.items()
+    }
+    return Prediction(run, progress)
 
 
-def predicted_progress(
-    run: RunData,
-    cluster: Mapping[str, Any],
+_COMPLETIONS: Final = ("completion", "predicted_completion")
+
+
+def compare_job(
+    policy: str,
     job: Mapping[str, Any],
+    result: LiveJobResult,
+    prediction: Prediction,
     speeds: Mapping[int, float],
-    slots: int,
-    seconds: float,
-) -> list[float]:
-    """Return the simulated mini-batches at the end of each slot.
+    slots: int | None = None,
+) -> dict[str, Any]:
+    """Return what really became of a job, beside what was predicted.
 
-    ``cluster`` and ``job`` are the records that the simulator ran. ``speeds`` has mini-batches per
-    second by number of workers. ``seconds`` is the length of a slot.
+    Slots count from the result's base; only completions within ``slots`` count, if it isn't None.
     """
-    restart = float(str(job.get("restart", "0s")).removesuffix("s"))
-    first = restart if cluster.get("restart_first") else 0.0
-    placements: dict[int, list[tuple[int, int, int]]] = {}
-    for row in run.allocations.filter(pl.col("job") == job["name"]).iter_rows(named=True):
-        placements.setdefault(row["slot"], []).append((row["server"], row["workers"], row["ps"]))
-    done, total = [], 0.0
-    previous: tuple[int, list[tuple[int, int, int]]] | None = None
-    for slot in range(slots):
-        now = sorted(placements.get(slot, ()))
-        if now:
-            lost = 0.0
-            if previous is None:
-                lost = first
-            elif now != previous[1] or previous[0] != slot - 1:
-                lost = restart
-            total += speeds[sum(workers for _, workers, _ in now)] * (seconds - lost)
-            previous = (slot, now)
-        done.append(total)
-    return done
+    record = result.record
+    key = live_key(job, result)
+    forecast = prediction.run.jobs.row(by_predicate=pl.col("job") == key, named=True)
+    end = math.inf if slots is None else result.base + slots
+    done, expected = (
+        slot - result.base if slot is not None and slot < end else None
+        for slot in (result.completion, forecast["completion"])
+    )
+    return {
+        "policy": policy,
+        "job": job["name"],
+        "state": record["state"],
+        "predicted_state": forecast["outcome"],
+        "completion": done,
+        "predicted_completion": expected,
+        "utility": 0.0 if done is None else float(record["utility"] or 0.0),
+        "predicted_utility": 0.0 if expected is None else float(forecast["utility"] or 0.0),
+        "generations": record["generation"],
+        "failures": record["failures"],
+        "start": result.start(speeds),
+        "reason": result.reason,
+    }
+
+
+def compare_runs(
+    jobs: Sequence[Mapping[str, Any]],
+    runs: Mapping[str, tuple[Mapping[str, LiveJobResult], Prediction]],
+    speeds: Callable[[Mapping[str, Any]], Mapping[int, float]],
+    seconds: float,
+    slots: int | None,
+    more: Callable[[Mapping[str, Any], LiveJobResult, Mapping[str, Any]], Mapping[str, Any]],
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return a row per policy and job, and the progress of each job by the end of each slot.
+
+    ``runs`` are by policy. ``seconds`` is the length of a slot. ``slots`` are those of a run that
+    count; None counts all until the last completion. ``more`` returns further columns of a job's
+    row.
+    """
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for policy, (results, prediction) in runs.items():
+        of_policy = []
+        for job in jobs:
+            result = results[str(job["name"])]
+            row = compare_job(policy, job, result, prediction, speeds(job), slots)
+            of_policy.append({**row, **more(job, result, row)})
+        ends = (row[name] or 0 for row in of_policy for name in _COMPLETIONS)
+        count = max(ends, default=0) + 1 if slots is None else slots
+        for job, row in zip(jobs, of_policy, strict=True):
+            result = results[str(job["name"])]
+            curves += progress_rows(
+                policy, job, result, prediction, row["completion"], count, seconds
+            )
+        rows += of_policy
+    # A column without values has no type of its own.
+    integers = dict.fromkeys(_COMPLETIONS, pl.Int64)
+    table = pl.DataFrame(rows, schema_overrides=integers, infer_schema_length=None)
+    return table.with_columns(pl.col(pl.Null).cast(pl.Float64)), pl.DataFrame(curves)
 
 
 def measured_progress(
-    live_result: LiveJobResult, slots: int, seconds: float, finished: int | None, work: float
+    result: LiveJobResult, slots: range, seconds: float, finished: int | None, work: float
 ) -> list[float]:
-    """Return the reported mini-batches at the end of each slot.
+    """Return the reported share of the work at the end of each slot.
 
     ``seconds`` is the length of a slot, and ``work`` all mini-batches of the job. ``finished`` is
     the slot of completion; from then on all work counts as done.
     """
     done = []
-    for slot in range(slots):
+    for slot in slots:
         if finished is not None and slot >= finished:
-            done.append(work)
+            done.append(1.0)
         else:
             end = (slot + 1) * seconds
-            done.append(max((done for at, done in live_result.curve if at <= end), default=0.0))
+            reported = max((done for at, done in result.curve if at <= end), default=0.0)
+            done.append(min(1.0, reported / work))
     return done
 
 
 def progress_rows(
     policy: str,
-    run: RunData,
-    cluster: Mapping[str, Any],
     job: Mapping[str, Any],
-    live_result: LiveJobResult,
-    speeds: Mapping[int, float],
-    finished: int | None,
-    slots: range,
+    result: LiveJobResult,
+    prediction: Prediction,
+    completion: int | None,
+    slots: int,
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """Return a row per slot: shares of a job's work, predicted and measured, by its end.
-
-    The parameters are those of `predicted_progress` and `measured_progress`, but ``job`` is the
-    record that was submitted. ``slots`` are the slots that count; the first is slot 0 of the rows.
-    """
+    """Return a row per slot from the base on: shares of a job's work, predicted and measured."""
     work = float(job.get("epochs", 1) * job["chunks"] * job["minibatches"])
-    named = {**job, "name": live_key(job, live_result)}
-    predicted = predicted_progress(run, cluster, named, speeds, slots.stop, seconds)
-    measured = measured_progress(live_result, slots.stop, seconds, finished, work)
+    counted = range(result.base, result.base + slots)
+    finished = None if completion is None else result.base + completion
+    shares = prediction.progress.get(live_key(job, result), {})
     return [
         {
             "policy": policy,
             "job": job["name"],
-            "slot": slot - slots.start,
-            "predicted": min(1.0, predicted[slot] / work),
-            "measured": min(1.0, measured[slot] / work),
+            "slot": slot - result.base,
+            "predicted": max((share for at, share in shares.items() if at <= slot), default=0.0),
+            "measured": measured,
         }
-        for slot in slots
+        for slot, measured in zip(
+            counted, measured_progress(result, counted, seconds, finished, work), strict=True
+        )
     ]
 
 
-def prediction_errors(jobs: pl.DataFrame, progress: pl.DataFrame) -> dict[str, float]:
-    """Return the mean errors of predicted slots of completion, and of progress."""
-    both = jobs.drop_nulls(["completion", "predicted_completion"])
-    off = (both["completion"] - both["predicted_completion"]).abs().cast(pl.Float64)
-    errors = (progress["measured"] - progress["predicted"]).abs()
-    return {
-        "slots_off": float(np.mean(off.to_numpy())) if len(off) else math.nan,
-        "progress_off": float(np.mean(errors.to_numpy())) if len(errors) else math.nan,
-    }
+def summarize_runs(jobs: pl.DataFrame, progress: pl.DataFrame, **more: pl.Expr) -> pl.DataFrame:
+    """Return a row per policy: utilities, errors of predictions, and ``more`` of its jobs.
+
+    ``slots_off`` and ``progress_off`` are the mean errors of predicted slots of completion, and of
+    progress over jobs and slots.
+    """
+    off = progress.group_by("policy").agg(
+        progress_off=(pl.col("measured") - pl.col("predicted")).abs().mean()
+    )
+    summary = jobs.group_by("policy", maintain_order=True).agg(
+        pl.col("utility", "predicted_utility").sum(),
+        slots_off=(pl.col("completion") - pl.col("predicted_completion")).abs().mean(),
+        start=pl.col("start").mean(),
+        generations=pl.col("generations").sum(),
+        **more,
+    )
+    return summary.join(off, on="policy", how="left", maintain_order="left")

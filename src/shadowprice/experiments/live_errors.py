@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 from typing import Any, Final
 
 import polars as pl
 
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.executors.virtual import Rate, VirtualJob, stated_rate
+from shadowprice.executors.virtual import VirtualJob, stated_rate
 from shadowprice.experiments.figures import PALETTE, POLICY_COLOURS, samples_by_policy
-from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables, grid
+from shadowprice.experiments.live import simulate_submissions
 from shadowprice.experiments.virtual import run_live, submitted_key
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results import significance
-from shadowprice.simulator.scenario import record_run
-from shadowprice.simulator.source import ScenarioSource
 
 # ------------------------------------------------------------------ workload
 
@@ -49,53 +46,39 @@ CLUSTER: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """One draw."""
+class DrawnJob:
+    """One job of a draw."""
 
-    records: tuple[Mapping[str, Any], ...]  # records of job files, by arrival
-    arrivals: tuple[int, ...]  # slots of arrival
-    luck: tuple[float, ...]  # error of each job's stated work, in [-1, 1] times the size of errors
-    starts: tuple[tuple[float, ...], ...]  # seconds of each job's starts
+    record: Mapping[str, Any]  # record of a job file, without an arrival
+    job: Job  # the same as schedulers see it
+    luck: float  # error of its stated work, in [-1, 1] times the size of errors
+    starts: tuple[float, ...]  # seconds of its starts
 
-    def resolved(self) -> list[Job]:
-        """Return the jobs as schedulers see them."""
-        on = ClusterSpec.model_validate(CLUSTER).resolve("live-errors")
-        return [
-            JobSpec.model_validate({**record, "arrival": f"{arrival} slots"}).resolve(on)
-            for record, arrival in zip(self.records, self.arrivals, strict=True)
-        ]
+    @property
+    def submitted(self) -> float:
+        """Submission time in seconds."""
+        return self.job.arrival * SLOT - AHEAD
 
+    @property
     def on_offer(self) -> float:
-        """Return the total value if each job completed as fast as possible."""
-        return sum(
-            utility_value(job.utility, job.min_slots_colocated - 1) for job in self.resolved()
+        """Value if it completed as fast as possible."""
+        return utility_value(self.job.utility, self.job.min_slots_colocated - 1)
+
+    def submission(self, error: float) -> tuple[float, Mapping[str, Any], VirtualJob]:
+        """Return submission time, record and behaviour of the job with an error up to ``error``."""
+        rate, factor = stated_rate(self.job, SLOT), 1.0 + self.luck * error
+        behaviour = VirtualJob(
+            work=float(self.job.work),
+            rate=lambda shares: rate(shares) / factor,
+            start_seconds=self.starts,
+            save_seconds=SAVE * SLOT,
+            report_every=SLOT / 5,
         )
-
-    def submissions(self, error: float) -> list[tuple[float, Mapping[str, Any], VirtualJob]]:
-        """Return submission times, records and behaviour of jobs with errors up to ``error``."""
-        results: list[tuple[float, Mapping[str, Any], VirtualJob]] = []
-        jobs = zip(
-            self.records, self.arrivals, self.luck, self.starts, self.resolved(), strict=True
-        )
-        for record, arrival, luck, starts, job in jobs:
-            rate, factor = stated_rate(job, SLOT), 1.0 + luck * error
-            behaviour = VirtualJob(
-                work=float(job.work),
-                rate=_slower_rate(rate, factor),
-                start_seconds=starts,
-                save_seconds=SAVE * SLOT,
-                report_every=SLOT / 5,
-            )
-            run = {"command": ["train"], "grace": f"{SLOT // 10}s"}
-            results.append((arrival * SLOT - AHEAD, {**record, "run": run}, behaviour))
-        return results
+        run = {"command": ["train"], "grace": f"{SLOT // 10}s"}
+        return self.submitted, {**self.record, "run": run}, behaviour
 
 
-def _slower_rate(rate: Rate, factor: float) -> Rate:
-    return lambda shares: rate(shares) / factor
-
-
-def draw_workload(seed: int, jobs: int, slots: int) -> Workload:
+def draw_workload(seed: int, jobs: int, slots: int) -> list[DrawnJob]:
     """Draw jobs that need about one and a half times the cluster's 24 workers over some slots."""
     random_ = random.Random(f"live-errors {seed}")
     arrivals = sorted(random_.randrange(FIRST, slots) for _ in range(jobs))
@@ -125,9 +108,15 @@ def draw_workload(seed: int, jobs: int, slots: int) -> Workload:
         if random_.random() < 0.5:
             record["ps"] = {"ps": 1}
         records.append(record)
-    luck = tuple(random_.uniform(-1.0, 1.0) for _ in records)
-    starts = tuple(tuple(SLOT * random_.uniform(*START) for _ in range(30)) for _ in records)
-    return Workload(tuple(records), tuple(arrivals), luck, starts)
+    luck = [random_.uniform(-1.0, 1.0) for _ in records]
+    starts = [tuple(SLOT * random_.uniform(*START) for _ in range(30)) for _ in records]
+    on = ClusterSpec.model_validate(CLUSTER).resolve("live-errors")
+    resolved = [
+        JobSpec.model_validate({**record, "arrival": f"{arrival} slots"}).resolve(on)
+        for record, arrival in zip(records, arrivals, strict=True)
+    ]
+    drawn = zip(records, resolved, luck, starts, strict=True)
+    return [DrawnJob(*values) for values in drawn]
 
 
 # ------------------------------------------------------------------ measurement
@@ -169,9 +158,8 @@ def measure_errors(settings: ExperimentSettings) -> Tables:
         if not settings.quick or candidate.name in {"rolling", "oasis", "fifo"}
     ]
     seeds = range(settings.seed, settings.seed + draws)
-    cases = product(choices, (None, *ERRORS), seeds, [jobs], [slots])
-    rows = settings.each(_measure_row, cases, _label)
-    runs = pl.DataFrame(rows, infer_schema_length=None)
+    cases = grid(choice=choices, error=(None, *ERRORS), draw=seeds)
+    runs = settings.table(_measure_row, cases, _label, jobs=jobs, slots=slots)
     summary = _summary(runs)
     lead = _lead(settings, summary, jobs, slots)
     return {"summary": summary, "lead": lead, "runs": runs, "promises": _promises(settings)}
@@ -191,13 +179,12 @@ def _lead(
     compared = [choice for choice in POLICIES if choice.name in {REFERENCE, rival}]
     first = settings.seed + FIRST_LEAD_DRAW
     draws = range(first, first + (2 if settings.quick else 20))
-    cases = product(compared, ERRORS, draws, [jobs], [slots])
-    values: dict[tuple[str, float], list[float]] = {}
-    for row in settings.each(_measure_row, cases, _label):
-        values.setdefault((row["policy"], row["error"]), []).append(row["value"])
+    cases = grid(choice=compared, error=ERRORS, draw=draws)
+    runs = settings.table(_measure_row, cases, _label, jobs=jobs, slots=slots)
     rows, unadjusted = [], []
     for error in ERRORS:
-        reference, other = values[REFERENCE, error], values[rival, error]
+        values = samples_by_policy(runs.filter(error=error), "value", "draw")
+        reference, other = values[REFERENCE], values[rival]
         [paired] = significance.compare_to_reference(other, [reference])
         unadjusted.append(paired.p)
         rows.append(
@@ -220,29 +207,31 @@ def _promises(settings: ExperimentSettings) -> pl.DataFrame:
     draws, jobs = (1, 40) if settings.quick else (2, 300)
     planners = [choice for choice in POLICIES if choice.name in PLANNERS]
     seeds = range(settings.seed, settings.seed + draws)
-    cases = product(planners, ERRORS[1:], seeds, [jobs], [jobs])
+    cases = grid(choice=planners, error=ERRORS[1:], draw=seeds)
     columns = ["policy", "error", "draw", "promised", "kept", "learnt", "learnt_kept"]
-    return pl.DataFrame(settings.each(_measure_row, cases, _label)).select(columns)
+    runs = settings.table(_measure_row, cases, _label, jobs=jobs, slots=jobs)
+    return runs.select(columns)
 
 
-def _label(choice: PolicyChoice, error: float | None, seed: int, *_: int) -> str:
+def _label(choice: PolicyChoice, error: float | None, draw: int, **_: int) -> str:
     how = "simulated" if error is None else f"live, errors of {error:.0%}"
-    return f"{choice.label}, draw {seed}, {how}"
+    return f"{choice.label}, draw {draw}, {how}"
 
 
 def _measure_row(
-    choice: PolicyChoice, error: float | None, seed: int, jobs: int, slots: int
+    choice: PolicyChoice, error: float | None, draw: int, jobs: int, slots: int
 ) -> dict[str, Any]:
     """Return the row of a live run with errors up to ``error``, or of a simulation for None."""
-    workload = draw_workload(seed, jobs, slots)
-    row: dict[str, Any] = {"policy": choice.label, "error": error, "draw": seed}
-    offer = workload.on_offer()
+    workload = draw_workload(draw, jobs, slots)
+    row: dict[str, Any] = {"policy": choice.label}
+    offer = sum(drawn.on_offer for drawn in workload)
     if error is None:
         value = _simulated_utility(choice, workload) / offer
         return {**row, "value": value, **dict.fromkeys(_LIVE_COLUMNS)}
     # Long enough for every policy to finish all that it took.
     seconds = (slots + 100.0) * SLOT
-    outcomes = run_live(CLUSTER, workload.submissions(error), choice, seconds).values()
+    submissions = [drawn.submission(error) for drawn in workload]
+    outcomes = run_live(CLUSTER, submissions, choice, seconds).values()
     done = sum(outcome.done for outcome in outcomes)
     learnt = [outcome.kept for outcome in outcomes if outcome.has_learnt_margin]
     return row | {
@@ -257,18 +246,14 @@ def _measure_row(
     }
 
 
-def _simulated_utility(choice: PolicyChoice, workload: Workload) -> float:
+def _simulated_utility(choice: PolicyChoice, workload: Iterable[DrawnJob]) -> float:
     """Return the simulated utility: jobs take their stated work and restart costs."""
     # `fifo` and others draw worker counts by the name, so it is that of the live job.
-    documents = [
-        {**record, "name": submitted_key(record), "arrival": f"{arrival * SLOT - AHEAD:.0f}s"}
-        for record, arrival in zip(workload.records, workload.arrivals, strict=True)
+    submitted = [
+        (drawn.submitted, {**drawn.record, "name": submitted_key(drawn.record)})
+        for drawn in workload
     ]
-    cluster = {**CLUSTER, "restart_first": True}
-    scenario, _ = ScenarioSource(cluster=cluster, jobs=documents).scenario()
-    # Without known jobs, as a live service decides.
-    policy = choice.build(PolicyContext(cluster=scenario.cluster))
-    run = record_run(scenario, choice.label, policy, at_once=True)
+    run = simulate_submissions({**CLUSTER, "restart_first": True}, submitted, choice)
     return float(run.jobs["utility"].fill_null(0.0).sum())
 
 

@@ -18,7 +18,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.relative_values import RELATIVE, STATED, VALUES
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.experiments.figures import PALETTE
-from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables, grid
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import interval
 from shadowprice.simulator.audit import (
@@ -106,6 +106,9 @@ class MisreportCase:
 
     kind: str = ""  # key of `STRATEGIES`; empty for an honest report
     size: int = 1  # how much is misreported, such as the factor of the values
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.size}" if self.kind else "honest"
 
     def apply(self, jobs: Sequence[Job]) -> Report:
         """Return the jobs that are submitted if the liar misreports."""
@@ -230,37 +233,34 @@ TOO_SLOW: Final = {("astraea", MisreportCase("split", 64))}
 
 def measure(settings: ExperimentSettings) -> Tables:
     """Run every workload with and without each misreport."""
-    seeds, jobs = (2, 40) if settings.quick else (10, 80)
+    trials, jobs = (2, 40) if settings.quick else (10, 80)
     misreports = [
         MisreportCase(kind, size)
         for kind, (sizes, _) in STRATEGIES.items()
         for size in (sizes[-1:] if settings.quick else sizes)
     ]
-    cases = [
-        (choice, values, case, settings.seed + number, jobs)
-        for choice in POLICIES
-        for values in VALUES
-        for case in (HONEST, *misreports)
-        for number in range(seeds)
-        if (choice.name, case) not in TOO_SLOW
-    ]
-    runs = pl.DataFrame(settings.each(_run, cases, _label))
+    seeds = range(settings.seed, settings.seed + trials)
+    runs = settings.table(
+        _run,
+        [
+            case
+            for case in grid(
+                choice=POLICIES, values=VALUES, report=(HONEST, *misreports), seed=seeds
+            )
+            if (case["choice"].name, case["report"]) not in TOO_SLOW
+        ],
+        "{choice.label}, {values} values, {report}, seed {seed}".format,
+        jobs=jobs,
+    )
     return {"summary": _summarize(runs), "honest": _compare_honest(runs), "runs": runs}
 
 
-def _label(choice: PolicyChoice, values: str, case: MisreportCase, seed: int, jobs: int) -> str:
-    del jobs
-    report = f"{case.kind} {case.size}" if case.kind else "honest"
-    return f"{choice.label}, {values} values, {report}, seed {seed}"
-
-
 def _run(
-    choice: PolicyChoice, values: str, case: MisreportCase, seed: int, jobs: int
+    choice: PolicyChoice, values: str, report: MisreportCase, seed: int, jobs: int
 ) -> dict[str, Any]:
     cluster = build_cluster(shares=choice.name == "astraea")
-    reported = {"policy": choice.label, "values": values, "lie": case.kind, "size": case.size}
-    drawn = draw_jobs(seed, jobs, cluster)
-    return {**reported, "seed": seed} | run_misreport(choice, case, drawn, cluster, values)
+    reported = {"policy": choice.label, "lie": report.kind, "size": report.size}
+    return reported | run_misreport(choice, report, draw_jobs(seed, jobs, cluster), cluster, values)
 
 
 def run_misreport(
@@ -328,21 +328,17 @@ def _summarize(runs: pl.DataFrame) -> pl.DataFrame:
 
 def _compare_honest(runs: pl.DataFrame) -> pl.DataFrame:
     """Return what all tenants earn if they are honest, as a share of the value on offer."""
+    share = (pl.col("liar") + pl.col("others")) / pl.col("value")
+    honest = runs.filter(lie="").with_columns(share=share)
+    shares = honest.pivot(on="values", index=["policy", "seed"], values="share")
     rows = []
-    honest = runs.filter(pl.col("lie") == "")
-    for (policy,), of_policy in honest.group_by(["policy"], maintain_order=True):
-        shares = {}
-        for (values,), same in of_policy.group_by(["values"], maintain_order=True):
-            ordered = same.sort("seed")
-            earned = ordered["liar"] + ordered["others"]
-            shares[values] = (earned / ordered["value"]).to_numpy()
-        stated, relative = (interval(shares[values].tolist()) for values in (STATED, RELATIVE))
-        change = interval((shares[RELATIVE] - shares[STATED]).tolist())
+    for (policy,), same in shares.group_by("policy", maintain_order=True):
+        change = interval((same[RELATIVE] - same[STATED]).to_list())
         rows.append(
             {
                 "policy": policy,
-                "stated": stated.mean,
-                "relative": relative.mean,
+                "stated": same[STATED].mean(),
+                "relative": same[RELATIVE].mean(),
                 "change": change.mean,
                 "change_half": change.half,
             }

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -16,17 +15,24 @@ from numpy.typing import NDArray
 
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.core.utility import Sigmoid, utility_value
+from shadowprice.core.utility import Sigmoid
 from shadowprice.experiments.figures import (
     PALETTE,
     PolicyVariant,
+    draw_band,
     draw_box,
+    draw_curves,
     samples_by_policy,
     write_above,
 )
-from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
+from shadowprice.experiments.framework import (
+    Experiment,
+    ExperimentSettings,
+    Figure,
+    Tables,
+    grid,
+)
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import compare_with_first
 from shadowprice.traces.arrivals import Pattern
@@ -90,28 +96,6 @@ and the ranges as printed.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """A job, and the slot in which it completed; None if it didn't."""
-
-    job: Job
-    completion: int | None
-
-    @property
-    def utility(self) -> float:
-        """Earned utility."""
-        if self.completion is None:
-            return 0.0
-        return utility_value(self.job.utility, self.completion - self.job.arrival)
-
-    @property
-    def late(self) -> float | None:
-        """Actual minus target completion time in slots, None if it never completed."""
-        if self.completion is None or not isinstance(self.job.utility, Sigmoid):
-            return None
-        return self.completion - self.job.arrival - self.job.utility.target
-
-
 @cache
 def cluster(
     workers: int, parameter_servers: int, slots: int, seed: int, slot: Fraction = CHUNK.slot
@@ -158,15 +142,6 @@ def merged(*workloads: Sequence[Job]) -> list[Job]:
     return sorted(renamed, key=lambda job: job.arrival)
 
 
-def run(
-    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
-) -> tuple[list[JobResult], Policy]:
-    """Simulate a policy on a workload; return every job's result, and the policy."""
-    engine, policy = variant.simulate(on, jobs, slots, seed)
-    done = {name: record.completion for name, record in engine.jobs.items()}
-    return [JobResult(job, done.get(job.name)) for job in jobs], policy
-
-
 # ------------------------------------------------------------------ total utility (Figs. 3 and 6)
 
 
@@ -176,6 +151,11 @@ SCALES: Final = (0.2, 0.5, 1.0, 3.0, 5.0, 10.0)
 READINGS: Final = {"L": "U exact, L wrong", "U": "L exact, U wrong"}
 """Which constant a wrong estimate of U / L makes wrong; the paper does not say."""
 
+RANGE_OVER_SEEDS: Final = {
+    "mean": pl.col("utility").mean(),
+    "low": pl.col("utility").min(),
+    "high": pl.col("utility").max(),
+}
 BASES: Final = (CLEARING, GUARANTEED)
 HOURS: Final = (1, 2, 4, 12)  # lengths of a slot; section III says "1 hour or longer"
 
@@ -188,46 +168,44 @@ def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], rang
 
 
 def _measure_row(
-    variant: PolicyVariant, case: WorkloadCase, servers: int, slots: int, jobs: int, seed: int
+    variant: PolicyVariant,
+    jobs: int,
+    seed: int,
+    servers: int,
+    slots: int,
+    case: str = "chunk",
+    wrong: str = "L",
+    scale: float | None = None,
+    hours: int | None = None,
 ) -> dict[str, Any]:
-    on = cluster(servers, servers, slots, seed, case.slot)
-    outcomes, _ = run(variant, on, workload(on, case, jobs, slots, seed), slots, seed)
-    return {
-        "policy": variant.key,
-        "jobs": jobs,
-        "seed": seed,
-        "utility": sum(outcome.utility for outcome in outcomes),
-        "finished": sum(outcome.completion is not None for outcome in outcomes),
-    }
-
-
-def _label(
-    variant: PolicyVariant, case: WorkloadCase, _servers: int, _slots: int, jobs: int, _seed: int
-) -> str:
-    return f"{jobs} jobs, {case.title}, {variant.key}"
-
-
-def _with_estimate(base: PolicyVariant, scale: float, reading: str) -> PolicyVariant:
-    """Return OASiS with U / L estimated at a multiple of its value."""
-    wrong = {"price_scale": scale, "price_scale_absorbs": reading}
-    return replace(base, choice=replace(base.choice, settings={**base.choice.settings, **wrong}))
+    """Run a policy on a case, with U / L estimated at a multiple of its value."""
+    setting = CASES[case]
+    if hours is not None:
+        setting = replace(setting, slot=Fraction(hours * 3600))
+    if scale is not None:
+        estimate = {"price_scale": scale, "price_scale_absorbs": wrong}
+        choice = replace(variant.choice, settings={**variant.choice.settings, **estimate})
+        variant = replace(variant, choice=choice)
+    on = cluster(servers, servers, slots, seed, setting.slot)
+    table = variant.run(on, workload(on, setting, jobs, slots, seed), slots, seed).jobs
+    finished = table["completion"].count()
+    return {"policy": variant.key, "utility": table["utility"].sum(), "finished": finished}
 
 
 def measure_policies(settings: ExperimentSettings) -> Tables:
     """Run every policy on every case with growing numbers of jobs (Fig. 3)."""
     servers, slots, numbers, seeds = _size(settings)
-    cases = [
-        (variant, name, jobs, seed)
-        for name, jobs, seed, variant in product(CASES, numbers, seeds, POLICY_VARIANTS)
-        if variant.choice.name != "dorm" or seed == seeds[0]  # Dorm solves a program per decision
-    ]
-    results = settings.each(
+    table = settings.table(
         _measure_row,
-        [(variant, CASES[name], servers, slots, jobs, seed) for variant, name, jobs, seed in cases],
-        _label,
-    )
-    table = pl.DataFrame(
-        [{"case": name, **row} for (_, name, *_), row in zip(cases, results, strict=True)]
+        [
+            case
+            for case in grid(case=CASES, jobs=numbers, seed=seeds, variant=POLICY_VARIANTS)
+            # Dorm solves a program at every decision.
+            if case["variant"].choice.name != "dorm" or case["seed"] == seeds[0]
+        ],
+        lambda case, jobs, variant, **_: f"{jobs} jobs, {CASES[case].title}, {variant.key}",
+        servers=servers,
+        slots=slots,
     )
     means = table.group_by("case", "jobs", "policy", maintain_order=True).agg(
         pl.col("utility", "finished").mean()
@@ -242,7 +220,8 @@ def draw_policies(tables: Tables, figure: Figure) -> None:
     for panel, (name, case) in zip(panels, CASES.items(), strict=True):
         rows = table.filter(case=name)
         for variant in POLICY_VARIANTS:
-            _curve(panel, rows.filter(policy=variant.key), variant)
+            mine = rows.filter(policy=variant.key)
+            draw_band(panel, mine, "jobs", RANGE_OVER_SEEDS, marker="o", **variant.style)
         panel.set(xlabel="jobs", title=case.title[0].upper() + case.title[1:])
         panel.set_xticks(rows["jobs"].unique().sort().to_list())
         panel.set_ylim(bottom=0)
@@ -254,22 +233,12 @@ def measure_scales(settings: ExperimentSettings) -> Tables:
     """Run OASiS with U / L underestimated and overestimated (Fig. 6), under both readings."""
     servers, slots, numbers, seeds = _size(settings)
     scales = (0.2, 1.0, 10.0) if settings.quick else SCALES
-    combinations = list(product(BASES, READINGS, scales, numbers, seeds))
-    results = settings.each(
+    table = settings.table(
         _measure_row,
-        [
-            (_with_estimate(base, scale, reading), CHUNK, servers, slots, jobs, seed)
-            for base, reading, scale, jobs, seed in combinations
-        ],
-        lambda variant, _case, _servers, _slots, jobs, _seed: (
-            f"{jobs} jobs, {variant.key}, {variant.choice.settings['price_scale']:.6g}"
-        ),
-    )
-    table = pl.DataFrame(
-        [
-            {"wrong": reading, "scale": scale, **row}
-            for (_, reading, scale, _, _), row in zip(combinations, results, strict=True)
-        ]
+        grid(variant=BASES, wrong=READINGS, scale=scales, jobs=numbers, seed=seeds),
+        "{jobs} jobs, {variant.key}, {scale:.6g}".format,
+        servers=servers,
+        slots=slots,
     )
     means = table.group_by("policy", "wrong", "jobs", "scale", maintain_order=True).agg(
         pl.col("utility").mean()
@@ -284,10 +253,8 @@ def draw_scales(tables: Tables, figure: Figure) -> None:
     for row, base in zip(panels, BASES, strict=True):
         for panel, (reading, title) in zip(row, READINGS.items(), strict=True):
             rows = means.filter(policy=base.key, wrong=reading)
-            for colour, scale in zip(PALETTE, rows["scale"].unique().sort(), strict=False):
-                curve = rows.filter(scale=scale).sort("jobs")
-                style = {"marker": "o", "color": colour, "label": f"{scale:.0%}"}
-                panel.plot(curve["jobs"].to_numpy(), curve["utility"].to_numpy(), **style)
+            curves = rows.sort("scale")
+            draw_curves(panel, curves, "jobs", "utility", "scale", text="{:.0%}", marker="o")
             panel.set_title(f"{base.label}: {title}")
             panel.set_xticks(rows["jobs"].unique().sort().to_list())
             panel.set_ylim(bottom=0)
@@ -303,86 +270,50 @@ def measure_slots(settings: ExperimentSettings) -> Tables:
     Dorm is left out, because it solves a program at every decision.
     """
     servers, slots, numbers, seeds = _size(settings)
-    numbers = (numbers[0], numbers[-1])
-    variants = [(variant, 1.0) for variant in POLICY_VARIANTS if variant.choice.name != "dorm"] + [
-        (_with_estimate(base, scale, "L"), scale)
-        for base in BASES
-        for scale in ((0.2, 10.0) if settings.quick else SCALES)
-        if scale != 1.0
-    ]
-    cases = [
-        (hours, scale, variant, jobs, seed)
-        for hours, (variant, scale), jobs, seed in product(HOURS, variants, numbers, seeds)
-        if scale == 1.0 or jobs == numbers[-1]
-    ]
-    results = settings.each(
+    variants = [variant for variant in POLICY_VARIANTS if variant.choice.name != "dorm"]
+    few, many = numbers[0], numbers[-1]
+    wrong = [scale for scale in ((0.2, 10.0) if settings.quick else SCALES) if scale != 1.0]
+    table = settings.table(
         _measure_row,
         [
-            (variant, _chunk_case(hours), servers, slots, jobs, seed)
-            for hours, _, variant, jobs, seed in cases
+            *grid(hours=HOURS, scale=[None], variant=variants, jobs=(few, many), seed=seeds),
+            *grid(hours=HOURS, scale=wrong, variant=BASES, jobs=[many], seed=seeds),
         ],
-        _label,
-    )
-    table = pl.DataFrame(
-        [
-            {"hours": hours, "scale": scale, **row}
-            for (hours, scale, *_), row in zip(cases, results, strict=True)
-        ]
-    )
+        "{jobs} jobs, slots of {hours} h, {variant.key}".format,
+        servers=servers,
+        slots=slots,
+    ).with_columns(pl.col("scale").fill_null(1.0))
     means = table.group_by("hours", "policy", "scale", "jobs", maintain_order=True).agg(
         pl.col("utility", "finished").mean()
     )
     return {"slots": table, "means": means}
 
 
-def _chunk_case(hours: int) -> WorkloadCase:
-    """Return the jobs of `CHUNK` in slots of another length."""
-    return replace(CHUNK, title=f"slots of {hours} h", slot=Fraction(hours * 3600))
-
-
 def draw_slots(tables: Tables, figure: Figure) -> None:
     """Draw utility by the length of a slot: Fig. 3's policies, then Fig. 6's estimates."""
-    means = tables["means"]
+    positions = pl.col("hours").replace_strict(HOURS, range(len(HOURS)))
+    means = tables["means"].with_columns(position=positions)
     exact = means.filter(scale=1.0)
     few, many = exact["jobs"].unique().sort().to_list()
     panels = figure.subplots(1, 2 + len(BASES))
+    axes = ("position", "utility")
     for panel, jobs in zip(panels, (few, many), strict=False):
         for variant in POLICY_VARIANTS:
-            rows = exact.filter(policy=variant.key, jobs=jobs).sort("hours")
-            if len(rows):
-                _by_hours(panel, rows, variant.line, color=variant.colour, label=variant.label)
+            rows = exact.filter(policy=variant.key, jobs=jobs)
+            draw_curves(panel, rows, *axes, "policy", marker="o", **variant.style)
         panel.set_title(f"{jobs} jobs")
     panels[0].legend(fontsize=8, loc="upper left")
     for panel, base in zip(panels[2:], BASES, strict=True):
-        rows = means.filter(policy=base.key, jobs=many)
-        for colour, scale in zip(PALETTE, rows["scale"].unique().sort(), strict=False):
-            curve = rows.filter(scale=scale).sort("hours")
-            _by_hours(panel, curve, "-", color=colour, label=f"{scale:.0%}")
+        rows = means.filter(policy=base.key, jobs=many).sort("scale")
+        draw_curves(panel, rows, *axes, "scale", text="{:.0%}", marker="o")
         panel.set_title(f"{base.label}, {many} jobs")
-    for panel in panels:  # after all curves, because a limit ends the scaling to their data
-        panel.set_ylim(bottom=0)
+    for panel in panels:
+        panel.set_xticks(range(len(HOURS)), HOURS)
+        panel.set_xlabel("length of a slot in hours")
+        panel.set_ylim(bottom=0)  # after all curves, because a limit ends the scaling to their data
     panels[0].set_ylim(top=1.5 * panels[0].get_ylim()[1])  # room for the legend
     panels[2].legend(fontsize=8, title="U/L estimated at", loc="lower left")
     panels[0].set_ylabel("total utility")
-
-
-def _by_hours(panel: Any, rows: pl.DataFrame, line: str, **style: Any) -> None:
-    x = [HOURS.index(hours) for hours in rows["hours"]]
-    panel.plot(x, rows["utility"].to_numpy(), line, marker="o", **style)
-    panel.set_xticks(range(len(HOURS)), [str(hours) for hours in HOURS])
-    panel.set_xlabel("length of a slot in hours")
-
-
-def _curve(panel: Any, rows: pl.DataFrame, variant: PolicyVariant) -> None:
-    """Draw the mean over seeds, and the range from the minimum to the maximum."""
-    utility = pl.col("utility")
-    statistics = rows.group_by("jobs").agg(
-        mean=utility.mean(), least=utility.min(), most=utility.max()
-    )
-    x, mean, minimum, maximum = statistics.sort("jobs").to_numpy().T
-    style = {"marker": "o", "color": variant.colour, "label": variant.label}
-    panel.plot(x, mean, variant.line, **style)
-    panel.fill_between(x, minimum, maximum, color=variant.colour, alpha=0.12, lw=0)
 
 
 # ------------------------------------------------------------------ completion time (Fig. 4)
@@ -393,41 +324,30 @@ CLASSES: Final = ("time-sensitive", "time-critical")
 
 
 def _lateness_rows(
-    variant: PolicyVariant, each: int, servers: int, seed: int
-) -> list[dict[str, object]]:
+    variant: PolicyVariant, seed: int, each: int, servers: int
+) -> list[dict[str, Any]]:
     slots = LATENESS_SLOTS
     on = cluster(servers, servers, slots, seed)
     jobs = merged(
         workload(on, CHUNK, each, slots, 2 * seed, insensitive=0.0, sensitive=1.0),
         workload(on, CHUNK, each, slots, 2 * seed + 1, insensitive=0.0, sensitive=0.0),
     )
-    return [
-        {
-            "policy": variant.key,
-            "seed": seed,
-            "job": outcome.job.name,
-            "class": outcome.job.labels["class"],
-            "late": outcome.late,
-            "utility": outcome.utility,
-        }
-        for outcome in run(variant, on, jobs, slots, seed)[0]
-    ]
+    table = variant.run(on, jobs, slots, seed).jobs
+    columns = ("job", "class", "late", "utility")
+    return table.select(pl.lit(variant.key).alias("policy"), *columns).to_dicts()
 
 
 def measure_lateness(settings: ExperimentSettings) -> Tables:
     """Run 100 time-sensitive and 100 time-critical jobs (30 of each when quick) in 100 slots."""
     jobs_per_class, servers, runs = (30, 15, 1) if settings.quick else (100, 50, 3)
-    results = settings.each(
+    table = settings.table(
         _lateness_rows,
-        [
-            (variant, jobs_per_class, servers, settings.seed + index)
-            for index in range(runs)
-            for variant in POLICY_VARIANTS
-        ],
-        lambda variant, _each, _servers, seed: f"seed {seed}, {variant.key}",
+        grid(seed=range(settings.seed, settings.seed + runs), variant=POLICY_VARIANTS),
+        "seed {seed}, {variant.key}".format,
+        dtypes={"late": pl.Float64},
+        each=jobs_per_class,
+        servers=servers,
     )
-    rows = [row for rows in results for row in rows]
-    table = pl.DataFrame(rows, schema_overrides={"late": pl.Float64})
     summary = (
         table.group_by("policy", "class", maintain_order=True)
         .agg(
@@ -495,24 +415,15 @@ def with_targets_up_to(jobs: Sequence[Job], latest: int) -> list[Job]:
 
 
 def _testbed_rows(
-    variant: PolicyVariant, trial: int, seed: int, latest: int
+    variant: PolicyVariant, trial: int, latest_target: int, first_seed: int
 ) -> list[dict[str, Any]]:
+    seed = first_seed + trial
     on, jobs = declared(seed)
-    if latest != PAPER_TARGETS:
-        jobs = with_targets_up_to(jobs, latest)
-    return [
-        {
-            "policy": variant.key,
-            "latest_target": latest,
-            "trial": trial,
-            "job": outcome.job.name,
-            "class": outcome.job.labels["class"],
-            "completion": outcome.completion,
-            "late": outcome.late,
-            "utility": outcome.utility,
-        }
-        for outcome in run(variant, on, jobs, TESTBED.slots, seed)[0]
-    ]
+    if latest_target != PAPER_TARGETS:
+        jobs = with_targets_up_to(jobs, latest_target)
+    table = variant.run(on, jobs, TESTBED.slots, seed).jobs
+    columns = ("job", "class", "completion", "late", "utility")
+    return table.select(pl.lit(variant.key).alias("policy"), *columns).to_dicts()
 
 
 def measure_testbed(settings: ExperimentSettings) -> Tables:
@@ -571,18 +482,15 @@ def _trials(settings: ExperimentSettings) -> int:
 
 def _run_trials(settings: ExperimentSettings, latest: Sequence[int]) -> pl.DataFrame:
     """Return one row for each job of every trial, policy and range of targets."""
-    results = settings.each(
+    return settings.table(
         _testbed_rows,
-        [
-            (variant, trial, settings.seed + trial, end)
-            for end in latest
-            for trial in range(_trials(settings))
-            for variant in POLICY_VARIANTS
-        ],
-        lambda variant, trial, _seed, end: f"trial {trial + 1}, {variant.key}, targets up to {end}",
+        grid(latest_target=latest, trial=range(_trials(settings)), variant=POLICY_VARIANTS),
+        lambda trial, variant, latest_target, **_: (
+            f"trial {trial + 1}, {variant.key}, targets up to {latest_target}"
+        ),
+        dtypes={"late": pl.Float64, "completion": pl.Int64},
+        first_seed=settings.seed,
     )
-    rows = [row for rows in results for row in rows]
-    return pl.DataFrame(rows, schema_overrides={"late": pl.Float64, "completion": pl.Int64})
 
 
 def _differences(trials: pl.DataFrame) -> pl.DataFrame:
@@ -651,42 +559,39 @@ RATIO_SERVERS: Final = (3, 6, 9, 12)
 SECONDS: Final = 60.0
 QUICK_SECONDS: Final = 5.0  # limit of the search for an optimum, in processor time
 OFFSET: Final = 0.25  # horizontal distance of the points of two ranges of priorities, in servers
-VALUES: Final = ((1.0, 100.0), (25.0, 100.0), (50.0, 100.0), (75.0, 100.0))
+LEAST_VALUES: Final = (1.0, 25.0, 50.0, 75.0)  # lower ends of the ranges of priorities, up to 100
 
 
 def measure_ratio(settings: ExperimentSettings) -> Tables:
     """Solve problem (1) for 10 jobs in 10 slots, and run OASiS on the same jobs."""
     servers = RATIO_SERVERS[:2] if settings.quick else RATIO_SERVERS
-    values = (VALUES[0], VALUES[3]) if settings.quick else VALUES
+    values = (LEAST_VALUES[0], LEAST_VALUES[-1]) if settings.quick else LEAST_VALUES
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
-    limit = QUICK_SECONDS if settings.quick else SECONDS
-    rows = settings.each(
+    table = settings.table(
         _ratio_row,
-        [(count, value, seed, limit) for value, count, seed in product(values, servers, seeds)],
-        lambda count, value, _seed, _limit: f"{count} servers, values from {value[0]:g}",
+        grid(least_value=values, servers=servers, seed=seeds),
+        "{servers} servers, values from {least_value:g}".format,
+        limit=QUICK_SECONDS if settings.quick else SECONDS,
     )
-    table = pl.DataFrame(rows)
     ratios = ratios_of_instances(table)
     return {"ratio": table, "ratios": ratios, "summary": summarize(ratios)}
 
 
-def _ratio_row(count: int, value: tuple[float, float], seed: int, limit: float) -> dict[str, Any]:
+def _ratio_row(least_value: float, servers: int, seed: int, limit: float) -> dict[str, Any]:
     optimum = PolicyVariant(
         "optimum",
         PolicyChoice("optimum", {"time_limit": limit, "clock": "processor"}, "offline optimum"),
     )
-    on = cluster(count - count // 2, count // 2, RATIO_SLOTS, seed)
-    jobs = draw_jobs(on, value, seed)
-    row: dict[str, Any] = {"servers": count, "least_value": value[0], "seed": seed}
-    for variant in (optimum, *OASIS):
-        outcomes, policy = run(variant, on, jobs, RATIO_SLOTS, seed)
-        row[variant.key] = sum(outcome.utility for outcome in outcomes)
-        if variant is optimum:
-            proof = policy.parameters_in_force()
-            row |= {"bound": proof["bound"], "proved": proof["proved_optimal"]}
+    on = cluster(servers - servers // 2, servers // 2, RATIO_SLOTS, seed)
+    jobs = draw_jobs(on, (least_value, 100.0), seed)
+    runs = {variant.key: variant.run(on, jobs, RATIO_SLOTS, seed) for variant in (optimum, *OASIS)}
+    row: dict[str, Any] = {key: run.jobs["utility"].sum() for key, run in runs.items()}
+    proof = runs[optimum.key].info["parameters"]
     # If the search reached its time limit, an online schedule may be the best known.
-    row["best_known"] = max(row[variant.key] for variant in (optimum, *OASIS))
-    return row
+    best = max(row.values())
+    return row | {
+        "bound": proof["bound"], "proved": proof["proved_optimal"], "best_known": best
+    }  # fmt: skip
 
 
 def ratios_of_instances(table: pl.DataFrame) -> pl.DataFrame:

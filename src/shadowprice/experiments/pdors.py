@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import product
 from typing import Any, Final
 
 import highspy
@@ -17,11 +15,10 @@ from numpy.typing import NDArray
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext, View, as_guaranteed_policy
+from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.core.utility import utility_value
-from shadowprice.experiments.figures import PALETTE, POLICY_COLOURS, PolicyVariant
-from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
+from shadowprice.experiments.figures import PALETTE, POLICY_COLOURS, PolicyVariant, draw_band
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables, grid
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.placement import EXACT as EXACT_METHOD
 from shadowprice.kernels.slots.placement import RANDOMISED, Method, place_external, slot_at
@@ -55,17 +52,6 @@ OASIS: Final = PolicyVariant(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Result of a run."""
-
-    utility: float  # total earned utility
-    finished: int  # jobs that completed
-    colocated: float
-    """Share of the running slots of finished jobs with all processes on one machine."""
-    guarantee: Mapping[str, object]  # guarantee of Theorem 3, or of OASiS's Theorem 4, for the run
-
-
 @cache
 def cluster(machines: int, slots: int, slot_seconds: Fraction, seed: int) -> Cluster:
     """Return the machines of a seed."""
@@ -85,25 +71,6 @@ def workload(
     return generate(options, seed=seed).to_jobs(on)
 
 
-def run(
-    variant: PolicyVariant, on: Cluster, jobs: Sequence[Job], slots: int, seed: int
-) -> RunResult:
-    """Simulate one policy on a workload."""
-    engine, policy = variant.simulate(on, jobs, slots, seed)
-    earned, finished = 0.0, 0
-    colocated: list[np.ndarray[Any, Any]] = []
-    for record in engine.jobs.values():
-        if record.completion is not None:
-            earned += utility_value(record.job.utility, record.completion - record.job.arrival)
-            finished += 1
-            colocated.append(record.plan.totals()[2])
-    share = float(np.concatenate(colocated).mean()) if colocated else float("nan")
-    guarantee = as_guaranteed_policy(policy)
-    return RunResult(
-        earned, finished, share, {} if guarantee is None else guarantee.guarantee(jobs)
-    )
-
-
 # ------------------------------------------------------------------ figures
 
 
@@ -120,44 +87,49 @@ RATIOS: Final = (1, 2, 5, 10, 15, 20, 30, 40, 50, 60)
 
 
 def _row(
-    variant: PolicyVariant, machines: int, slots: int, jobs: int, ratio: float, slot: int, seed: int
-) -> dict[str, object]:
-    on = cluster(machines, slots, Fraction(slot), seed)
-    outcome = run(variant, on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
+    variant: PolicyVariant,
+    jobs: int,
+    ratio: float,
+    slot_seconds: int,
+    seed: int,
+    machines: int,
+    slots: int,
+) -> dict[str, Any]:
+    on = cluster(machines, slots, Fraction(slot_seconds), seed)
+    run = variant.run(on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
+    finished = run.jobs.filter(outcome="finished")
+    guarantee = run.info["guarantee"]  # of Theorem 3, or of OASiS's Theorem 4
+    servers = (
+        run.allocations.filter(pl.col("job").is_in(finished["job"].implode()))
+        .group_by("job", "slot")
+        .len()["len"]
+    )
     return {
         "policy": variant.key,
-        "jobs": jobs,
-        "ratio": ratio,
-        "slot_seconds": slot,
-        "seed": seed,
-        "utility": outcome.utility,
-        "finished": outcome.finished,
-        "colocated": outcome.colocated,
-        "alpha": outcome.guarantee["alpha"],
-        "ratio_proved": outcome.guarantee["ratio"],
-        "optimum_at_most": outcome.guarantee["optimum_at_most"],
+        "utility": run.jobs["utility"].sum(),
+        "finished": len(finished),
+        # Share of the running slots of finished jobs with all processes on one machine.
+        "colocated": (servers == 1).mean(),
+        "alpha": guarantee["alpha"],
+        "ratio_proved": guarantee["ratio"],
+        "optimum_at_most": guarantee["optimum_at_most"],
     }
 
 
-def _label(
-    variant: PolicyVariant, _machines: int, _slots: int, jobs: int, ratio: float, *_: object
-) -> str:
-    return f"{jobs} jobs, ratio {ratio:g}, {variant.key}"
+_LABEL: Final = "{jobs} jobs, ratio {ratio:g}, {variant.key}".format
 
 
 def measure_jobs(settings: ExperimentSettings) -> Tables:
     """Run 30 machines over 100 slots with 5 to 30 jobs, and 15 jobs at several slot lengths."""
     seeds = range(settings.seed, settings.seed + (4 if settings.quick else 30))
-    by_jobs = [
-        (variant, 30, 100, jobs, 40.0, int(SLOT), seed)
-        for jobs, seed, variant in product(JOBS, seeds, (PDORS, EXACT, LITERAL, OASIS))
-    ]
-    by_slot = [
-        (variant, 30, 100, 15, 40.0, slot, seed)
-        for slot, seed, variant in product(SLOT_SECONDS, seeds, (PDORS, LITERAL, OASIS))
-    ]
-    rows = settings.each(_row, [*by_jobs, *by_slot], _label)
-    utility, lengths = pl.DataFrame(rows[: len(by_jobs)]), pl.DataFrame(rows[len(by_jobs) :])
+    all_variants, variants = (PDORS, EXACT, LITERAL, OASIS), (PDORS, LITERAL, OASIS)
+    size: dict[str, Any] = {"machines": 30, "slots": 100}
+    cases = grid(
+        jobs=JOBS, ratio=[40.0], slot_seconds=[int(SLOT)], seed=seeds, variant=all_variants
+    )
+    utility = settings.table(_row, cases, _LABEL, **size)
+    cases = grid(jobs=[15], ratio=[40.0], slot_seconds=SLOT_SECONDS, seed=seeds, variant=variants)
+    lengths = settings.table(_row, cases, _LABEL, **size)
     return {"utility": utility, "slot_lengths": lengths, "theorem": _theorem(utility)}
 
 
@@ -208,11 +180,9 @@ def draw_jobs(tables: Tables, figure: Figure) -> None:
 def measure_ratios(settings: ExperimentSettings) -> Tables:
     """Run 20 machines over 50 slots with 20 jobs at ratios of 1 to 60."""
     seeds = range(settings.seed, settings.seed + (6 if settings.quick else 40))
-    cases = [
-        (variant, 20, 50, 20, float(ratio), int(SLOT), seed)
-        for ratio, seed, variant in product(RATIOS, seeds, (PDORS, LITERAL, OASIS))
-    ]
-    return {"utility": pl.DataFrame(settings.each(_row, cases, _label))}
+    ratios, variants = map(float, RATIOS), (PDORS, LITERAL, OASIS)
+    cases = grid(jobs=[20], ratio=ratios, slot_seconds=[int(SLOT)], seed=seeds, variant=variants)
+    return {"utility": settings.table(_row, cases, _LABEL, machines=20, slots=50)}
 
 
 def draw_ratios(tables: Tables, figure: Figure) -> None:
@@ -238,25 +208,16 @@ def _curves(
     value: str = "utility",
 ) -> None:
     """Draw means over seeds with their standard errors."""
+    mean = pl.col(value).mean()
+    error = (pl.col(value).std() / pl.len().sqrt()).fill_null(0.0)
+    band = {"mean": mean, "low": mean - error, "high": mean + error}
     for variant in variants:
         key = variant.key
-        statistics = (
-            table.filter(policy=key)
-            .with_columns(pl.col(value).fill_nan(None))
-            .group_by(over)
-            .agg(
-                pl.col(value).mean().alias("mean"),
-                (pl.col(value).std() / pl.len().sqrt()).alias("error"),
-            )
-            .sort(over)
-        )
-        x, mean, error = (statistics[name].to_numpy() for name in (over, "mean", "error"))
-        style: dict[str, Any] = {"color": COLOURS[key], "marker": MARKERS[key]}
-        if key == "pdors-exact":
-            style["linestyle"] = ":"
-        axes.plot(x, mean, label=variant.label, **style)
-        band = np.nan_to_num(error)
-        axes.fill_between(x, mean - band, mean + band, color=COLOURS[key], alpha=0.15, linewidth=0)
+        style: dict[str, Any] = {
+            "color": COLOURS[key], "marker": MARKERS[key], "label": variant.label,
+        }  # fmt: skip
+        line = ":" if key == "pdors-exact" else "-"
+        draw_band(axes, table.filter(policy=key), over, band, ls=line, **style)
 
 
 # ------------------------------------------------------------------ rounding
@@ -592,7 +553,6 @@ EXPERIMENTS = (
         "(30 machines, 100 slots, internal links 40 times as fast).",
         measure=measure_jobs,
         draw=draw_jobs,
-        size=(11.0, 4.4),
     ),
     Experiment(
         name="pdors-fig3.12",
@@ -602,7 +562,6 @@ EXPERIMENTS = (
         "co-located (20 machines, 50 slots).",
         measure=measure_ratios,
         draw=draw_ratios,
-        size=(11.0, 4.4),
     ),
     Experiment(
         name="pdors-fig3.13",
@@ -621,6 +580,5 @@ EXPERIMENTS = (
         reported="At most 1.0025 for every G from 1 to 1.01 (50 machines, 100 slots).",
         measure=measure_rounding,
         draw=draw_cost_ratios,
-        size=(11.0, 4.4),
     ),
 )

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
@@ -23,7 +22,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.experiments.figures import PALETTE
-from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables
+from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables, grid
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.posted import PostedPrices
 from shadowprice.simulator.execution import ExactExecution, ExecutionModel
@@ -209,12 +208,15 @@ def _run_whole(workload: NamedWorkload, scheme: PolicyChoice, seed: int) -> dict
 
 def measure_traces(settings: ExperimentSettings) -> Tables:
     """Run every policy on every workload."""
-    schemes = POLICY_VARIANTS if settings.quick else FULL_SETTING
-    cases = product(workloads(quick=settings.quick), schemes, [settings.seed])
-    rows = settings.each(
-        _run_whole, cases, lambda workload, scheme, _: f"{workload.name}, {scheme.label}"
+    table = settings.table(
+        _run_whole,
+        grid(
+            workload=workloads(quick=settings.quick),
+            scheme=POLICY_VARIANTS if settings.quick else FULL_SETTING,
+        ),
+        "{workload.name}, {scheme.label}".format,
+        seed=settings.seed,
     )
-    table = pl.DataFrame(rows, infer_schema_length=None)
     return {"runs": table, "shares": shares(table)}
 
 
@@ -273,48 +275,48 @@ def _representative_workloads(settings: ExperimentSettings) -> list[NamedWorkloa
 
 def measure_parts(settings: ExperimentSettings) -> Tables:
     """Run `rolling` without each of its parts, and with restart costs."""
-    cases = [
-        (workload, scheme, settings.seed, seconds)
-        for workload in _representative_workloads(settings)
-        for scheme, seconds in (
-            *((part, 0) for part in PARTS),
-            *((PolicyChoice("rolling", titled=f"restarts of {n} s"), n) for n in RESTARTS),
-        )
-    ]
-    results = settings.each(
-        _part, cases, lambda workload, scheme, *_: f"{workload.name}, {scheme.label}"
+    restarts = [(PolicyChoice("rolling", titled=f"restarts of {n} s"), n) for n in RESTARTS]
+    table = settings.table(
+        _part,
+        grid(
+            workload=_representative_workloads(settings),
+            part=[*((part, 0) for part in PARTS), *restarts],
+        ),
+        "{workload.name}, {part[0].label}".format,
+        seed=settings.seed,
     )
-    rows = [row for row in results if row is not None]
-    return {"parts": pl.DataFrame(rows, infer_schema_length=None)}
+    return {"parts": table}
 
 
 def _part(
-    workload: NamedWorkload, scheme: PolicyChoice, seed: int, restart: int
-) -> dict[str, Any] | None:
-    """Return a row, None if a restart would be longer than a slot."""
+    workload: NamedWorkload, part: tuple[PolicyChoice, int], seed: int
+) -> list[dict[str, Any]]:
+    """Return a row, or none if a restart would be longer than a slot."""
+    scheme, restart = part
     scenario = workload.scenario(seed)
     if restart > scenario.cluster.slot_seconds:
-        return None
+        return []
     adjusted = with_restart_cost(scenario, restart) if restart else scenario
-    return {"workload": workload.name, **run(adjusted, scheme)}
+    return [{"workload": workload.name, **run(adjusted, scheme)}]
 
 
 def measure_misstated(settings: ExperimentSettings) -> Tables:
     """Run policies on jobs with misstated work."""
     learning = [scheme for scheme in POLICY_VARIANTS if scheme.label in LEARNING]
-    rows = settings.each(
+    table = settings.table(
         _run_misstated,
-        product(_representative_workloads(settings), FACTORS, learning, [settings.seed]),
-        lambda workload, name, scheme, _: f"{workload.name}, {name}, {scheme.label}",
+        grid(workload=_representative_workloads(settings), work=FACTORS, scheme=learning),
+        "{workload.name}, {work}, {scheme.label}".format,
+        seed=settings.seed,
     )
-    return {"misstated": pl.DataFrame(rows, infer_schema_length=None)}
+    return {"misstated": table}
 
 
 def _run_misstated(
-    workload: NamedWorkload, name: str, scheme: PolicyChoice, seed: int
+    workload: NamedWorkload, work: str, scheme: PolicyChoice, seed: int
 ) -> dict[str, Any]:
-    scenario = misstated(workload.scenario(seed), FACTORS[name])
-    return {"workload": workload.name, "work": name, **run(scenario, scheme)}
+    scenario = misstated(workload.scenario(seed), FACTORS[work])
+    return {"workload": workload.name, **run(scenario, scheme)}
 
 
 def draw_parts(tables: Tables, figure: Figure) -> None:
@@ -348,24 +350,21 @@ def measure_gap(settings: ExperimentSettings) -> Tables:
     """Compute upper bounds of generated workloads, and run policies at the prices of the bounds."""
     jobs, slots, seconds = (40, 60, 5.0) if settings.quick else (200, 150, 60.0)
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
-    results = settings.each(
-        _gap_rows,
-        [(jobs, slots, seed, seconds) for seed in seeds],
-        lambda jobs, _slots, seed, _seconds: f"{jobs} jobs, seed {seed}",
+    table = settings.table(
+        _share_of_bound,
+        grid(seed=seeds),
+        lambda seed, jobs, **_: f"{jobs} jobs, seed {seed}",
+        jobs=jobs,
+        slots=slots,
+        seconds=seconds,
     )
-    rows = [row for rows in results for row in rows]
-    table = pl.DataFrame(rows, infer_schema_length=None)
     means = table.group_by("policy", maintain_order=True).agg(pl.col("of the bound").mean())
     return {"gap": table, "means": means}
 
 
-def _gap_rows(jobs: int, slots: int, seed: int, seconds: float) -> list[dict[str, Any]]:
-    workload = NamedWorkload("generated: calibrated", jobs=jobs, slots=slots)
-    return [{"seed": seed, **row} for row in _share_of_bound(workload.scenario(seed), seconds)]
-
-
-def _share_of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
+def _share_of_bound(seed: int, jobs: int, slots: int, seconds: float) -> list[dict[str, Any]]:
     """Return the utility of each policy as a share of the bound."""
+    scenario = NamedWorkload("generated: calibrated", jobs=jobs, slots=slots).scenario(seed)
     certificate = certify(
         scenario.cluster, scenario.jobs, gap=0.01, seconds=seconds, seed=scenario.seed
     )

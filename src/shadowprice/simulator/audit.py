@@ -171,64 +171,60 @@ def misreports(
     """
     rng = np.random.default_rng(seed)
     own = [index for index, job in enumerate(jobs) if job.tenant == tenant]
-    misstatements = list(_misstatements(latest))
-    everything = list(_misreport_all(jobs, own, misstatements))
-    singles = list(_singles(jobs, own, misstatements))
+    statements = [
+        (kind, description, _reports(jobs, own, misstate))
+        for kind, description, misstate in _misstatements(latest)
+    ]
+    everything = [
+        build_misreport(kind, f"all jobs: {description}", jobs, reports)
+        for kind, description, reports in statements
+        if reports
+    ]
+    singles = [
+        build_misreport(kind, f"{jobs[index].name}: {description}", jobs, {index: reports[index]})
+        for index in own
+        for kind, description, reports in statements
+        if index in reports
+    ]
+    for index in own:
+        sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
+        description = f"{jobs[index].name}: a second one, worth nothing"
+        singles.append(Misreport("sham", description, (*jobs, sham)))
     singles = [singles[index] for index in rng.permutation(len(singles))]
     # A third of each, if there are enough.
     third = trials // 3
     chosen = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
     yield from chosen[:trials]
     if everything:  # else no mixture could misstate a job
-        yield from islice(_mixtures(jobs, own, misstatements, rng), max(0, trials - len(chosen)))
+        yield from islice(_mixtures(jobs, own, statements, rng), max(0, trials - len(chosen)))
 
 
-def _singles(
-    jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
-) -> Iterator[Misreport]:
-    for index in mine:
-        for kind, description, misstate in misstatements:
-            report = misstate(jobs[index])
-            if report is not None:
-                yield build_misreport(
-                    kind, f"{jobs[index].name}: {description}", jobs, {index: report}
-                )
-    for index in mine:
-        sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
-        description = f"{jobs[index].name}: a second one, worth nothing"
-        yield Misreport("sham", description, (*jobs, sham))
-
-
-def _misreport_all(
-    jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
-) -> Iterator[Misreport]:
-    for kind, description, misstate in misstatements:
-        reports = {index: report for index in mine if (report := misstate(jobs[index])) is not None}
-        if reports:
-            yield build_misreport(kind, f"all jobs: {description}", jobs, reports)
+def _reports(
+    jobs: Sequence[Job], own: Sequence[int], misstate: MisreportFn
+) -> dict[int, ReportedJob]:
+    """Return the reports of a misstatement by job, without the jobs that it doesn't change."""
+    return {index: report for index in own if (report := misstate(jobs[index])) is not None}
 
 
 def _mixtures(
     jobs: Sequence[Job],
-    mine: Sequence[int],
-    misstatements: Sequence[tuple[str, str, MisreportFn]],
+    own: Sequence[int],
+    statements: Sequence[tuple[str, str, Mapping[int, ReportedJob]]],
     rng: np.random.Generator,
 ) -> Iterator[Misreport]:
     while True:
-        reports: dict[int, ReportedJob] = {}
+        reported: dict[int, ReportedJob] = {}
         descriptions = []
-        for index in mine:
+        for index in own:
             if rng.random() < 0.5:
-                _, description, misstate = misstatements[int(rng.integers(len(misstatements)))]
-                report = misstate(jobs[index])
-                if report is not None:
-                    reports[index] = report
+                _, description, reports = statements[int(rng.integers(len(statements)))]
+                if index in reports:
+                    reported[index] = reports[index]
                     descriptions.append(f"{jobs[index].name}: {description}")
-        if reports:
-            shown = "; ".join(descriptions[:3]) + (
-                f"; and {len(descriptions) - 3} more" if descriptions[3:] else ""
-            )
-            yield build_misreport("several", shown, jobs, reports)
+        if reported:
+            more = f"; and {len(descriptions) - 3} more" if descriptions[3:] else ""
+            shown = "; ".join(descriptions[:3]) + more
+            yield build_misreport("several", shown, jobs, reported)
 
 
 def build_misreport(

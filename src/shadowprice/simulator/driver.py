@@ -372,23 +372,39 @@ def _agenda(
         yield slot, list(batch)
 
 
-class _Timed:
-    """Wrapper that times each decision of a policy."""
+class WrappedPolicy:
+    """A policy that decides by another one."""
 
-    def __init__(self, policy: Policy, observers: Sequence[Observer]) -> None:
-        self._policy = policy
-        self._observers = observers
-
-    @property
-    def wrapped_policy(self) -> Policy:
-        return self._policy
+    def __init__(self, policy: Policy) -> None:
+        self.wrapped_policy = policy
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._policy.capabilities
+        """Capabilities of the wrapped policy."""
+        return self.wrapped_policy.capabilities
 
     def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
-        decisions = iter(self._policy.decide(view, event))
+        """Return the decisions of the wrapped policy."""
+        return self.wrapped_policy.decide(view, event)
+
+    def resume(self, view: View) -> None:
+        """Resume the wrapped policy."""
+        self.wrapped_policy.resume(view)
+
+    def parameters_in_force(self) -> Mapping[str, object]:
+        """Return the parameters of the wrapped policy."""
+        return self.wrapped_policy.parameters_in_force()
+
+
+class _Timed(WrappedPolicy):
+    """Times each decision of a policy."""
+
+    def __init__(self, policy: Policy, observers: Sequence[Observer]) -> None:
+        super().__init__(policy)
+        self._observers = observers
+
+    def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
+        decisions = iter(super().decide(view, event))
         while True:
             start = working_time()
             decision = next(decisions, None)
@@ -398,9 +414,3 @@ class _Timed:
             for observer in self._observers:
                 observer.on_decision(seconds)
             yield decision
-
-    def resume(self, view: View) -> None:
-        self._policy.resume(view)
-
-    def parameters_in_force(self) -> Mapping[str, object]:
-        return self._policy.parameters_in_force()

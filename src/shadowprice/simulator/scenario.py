@@ -132,7 +132,6 @@ def run_policy(
     choice: PolicyChoice,
     *,
     stop: StopRequestObserver | None = None,
-    at_once: bool = False,
 ) -> RunData:
     """Build a policy, run a scenario under it, and record everything about it; see `record_run`."""
     policy = choice.build(scenario.context())
@@ -143,7 +142,6 @@ def run_policy(
         settings=choice.settings,
         origin=choice.origin,
         stop=stop,
-        at_once=at_once,
     )
 
 

@@ -16,7 +16,6 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
-from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario
 
 _SETTINGS: Final[tuple[dict[str, Any], ...]] = (
@@ -78,15 +77,8 @@ def completed_schedules(
     ``stop`` is called after every event, and returns whether to end the run.
     """
     placements = PlacementObserver(stop)
-    simulation = Simulation(
-        cluster=scenario.cluster,
-        jobs=scenario.jobs,
-        policy=policy,
-        until=scenario.until,
-        seed=scenario.seed,
-    )
     with suppress(_Stopped):  # jobs that completed before the stop count
-        simulation.run((placements,))
+        scenario.simulation(policy).run((placements,))
     return placements.schedules()
 
 

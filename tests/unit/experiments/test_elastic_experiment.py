@@ -26,9 +26,8 @@ from shadowprice.experiments.elastic.measure import SCRIPT
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
 from shadowprice.experiments.live import (
     LiveJobResult,
-    live_key,
     measured_progress,
-    predicted_progress,
+    predict,
     run_live,
 )
 from shadowprice.policies.choice import PolicyChoice
@@ -82,34 +81,23 @@ def test_a_worker_without_a_leader_ends_with_a_reason(monkeypatch: pytest.Monkey
         train.connected(job)
 
 
-def _simulate(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
-    requests = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
-    lived = {
-        job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in requests
-    }
-    run = measure.simulate(who, SLOT, requests, lived)
-    keys = [live_key(job, lived[job["name"]]) for _, job in requests]
-    return run, {key: {**job, "name": key} for key, (_, job) in zip(keys, requests, strict=True)}
-
-
 @pytest.mark.parametrize(
     "who", [measure.POLICIES[0], PolicyChoice("drf")], ids=lambda who: who.name
 )
 def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
-    run, requested = _simulate(who)
-    slots = 1 + max(run.jobs["completion"].drop_nulls().to_list())
-    on = measure.cluster(SLOT)
-    found = {
-        name: predicted_progress(run, on, job, job["throughput"], slots, SLOT)
-        for name, job in requested.items()
+    requests = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
+    lived = {
+        job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in requests
     }
-    finished = run.jobs.filter(pl.col("completion").is_not_null())
+    prediction = predict(measure.cluster(SLOT), [job for _, job in requests], lived, who)
+    finished = prediction.run.jobs.filter(pl.col("completion").is_not_null())
     assert len(finished) >= 4
     for row in finished.iter_rows(named=True):
-        work = requested[row["job"]]["chunks"] * requested[row["job"]]["minibatches"]
         # Done by the end of the slot in which the simulator completes it, and not before that one.
-        assert found[row["job"]][row["completion"]] >= work - 1e-6
-        assert found[row["job"]][row["completion"] - 1] < work
+        shares = prediction.progress[row["job"]]
+        assert max(shares) == row["completion"]
+        assert shares[row["completion"]] >= 1.0
+        assert all(share < 1.0 for slot, share in shares.items() if slot < row["completion"])
 
 
 @pytest.mark.parametrize("who", measure.POLICIES, ids=lambda who: who.name)
@@ -121,7 +109,8 @@ def test_a_service_decides_as_the_simulator_on_the_same_facts(
         for index, one in enumerate(measure.WORKLOAD, start=1)
     ]
     ended, submitted = run_declared(tmp_path / "data", measure.cluster(SLOT), requests, who)
-    run = measure.simulate(who, SLOT, requests, submitted)
+    jobs_ = [job for _, job in requests]
+    run = predict(measure.cluster(SLOT), jobs_, submitted, who).run
     completions = {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
     assert ended == {name_of_key(key): slot for key, slot in completions.items()}
 
@@ -139,11 +128,10 @@ def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
         (2.5 * SLOT, 9.0),
     ]
     lived = LiveJobResult({}, 0.0, curve)
-    assert measured_progress(lived, 5, SLOT, 3, 12.0) == [5.0, 5.0, 9.0, 12.0, 12.0]
-    assert measured_progress(LiveJobResult({}, 0.0, []), 2, SLOT, None, 12.0) == [
-        0.0,
-        0.0,
-    ]
+    shares = measured_progress(lived, range(5), SLOT, 3, 12.0)
+    assert shares == [5 / 12, 5 / 12, 9 / 12, 1.0, 1.0]
+    unreported = LiveJobResult({}, 0.0, [])
+    assert measured_progress(unreported, range(2), SLOT, None, 12.0) == [0.0, 0.0]
 
 
 def test_a_first_start_takes_what_its_steps_do_not() -> None:

@@ -69,20 +69,19 @@ def test_total_utility_is_what_the_jobs_earned() -> None:
     assert len(table) == 3 * 2 * 2  # cases, numbers of jobs, schemes
     on = oasis.cluster(4, 4, 20, 0)
     jobs = oasis.workload(on, oasis.CHUNK, 10, 20, 0)
-    outcomes, _ = oasis.run(FEW[0], on, jobs, 20, 0)
-    row = table.filter(
-        (pl.col("case") == "chunk") & (pl.col("jobs") == 10) & (pl.col("policy") == "oasis")
-    )
+    outcomes = FEW[0].run(on, jobs, 20, 0).jobs
+    row = table.filter(case="chunk", jobs=10, policy="oasis")
     earned = 0.0
-    for outcome in outcomes:
-        if outcome.completion is not None:
-            curve = outcome.job.utility
+    for job, outcome in zip(jobs, outcomes.iter_rows(named=True), strict=True):
+        assert outcome["job"] == job.name
+        if outcome["completion"] is not None:
+            curve = job.utility
             assert isinstance(curve, Sigmoid)
-            took = outcome.completion - outcome.job.arrival
+            took = outcome["completion"] - job.arrival
             earned += curve.value / (1.0 + math.exp(curve.decay * (took - curve.target)))
-            assert outcome.late == took - curve.target
+            assert outcome["late"] == took - curve.target
     assert row["utility"].item() == pytest.approx(earned)
-    assert row["finished"].item() == sum(outcome.completion is not None for outcome in outcomes)
+    assert row["finished"].item() == outcomes["completion"].count()
     assert drawn("oasis-fig3", tables) == 3
 
 

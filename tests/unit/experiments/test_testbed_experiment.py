@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from statistics import stdev
@@ -25,7 +26,12 @@ from shadowprice.experiments.framework import (
     find_experiment,
     run_experiment,
 )
-from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, predicted_progress
+from shadowprice.experiments.live import (
+    ExecutorTarget,
+    LiveJobResult,
+    compare_runs,
+    summarize_runs,
+)
 from shadowprice.experiments.oasis import declared
 from shadowprice.experiments.testbed import measure, paced, virtual
 from shadowprice.experiments.testbed.measure import InputFiles, scaled, to_submission
@@ -89,7 +95,7 @@ def test_a_service_decides_as_the_simulator_on_the_same_facts(
     ]
     requests.sort(key=lambda one: one[0])
     ended, submitted = ideal_service.run_declared(tmp_path / "data", files.cluster, requests, who)
-    run = measure.simulated(files, who, submitted)
+    run = measure._predict(files, who, submitted).run
     assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
 
 
@@ -108,19 +114,20 @@ def test_no_scheduler_sees_that_the_files_are_scaled(who: PolicyChoice) -> None:
 @pytest.mark.parametrize("who", [measure.POLICIES[1], measure.POLICIES[-1]], ids=["drf", "rolling"])
 def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
     files = scaled(45, seed=0, restart=9.0)
-    run = _simulate(files, who)
-    finished = run.jobs.filter(pl.col("completion").is_not_null())
-    assert len(finished) >= 6
-    jobs = {job["name"]: job for job in files.jobs}
-    for row in finished.iter_rows(named=True):
-        job = jobs[row["job"]]
-        work = job["epochs"] * job["chunks"] * job["minibatches"]
-        result = predicted_progress(
-            run, files.cluster, job, files.speeds(job), row["completion"] + 1, files.seconds
+    lived = {
+        str(job["name"]): LiveJobResult(
+            {"name": job["name"]}, 45.0 * files.arrival(str(job["name"])), ()
         )
-        # A worker's slot is a whole number of mini-batches, so the simulator counts a little less.
-        assert result[row["completion"]] >= work * (1 - 1e-9)
-        assert result[row["completion"] - 1] < work * 1.03
+        for job in files.jobs
+    }
+    prediction = measure._predict(files, who, lived)
+    finished = prediction.run.jobs.filter(pl.col("completion").is_not_null())
+    assert len(finished) >= 6
+    for row in finished.iter_rows(named=True):
+        shares = prediction.progress[row["job"]]
+        assert max(shares) == row["completion"]
+        assert shares[row["completion"]] >= 1.0
+        assert all(share < 1.0 for slot, share in shares.items() if slot < row["completion"])
 
 
 def test_promises_are_kept_where_starts_are_counted() -> None:
@@ -213,24 +220,24 @@ def test_measurements_are_compared_with_predictions() -> None:
         }
         curve = [(10.0 * base + 35.0, work / 2)]
         lived[name] = LiveJobResult(record, submitted, curve, 10.0 * (base + 3), 1, base)
-    rows: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    measure._compare(files, measure.POLICIES[0], lived, rows, curves)
-    assert [row["completion"] for row in rows] == [3, None]
-    assert [row["utility"] for row in rows] == [4.5, 0.0]
+    runs = {"fifo": (lived, measure._predict(files, measure.POLICIES[0], lived))}
+    more = partial(measure._more_columns, files)
+    table, progress = compare_runs(files.jobs, runs, files.speeds, 10.0, files.slots, more)
+    assert table["completion"].to_list() == [3, None]
+    assert table["utility"].to_list() == [4.5, 0.0]
     due = files.arrival(names[0]) + _resolved(files)[1][0].utility.target
-    assert rows[0]["late"] == pytest.approx(3 - due)
-    assert rows[1]["late"] is None
-    measured = {name: [] for name in names}
-    for one in curves:
-        measured[one["job"]].append(one["measured"])
-    assert measured == {names[0]: [0.0, 0.0, 0.0, 1.0], names[1]: [0.0, 0.0, 0.0, 0.5]}
-    summary = measure._summary(pl.DataFrame(rows), pl.DataFrame(curves), ["fifo"])
+    assert table["late"][0] == pytest.approx(3 - due)
+    assert table["late"][1] is None
+    for name, measured in zip(names, ([0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.5]), strict=True):
+        assert progress.filter(job=name)["measured"].to_list() == measured
+    summary = summarize_runs(table, progress, completed=pl.col("completion").count())
     assert summary["completed"].to_list() == [1]
     assert summary["utility"].to_list() == [4.5]
+    errors = (progress["measured"] - progress["predicted"]).abs()
+    assert summary["progress_off"].to_list() == pytest.approx([errors.mean()])
     assert measure._mean_start(files, lived) is not None
     predicted = measure._predicted_utility(files, measure.POLICIES[0], lived)
-    assert predicted == pytest.approx(sum(row["predicted_utility"] for row in rows))
+    assert predicted == pytest.approx(table["predicted_utility"].sum())
 
 
 def test_fifo_is_predicted_with_the_workers_that_it_really_drew() -> None:
@@ -242,7 +249,7 @@ def test_fifo_is_predicted_with_the_workers_that_it_really_drew() -> None:
             name: LiveJobResult({"name": own}, 40.0 * (files.arrival(name) + 2) - 3.0, [], base=2)
             for name, own in names.items()
         }
-        run = measure.simulated(files, measure.POLICIES[0], lived)
+        run = measure._predict(files, measure.POLICIES[0], lived).run
         assert set(run.jobs["job"]) == set(names.values())
         found[mark] = run.jobs["workers_peak"].to_list()
     assert found["ab"] != found["cd"]  # they are drawn by name

@@ -6,7 +6,6 @@ virtual clusters of Helios's Earth have a public log of the GPUs in use in each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import permutations, product
 from pathlib import Path
 from statistics import pvariance
@@ -30,10 +29,11 @@ from shadowprice.experiments.astraea.setting import (
     draw_bars_by_jobs,
     initial_shares,
 )
-from shadowprice.experiments.figures import PALETTE
-from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
+from shadowprice.experiments.figures import PALETTE, draw_curves
+from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables, grid
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder
 
+UTILITIES: Final = ("linear", "convex")  # forms of utility, by the paper's section 5.1
 USERS: Final = 14
 SERVERS: Final = 100
 JOBS: Final = 300
@@ -45,9 +45,9 @@ LESS_THETA: Final = 0.4
 """Factor of a preset's theta in Fig. 13; with preset `FOUND` a fiftieth of its definition."""
 
 
-def trials_of(settings: ExperimentSettings) -> int:
-    """Return the number of trials in a mean: three (the paper: five), or one if quick."""
-    return 1 if settings.quick else 3
+def trials_of(settings: ExperimentSettings) -> range:
+    """Return the trials in a mean: three (the paper: five), or one if quick."""
+    return range(1 if settings.quick else 3)
 
 
 def _simulate(
@@ -71,26 +71,21 @@ def _worker_count(cluster: Cluster) -> int:
     return int(sum(tenant.share["worker"] for tenant in cluster.tenants)) // MILLI
 
 
-def _means(rows: Sequence[Any], *keys: str, schema: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return the means of rows with the same keys."""
-    table = pl.DataFrame(rows, schema, orient=None if schema is None else "row")
-    return table.group_by(keys, maintain_order=True).mean()
+def _means(table: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Return the means over the trials of rows with the same keys."""
+    return table.drop("trial").group_by(keys, maintain_order=True).mean()
 
 
 def _revenue(
-    preset: str, convex: bool, point: tuple[str, int, int, int], trial: int, policy: str, seed: int
+    preset: str, utility: str, point: tuple[str, int, int, int], trial: int, policy: str, seed: int
 ) -> dict[str, Any]:
     axis, value, size, count = point
     outcome, source = _simulate(
-        PRESETS[preset], policy, count, seed + trial, size, USERS, convex=convex
+        PRESETS[preset], policy, count, seed + trial, size, USERS, convex=utility == "convex"
     )
     return {
-        "preset": preset,
-        "utility": "convex" if convex else "linear",
         "axis": axis,
         "value": value,
-        "policy": policy,
-        "trial": trial,
         "revenue": outcome.revenue,
         "ideal_revenue": outcome.ideal,
         "makespan": outcome.makespan,
@@ -104,17 +99,15 @@ def measure_fig4(settings: ExperimentSettings) -> Tables:
     servers = (60, 140) if settings.quick else (60, 100, 140)
     points = [("jobs", count, SERVERS, count) for count in jobs]
     points += [("servers", size, size, max(jobs) if settings.quick else JOBS) for size in servers]
-    rows = settings.each(
+    trials = trials_of(settings)
+    table = settings.table(
         _revenue,
-        product(
-            PRESETS, (False, True), points, range(trials_of(settings)), POLICIES, [settings.seed]
-        ),
-        lambda preset, _convex, point, _trial, policy, _seed: (
-            f"{preset}: {point[3]} jobs, {point[2]} servers, {policy}"
-        ),
+        grid(preset=PRESETS, utility=UTILITIES, point=points, trial=trials, policy=POLICIES),
+        "{preset}: {point[3]} jobs, {point[2]} servers, {policy}".format,
+        seed=settings.seed,
     )
     keys = ("preset", "utility", "axis", "value", "policy", "arrivals")
-    means = _means(rows, *keys).drop("trial")
+    means = _means(table, *keys)
     reference = means.filter(policy="astraea").select(
         *keys[:4], real="revenue", ideal="ideal_revenue"
     )
@@ -133,18 +126,13 @@ def draw_fig4(tables: Tables, figure: Figure) -> None:
     """Draw eight panels: presets by rows; kinds of utility and axes by columns."""
     panels = figure.subplots(len(PRESETS), 4)
     for row, (preset, setting) in enumerate(PRESETS.items()):
-        for column, (utility, axis) in enumerate(
-            product(("linear", "convex"), ("jobs", "servers"))
-        ):
+        for column, (utility, axis) in enumerate(product(UTILITIES, ("jobs", "servers"))):
             axes = panels[row, column]
             table = tables["revenue"].filter(preset=preset, utility=utility, axis=axis)
-            for policy in POLICIES:
-                curve = table.filter(policy=policy).sort("value")
-                values = curve["revenue"] / 1000
-                axes.plot(curve["value"], values, "o-", color=COLOURS[policy], label=policy)
-                if policy in {"astraea", "batchsche"}:
-                    ideal = curve["ideal_revenue"] / 1000
-                    axes.plot(curve["value"], ideal, ":", color=COLOURS[policy])
+            curves: dict[str, Any] = {"by": "policy", "colours": COLOURS, "scale": 1 / 1000}
+            draw_curves(axes, table, "value", "revenue", marker="o", **curves)
+            planned = table.filter(pl.col("policy").is_in(["astraea", "batchsche"]))
+            draw_curves(axes, planned, "value", "ideal_revenue", ls=":", text="_", **curves)
             axes.set_ylim(bottom=0)
             axes.set_title(f"{utility}, {setting.title}", fontsize=9)
             axes.set_xlabel(axis)
@@ -152,14 +140,11 @@ def draw_fig4(tables: Tables, figure: Figure) -> None:
     panels[0, 0].legend(fontsize=8, title="dotted: ideal clock", title_fontsize=8)
 
 
-def _per_job(preset: str, convex: bool, users: int, trial: int, seed: int) -> dict[str, Any]:
+def _per_job(preset: str, utility: str, users: int, trial: int, seed: int) -> dict[str, Any]:
     outcome, source = _simulate(
-        PRESETS[preset], "astraea", JOBS, seed + trial, SERVERS, users, convex=convex
+        PRESETS[preset], "astraea", JOBS, seed + trial, SERVERS, users, convex=utility == "convex"
     )
     return {
-        "preset": preset,
-        "utility": "convex" if convex else "linear",
-        "users": users,
         "revenue_per_job": outcome.revenue / JOBS,
         "ideal_revenue_per_job": outcome.ideal / JOBS,
         "variance": pvariance(outcome.fairness().values()),
@@ -174,12 +159,13 @@ def measure_table2(settings: ExperimentSettings) -> Tables:
     The paper doesn't say which form of utility and which clock Table 2 has.
     """
     counts = (5, 8, 11, 14)
-    rows = settings.each(
+    table = settings.table(
         _per_job,
-        product(PRESETS, (False, True), counts, range(trials_of(settings)), [settings.seed]),
-        lambda preset, _convex, users, _trial, _seed: f"{preset}: {users} users",
+        grid(preset=PRESETS, utility=UTILITIES, users=counts, trial=trials_of(settings)),
+        "{preset}: {users} users".format,
+        seed=settings.seed,
     )
-    table = _means(rows, "preset", "utility", "users", "arrivals")
+    means = _means(table, "preset", "utility", "users", "arrivals")
     paper = pl.DataFrame(
         {
             "users": counts,
@@ -187,27 +173,23 @@ def measure_table2(settings: ExperimentSettings) -> Tables:
             "paper_variance": [0.7053, 0.78126, 0.7979, 0.7388],
         }
     )
-    return {"users": table.join(paper, on="users", maintain_order="left")}
+    return {"users": means.join(paper, on="users", maintain_order="left")}
 
 
 def draw_table2(tables: Tables, figure: Figure) -> None:
     """Draw revenue per job by form of utility, and variance, beside the paper's."""
     panels = figure.subplots(1, 4)
-    grey = "#6B6B6B"
-    for form, (left, right) in zip(("linear", "convex"), (panels[:2], panels[2:]), strict=True):
+    paper = {"marker": "s", "ls": "--", "color": "#6B6B6B", "label": "Table 2"}
+    titles = {"revenue_per_job": "Revenue per job", "variance": "Variance of the ratio"}
+    ideal = {"revenue_per_job": "ideal_revenue_per_job", "variance": "variance_ideal"}
+    for axes, (form, column) in zip(panels, product(UTILITIES, titles), strict=True):
+        table = tables["users"].filter(utility=form)
         for preset, setting in PRESETS.items():
-            table = tables["users"].filter(preset=preset, utility=form)
-            colour, label = setting.colour, setting.title
-            left.plot(table["users"], table["revenue_per_job"], "o-", color=colour, label=label)
-            left.plot(table["users"], table["ideal_revenue_per_job"], "o:", color=colour)
-            right.plot(table["users"], table["variance"], "o-", color=colour, label=label)
-            right.plot(table["users"], table["variance_ideal"], "o:", color=colour)
-        left.plot(
-            table["users"], table["paper_revenue_per_job"], "s--", color=grey, label="Table 2"
-        )
-        right.plot(table["users"], table["paper_variance"], "s--", color=grey, label="Table 2")
-        left.set(xlabel="users", title=f"Revenue per job, {form}", ylim=(0, None))
-        right.set(xlabel="users", title=f"Variance of the ratio, {form}", ylim=(0, None))
+            rows, look = table.filter(preset=preset), {"color": setting.colour}
+            axes.plot(rows["users"], rows[column], "o-", label=setting.title, **look)
+            axes.plot(rows["users"], rows[ideal[column]], "o:", **look)
+        axes.plot(rows["users"], rows[f"paper_{column}"], **paper)
+        axes.set(xlabel="users", title=f"{titles[column]}, {form}", ylim=(0, None))
     panels[0].legend(fontsize=8, title="dotted: ideal clock", title_fontsize=8)
 
 
@@ -271,10 +253,13 @@ def draw_fig13(tables: Tables, figure: Figure) -> None:
 
 
 def _run_variant(
-    name: str, policy: str, trial: int, count: int, servers: int, seed: int
-) -> tuple[float, int, str]:
-    outcome, source = _simulate(VARIANTS[name], policy, count, seed + trial, servers, USERS)
-    return outcome.revenue, max(outcome.busy.values(), default=0), source
+    setting: str, policy: str, trial: int, count: int, servers: int, seed: int
+) -> dict[str, Any]:
+    preset = VARIANTS[setting]
+    outcome, source = _simulate(preset, policy, count, seed + trial, servers, USERS)
+    workers = _worker_count(preset.cluster(USERS, servers, HORIZON))
+    peak = max(outcome.busy.values(), default=0) / workers
+    return {"revenue": outcome.revenue, "peak": peak, "arrivals": source}
 
 
 def measure_settings(settings: ExperimentSettings) -> Tables:
@@ -282,34 +267,26 @@ def measure_settings(settings: ExperimentSettings) -> Tables:
     # A third of jobs and servers keeps the load, if every user still has enough servers.
     part = 3 if settings.quick and SERVERS >= 3 * USERS else 1
     count, servers = JOBS // part, SERVERS // part
-    cases = list(product(VARIANTS, range(trials_of(settings))))
-    results = settings.each(
+    table = settings.table(
         _run_variant,
-        [
-            (name, policy, trial, count, servers, settings.seed)
-            for name, trial in cases
-            for policy in POLICIES
-        ],
-        lambda name, policy, *_: f"{name}: {policy}",
+        grid(setting=VARIANTS, trial=trials_of(settings), policy=POLICIES),
+        "{setting}: {policy}".format,
+        count=count,
+        servers=servers,
+        seed=settings.seed,
     )
-    rows = []
-    for index, (name, _) in enumerate(cases):
-        by_policy = results[index * len(POLICIES) : (index + 1) * len(POLICIES)]
-        (reference, peak, source), *others = by_policy
-        cluster = VARIANTS[name].cluster(USERS, servers, HORIZON)
-        rows.append(
-            {
-                "setting": name,
-                "jobs": count,
-                "astraea": reference,
-                **{
-                    f"over_{policy}": reference / revenue
-                    for policy, (revenue, _, _) in zip(POLICIES[1:], others, strict=True)
-                },
-                "peak": peak / _worker_count(cluster),
-                "arrivals": source,
-            }
-        )
+    trials = ("setting", "trial")
+    revenue = table.pivot(on="policy", index=trials, values="revenue", maintain_order=True)
+    reference = table.filter(policy="astraea").drop("policy", "revenue")
+    rows = revenue.join(reference, on=trials, maintain_order="left").select(
+        "setting",
+        "trial",
+        pl.lit(count).alias("jobs"),
+        "astraea",
+        *((pl.col("astraea") / pl.col(policy)).alias(f"over_{policy}") for policy in POLICIES[1:]),
+        "peak",
+        "arrivals",
+    )
     return {"settings": _means(rows, "setting", "jobs", "arrivals")}
 
 
@@ -341,34 +318,33 @@ def draw_settings(tables: Tables, figure: Figure) -> None:
 # ------------------------------------------------------------------ fairness
 
 
-def _ratios(preset: str, trial: int, policy: str, seed: int) -> list[tuple[Any, ...]]:
+def _ratios(preset: str, trial: int, policy: str, seed: int) -> list[dict[str, Any]]:
     outcome, source = _simulate(PRESETS[preset], policy, JOBS, seed + trial, SERVERS, USERS)
     shares = initial_shares(outcome.cluster)
     return [
-        (preset, policy, user, trial, ratio, shares[user], source)
+        {"user": user, "ratio": ratio, "share": shares[user], "arrivals": source}
         for user, ratio in outcome.fairness().items()
     ]
 
 
-def _variances(preset: str, count: int, trial: int, policy: str, seed: int) -> tuple[Any, ...]:
-    outcome, source = _simulate(PRESETS[preset], policy, count, seed + trial, SERVERS, USERS)
-    real = pvariance(outcome.fairness().values())
-    ideal = pvariance(outcome.fairness(ideal=True).values())
-    return (preset, policy, count, real, ideal, source)
+def _variances(preset: str, jobs: int, trial: int, policy: str, seed: int) -> dict[str, Any]:
+    outcome, source = _simulate(PRESETS[preset], policy, jobs, seed + trial, SERVERS, USERS)
+    return {
+        "variance": pvariance(outcome.fairness().values()),
+        "variance_ideal": pvariance(outcome.fairness(ideal=True).values()),
+        "arrivals": source,
+    }
 
 
 def measure_fig7(settings: ExperimentSettings) -> Tables:
     """Return each user's mean ratio, by policy."""
-    results = settings.each(
+    frame = settings.table(
         _ratios,
-        product(PRESETS, range(trials_of(settings)), POLICIES, [settings.seed]),
-        lambda preset, trial, policy, _seed: f"{preset}: trial {trial + 1}, {policy}",
+        grid(preset=PRESETS, trial=trials_of(settings), policy=POLICIES),
+        lambda preset, trial, policy, **_: f"{preset}: trial {trial + 1}, {policy}",
+        seed=settings.seed,
     )
-    rows = [row for rows in results for row in rows]
-    schema = ["preset", "policy", "user", "trial", "ratio", "share", "arrivals"]
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    keys = ("preset", "policy", "user", "arrivals")
-    means = frame.group_by(keys, maintain_order=True).agg(pl.col("ratio", "share").mean())
+    means = _means(frame, "preset", "policy", "user", "arrivals")
     summary = means.group_by("preset", "policy", maintain_order=True).agg(
         (pl.col("ratio") >= 1).sum().alias("at_1_or_more"),
         pl.col("ratio").min().alias("lowest"),
@@ -397,13 +373,14 @@ def draw_fig7(tables: Tables, figure: Figure) -> None:
 def measure_fig8(settings: ExperimentSettings) -> Tables:
     """Return the mean variance over users, by policy and number of jobs."""
     counts = (100, 300) if settings.quick else (100, 300, 500)
-    rows = settings.each(
+    trials = trials_of(settings)
+    table = settings.table(
         _variances,
-        product(PRESETS, counts, range(trials_of(settings)), POLICIES, [settings.seed]),
-        lambda preset, count, _trial, policy, _seed: f"{preset}: {count} jobs, {policy}",
+        grid(preset=PRESETS, jobs=counts, trial=trials, policy=POLICIES),
+        "{preset}: {jobs} jobs, {policy}".format,
+        seed=settings.seed,
     )
-    schema = ["preset", "policy", "jobs", "variance", "variance_ideal", "arrivals"]
-    return {"variance": _means(rows, "preset", "policy", "jobs", "arrivals", schema=schema)}
+    return {"variance": _means(table, "preset", "policy", "jobs", "arrivals")}
 
 
 def draw_fig8(tables: Tables, figure: Figure) -> None:
@@ -428,7 +405,7 @@ def _times(settings: ExperimentSettings, points: list[tuple[int, int]]) -> pl.Da
     cases = list(product(PRESETS, points))
     for done, (preset, (count, servers)) in enumerate(cases):
         settings.progress(done, len(cases), f"{preset}: {count} jobs, {servers} servers")
-        for trial in range(trials_of(settings)):
+        for trial in trials_of(settings):
             seed = settings.seed + trial
             outcome, source = _simulate(PRESETS[preset], "astraea", count, seed, servers, USERS)
             rows.append(
@@ -436,12 +413,13 @@ def _times(settings: ExperimentSettings, points: list[tuple[int, int]]) -> pl.Da
                     "preset": preset,
                     "jobs": count,
                     "servers": servers,
+                    "trial": trial,
                     "seconds": outcome.seconds,
                     "deciding_ms_per_job": 1000 * outcome.deciding / count,
                     "arrivals": source,
                 }
             )
-    return _means(rows, "preset", "jobs", "servers", "arrivals")
+    return _means(pl.DataFrame(rows), "preset", "jobs", "servers", "arrivals")
 
 
 def measure_fig9(settings: ExperimentSettings) -> Tables:
@@ -478,11 +456,13 @@ def draw_fig10(tables: Tables, figure: Figure) -> None:
     _draw_times(tables, figure, "servers")
 
 
-def _run_with_scaled_theta(preset: str, count: int, scale: float, seed: int) -> tuple[Any, ...]:
+def _run_with_scaled_theta(
+    preset: str, jobs: int, scale: float, trial: int, seed: int
+) -> dict[str, Any]:
     outcome, source = _simulate(
-        PRESETS[preset], "astraea", count, seed, SERVERS, USERS, theta_scale=scale
+        PRESETS[preset], "astraea", jobs, seed + trial, SERVERS, USERS, theta_scale=scale
     )
-    return (preset, count, scale, outcome.revenue, outcome.ideal, source)
+    return {"revenue": outcome.revenue, "ideal_revenue": outcome.ideal, "arrivals": source}
 
 
 def measure_fig11(settings: ExperimentSettings) -> Tables:
@@ -491,14 +471,13 @@ def measure_fig11(settings: ExperimentSettings) -> Tables:
         (0.2, 0.8, 1.0, 2.0) if settings.quick else (0.05, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 5.0)
     )
     counts = (100, 500) if settings.quick else (100, 300, 500)
-    trials = [settings.seed + trial for trial in range(trials_of(settings))]
-    rows = settings.each(
+    table = settings.table(
         _run_with_scaled_theta,
-        product(PRESETS, counts, scales, trials),
-        lambda preset, count, scale, _seed: f"{preset}: {count} jobs, {scale:.0%}",
+        grid(preset=PRESETS, jobs=counts, scale=scales, trial=trials_of(settings)),
+        "{preset}: {jobs} jobs, {scale:.0%}".format,
+        seed=settings.seed,
     )
-    schema = ["preset", "jobs", "scale", "revenue", "ideal_revenue", "arrivals"]
-    means = _means(rows, "preset", "jobs", "scale", "arrivals", schema=schema)
+    means = _means(table, "preset", "jobs", "scale", "arrivals")
     exact = means.filter(scale=1.0).select(
         "preset", "jobs", base="revenue", ideal_base="ideal_revenue"
     )
@@ -513,12 +492,9 @@ def draw_fig11(tables: Tables, figure: Figure) -> None:
     """Draw revenue relative to the exact theta's, over the percentage."""
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
-        table = tables["theta"].filter(preset=preset)
-        for index, count in enumerate(sorted(table["jobs"].unique().to_list())):
-            curve = table.filter(jobs=count).sort("scale")
-            label = f"{count} jobs"
-            axes.plot(curve["scale"], curve["relative"], "o-", color=PALETTE[index], label=label)
-            axes.plot(curve["scale"], curve["ideal_relative"], ":", color=PALETTE[index])
+        table = tables["theta"].filter(preset=preset).sort("jobs")
+        draw_curves(axes, table, "scale", "relative", "jobs", text="{} jobs", marker="o")
+        draw_curves(axes, table, "scale", "ideal_relative", "jobs", text="_", ls=":")
         axes.axvline(1.0, color="#6B6B6B", lw=1, ls="--")
         axes.set_xscale("log")
         ticks = [0.05, 0.2, 0.5, 1.0, 2.0, 5.0]
@@ -655,13 +631,7 @@ def longest_stretch(holds: NDArray[np.bool_]) -> tuple[int, int]:
 def draw_fig1(tables: Tables, figure: Figure) -> None:
     """Draw the use of the two virtual clusters over three days."""
     panel = figure.subplots()
-    for (name,), colour in zip(
-        tables["use"].select("virtual_cluster").unique(maintain_order=True).iter_rows(),
-        PALETTE,
-        strict=False,
-    ):
-        mine = tables["use"].filter(pl.col("virtual_cluster") == name)
-        panel.plot(mine["hour"], 100 * mine["use"], color=colour, label=name)
+    draw_curves(panel, tables["use"], "hour", "use", "virtual_cluster", scale=100)
     panel.set(xlabel=f"hours from {tables['use']['time'][0]}", ylabel="GPUs in use (%)")
     panel.set_ylim(0, 105)
     panel.legend(title="virtual cluster")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -23,8 +22,8 @@ from shadowprice.experiments.astraea.setting import (
     Preset,
     draw_bars_by_jobs,
 )
-from shadowprice.experiments.figures import PALETTE
-from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
+from shadowprice.experiments.figures import draw_curves
+from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables, grid
 from shadowprice.policies.astraea.optimum import GangBatch, OptimumResult
 from shadowprice.policies.tenants.tenancy import (
     GangJob,
@@ -141,26 +140,23 @@ def offline(
 
 
 def _rows(
-    name: str, size: int, count: int, trial: int, policies: Sequence[str], first: int
+    case: str, servers: int, jobs: int, trial: int, policies: Sequence[str], first_seed: int
 ) -> list[dict[str, Any]]:
-    setting, convex = CASES[name]
-    cluster = setting.cluster(2, size, 64 if setting is SMALL else 512)
-    jobs, source = setting.draw(cluster, count, first + 1000 * trial + count, convex=convex)
+    setting, convex = CASES[case]
+    cluster = setting.cluster(2, servers, 64 if setting is SMALL else 512)
+    seed = first_seed + 1000 * trial + jobs
+    drawn, source = setting.draw(cluster, jobs, seed, convex=convex)
     if setting is SMALL:
-        best = offline(cluster, jobs)
+        best = offline(cluster, drawn)
         bound, proved = best.bound, best.proved
     else:
-        bound, proved = linear_bound(cluster, jobs), False
+        bound, proved = linear_bound(cluster, drawn), False
     rows = []
     for policy in policies:
-        outcome = setting.run(policy, cluster, jobs)
+        outcome = setting.run(policy, cluster, drawn)
         rows.append(
             {
-                "case": name,
                 "policy": policy,
-                "jobs": count,
-                "servers": size,
-                "trial": trial,
                 "revenue": outcome.revenue,
                 "ideal_revenue": outcome.ideal,
                 "offline_bound": bound,
@@ -180,13 +176,13 @@ def measure(
 ) -> Tables:
     """Return the mean ratio of each policy over trials, for each of `CASES`."""
     trials = 1 if settings.quick else 3
-    results = settings.each(
+    frame = settings.table(
         _rows,
-        product(cases, servers, jobs, range(trials), [tuple(policies)], [settings.seed]),
-        lambda name, size, count, *_: f"{name}: {count} jobs, {size} servers",
+        grid(case=cases, servers=servers, jobs=jobs, trial=range(trials)),
+        "{case}: {jobs} jobs, {servers} servers".format,
+        policies=tuple(policies),
+        first_seed=settings.seed,
     )
-    rows = [row for rows in results for row in rows]
-    frame = pl.DataFrame(rows)
     keys = ("case", "policy", "jobs", "servers", "arrivals")
     ratio = frame.group_by(keys, maintain_order=True).agg(
         (pl.col("revenue") / pl.col("offline_bound")).mean().alias("ratio"),
@@ -214,12 +210,9 @@ def draw_fig5(tables: Tables, figure: Figure) -> None:
     cases = tables["ratio"]["case"].unique(maintain_order=True).to_list()
     panels = figure.subplots(1, len(cases), sharey=True)
     for axes, kind in zip(panels, cases, strict=True):
-        table = tables["ratio"].filter(case=kind)
-        for index, count in enumerate(sorted(table["jobs"].unique().to_list())):
-            curve = table.filter(jobs=count).sort("servers")
-            colour = PALETTE[index]
-            axes.plot(curve["servers"], curve["ratio"], "o-", color=colour, label=f"{count} jobs")
-            axes.plot(curve["servers"], curve["ideal_ratio"], ":", color=colour)
+        table = tables["ratio"].filter(case=kind).sort("jobs")
+        draw_curves(axes, table, "servers", "ratio", "jobs", text="{} jobs", marker="o")
+        draw_curves(axes, table, "servers", "ideal_ratio", "jobs", text="_", ls=":")
         axes.axhline(0.6, color="#6B6B6B", lw=1, ls="--")
         axes.set(xlabel="servers", title=TITLES[kind])
     panels[0].annotate("the paper: above 0.6", (5, 0.62), color="#6B6B6B", va="bottom")

@@ -348,18 +348,6 @@ def initial_shares(cluster: Cluster) -> dict[str, float]:
     return {name: float(part) for name, part in zip(tenancy.tenants, parts, strict=True)}
 
 
-def run(
-    policy: str, cluster: Cluster, jobs: Sequence[Job], settings: Mapping[str, Any] | None = None
-) -> RevenueObserver:
-    """Run jobs under a scheduler that knows them all, as theta's definition requires."""
-    scheduler = make_policy(policy, PolicyContext(cluster, known_jobs=jobs), settings or {})
-    outcome = RevenueObserver(cluster, jobs)
-    began = time.perf_counter()
-    Simulation(cluster, jobs, scheduler).run([outcome])
-    outcome.seconds = time.perf_counter() - began
-    return outcome
-
-
 # ------------------------------------------------------------------ presets
 
 
@@ -390,12 +378,20 @@ class Preset:
     def run(
         self, policy: str, cluster: Cluster, jobs: Sequence[Job], theta_scale: float = 1.0
     ) -> RevenueObserver:
-        """Run a policy with its parameters, with theta scaled if it has one."""
+        """Run a policy that knows all jobs, as theta's definition requires.
+
+        Theta is scaled if the policy has one.
+        """
         settings = dict(self.settings.get(policy, {}))
         if theta_scale != 1.0:
             scale = float(settings.get("theta", {}).get("scale", 1.0))
             settings["theta"] = {"scale": scale * theta_scale}
-        return run(policy, cluster, jobs, settings)
+        scheduler = make_policy(policy, PolicyContext(cluster, known_jobs=jobs), settings)
+        outcome = RevenueObserver(cluster, jobs)
+        began = time.perf_counter()
+        Simulation(cluster, jobs, scheduler).run([outcome])
+        outcome.seconds = time.perf_counter() - began
+        return outcome
 
 
 def _gangs(size: int | str, *, rounds: int = 1, scale: float = 0.05) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,6 @@ EXPERIMENTS = (
         reported=NONE + "Copies fall with the deadline and with epsilon, by Theorem 1.",
         measure=figures.measure_deadline,
         draw=figures.draw_deadline,
-        size=(11.0, 4.4),
     ),
     Experiment(
         name="cloning-tail",
@@ -25,7 +24,6 @@ EXPERIMENTS = (
         reported=NONE + "It assumes that copies always cost machine time.",
         measure=figures.measure_tail,
         draw=figures.draw_tail,
-        size=(11.0, 4.4),
     ),
     Experiment(
         name="cloning-relaxed",
@@ -34,7 +32,6 @@ EXPERIMENTS = (
         reported=NONE + "(7) is introduced as a relaxation of (6).",
         measure=figures.measure_relaxed,
         draw=figures.draw_relaxed,
-        size=(11.0, 4.4),
     ),
     Experiment(
         name="cloning-theorem",
@@ -43,7 +40,6 @@ EXPERIMENTS = (
         reported="Theorem 1 is stated for any means; it takes every marginal cost as equal.",
         measure=figures.measure_theorem,
         draw=figures.draw_theorem,
-        size=(11.0, 4.4),
     ),
     Experiment(
         name="cloning-load",
@@ -70,6 +66,5 @@ EXPERIMENTS = (
         reported=NONE,
         measure=figures.measure_processes,
         draw=figures.draw_processes,
-        size=(11.0, 4.4),
     ),
 )

@@ -31,7 +31,7 @@ from shadowprice.cloning.waves import (
     simulate_waves,
 )
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
-from shadowprice.experiments.figures import PALETTE, set_ticks
+from shadowprice.experiments.figures import PALETTE, draw_curves, set_ticks
 from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
 from shadowprice.traces.locate import ENVIRONMENT, traces_folder
 
@@ -78,14 +78,12 @@ def measure_deadline(settings: ExperimentSettings) -> Tables:
 def draw_deadline(tables: Tables, figure: Figure) -> None:
     """Draw copies and machine time over the deadline, a line for each epsilon."""
     left, right = figure.subplots(1, 2)
-    for colour, epsilon in zip(PALETTE, EPSILONS, strict=False):
-        rows = tables["deadline"].filter(epsilon=epsilon)
-        x = rows["deadline_in_means"]
-        label = f"missed with {epsilon:g}"
-        left.plot(x, rows["continuous_copies"], color=colour, label=label)
-        left.plot(x, rows["whole_copies"], color=colour, linestyle=":", linewidth=1.4)
-        right.plot(x, rows["continuous_cost"], color=colour, label=label)
-        right.plot(x, rows["whole_cost"], color=colour, linestyle=":", linewidth=1.4)
+    table = tables["deadline"].sort("epsilon")
+    for panel, column in ((left, "copies"), (right, "cost")):
+        curves: dict[str, Any] = {"x": "deadline_in_means", "by": "epsilon"}
+        text = "missed with {:g}"
+        draw_curves(panel, table, y=f"continuous_{column}", text=text, **curves)
+        draw_curves(panel, table, y=f"whole_{column}", text="_", ls=":", lw=1.4, **curves)
     left.set(title="Copies of a task", ylabel="copies", yscale="log")
     right.set(title="Machine time, against one copy each", ylabel="relative machine time")
     set_ticks(left.yaxis, 1, 2, 5, 10, 20)
@@ -181,9 +179,8 @@ def measure_relaxed(settings: ExperimentSettings) -> Tables:
 def draw_relaxed(tables: Tables, figure: Figure) -> None:
     """Draw the excess over epsilon, and how often whole copies under (7) violate (6)."""
     left, right = figure.subplots(1, 2)
-    for colour, tasks in zip(PALETTE, (2, 10, 50, 500), strict=False):
-        rows = tables["continuous"].filter(tasks=tasks)
-        left.plot(rows["epsilon"], 100 * rows["excess"], color=colour, label=f"{tasks} tasks")
+    table = tables["continuous"].sort("tasks")
+    draw_curves(left, table, "epsilon", "excess", "tasks", text="{} tasks", scale=100)
     left.set(
         title="How much above epsilon the optimum under (7) misses",
         ylabel="% of epsilon", xscale="log", yscale="log", xlabel="epsilon",

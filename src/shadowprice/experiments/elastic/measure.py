@@ -11,10 +11,11 @@ import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import polars as pl
 
@@ -25,8 +26,6 @@ from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, round_significant
 from shadowprice.profiling.running import Command, MeasurementLimits, measure_all
-from shadowprice.results.run_directory import RunData
-from shadowprice.simulator.scenario import run_policy
 
 POLICIES: Final = (
     PolicyChoice("rolling", {"steady": True}, "rolling"),
@@ -61,9 +60,8 @@ class WorkloadJob:
         for key in ("target", "by"):
             if key in utility:
                 utility[key] = f"{float(utility[key].removesuffix('s')) * factor:g}s"
-        return WorkloadJob(
-            self.name, self.tenant, self.after * factor, self.steps * factor, utility
-        )
+        after, steps = self.after * factor, self.steps * factor
+        return replace(self, after=after, steps=steps, utility=utility)
 
 
 def cluster(slot: float) -> dict[str, Any]:
@@ -120,25 +118,45 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
         [(jobs, choice, slot, target) for choice in policies],
         lambda _jobs, choice, *_: f"really running under {choice.label}",
     )
-    rows: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    for choice, live_results in zip(policies, ran, strict=True):
-        _compare(choice, slot, jobs, live_results, rows, curves)
+    records = [job for _, job in jobs]
+    runs = {
+        choice.label: (results, live.predict(cluster(slot), records, results, choice))
+        for choice, results in zip(policies, ran, strict=True)
+    }
+    table, progress = live.compare_runs(
+        records, runs, itemgetter("throughput"), slot, None, _promise_and_changes
+    )
     measured = [
         {"workers": n, "per_second": per_second, "half_width": half_width}
         for n, (per_second, half_width) in steps.items()
     ]
-    table = pl.DataFrame(rows, infer_schema_length=None)
-    progress = pl.DataFrame(curves, infer_schema_length=None).with_columns(
-        until=(pl.col("slot") + 1) * slot
-    )
     seconds = {"slot": slot, "start": start, "move": move, "restart": restart}
+    summary = live.summarize_runs(
+        table,
+        progress,
+        finished=(pl.col("state") == "finished").sum(),
+        promised=pl.col("first_promise").count(),
+        kept=(pl.col("completion") <= pl.col("first_promise")).sum(),
+    )
     return {
         "jobs": table,
-        "progress": progress,
+        "progress": progress.with_columns(until=(pl.col("slot") + 1) * slot),
         "speed": pl.DataFrame(measured),
         "starts": pl.DataFrame([{"executor": target.executor, **seconds}]),
-        "summary": _summary(table, progress, [choice.label for choice in policies]),
+        "summary": summary,
+    }
+
+
+def _promise_and_changes(
+    job: Mapping[str, Any], result: live.LiveJobResult, _row: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "tenant": job["tenant"],
+        "first_promise": result.record["first_promise_slot"],
+        "promise": result.record["promise_slot"],
+        "changes": len(result.changes),
+        "change": fmean(result.changes) if result.changes else None,
+        "restart": result.restart,
     }
 
 
@@ -238,88 +256,6 @@ def _record(
         "utility": dict(job.utility),
         "run": {"command": argv, "env": _path(), "retries": 2, "grace": "20s"},
     }
-
-
-# ------------------------------------------------------------------ comparison with the simulator
-
-
-def _compare(
-    choice: PolicyChoice,
-    slot: float,
-    jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    live_results: Mapping[str, live.LiveJobResult],
-    rows: list[dict[str, Any]],
-    curves: list[dict[str, Any]],
-) -> None:
-    """Compare real results with a simulation of the same jobs and submissions."""
-    policy = choice.label
-    run = simulate(choice, slot, jobs, live_results)
-    simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
-    last = 0
-    for _, job in jobs:
-        name = str(job["name"])
-        result = live_results[name]
-        record = result.record
-        prediction = simulated[live.live_key(job, result)]
-        finished = result.completion is not None
-        last = max(last, record["completion_slot"] or 0, prediction["completion"] or 0)
-        rows.append(
-            {
-                "policy": policy, "job": name, "tenant": job["tenant"],
-                "state": record["state"], "predicted_state": prediction["outcome"],
-                "first_promise": record["first_promise_slot"],
-                "promise": record["promise_slot"],
-                "completion": result.completion,
-                "predicted_completion": prediction["completion"],
-                "utility": float(record["utility"] or 0.0) if finished else 0.0,
-                "predicted_utility": float(prediction["utility"] or 0.0),
-                "generations": record["generation"], "failures": record["failures"],
-                "reason": result.reason,
-                "start": result.start(job["throughput"]),
-                "changes": len(result.changes),
-                "change": fmean(result.changes) if result.changes else None,
-                "restart": result.restart,
-            }
-        )  # fmt: skip
-    for _, job in jobs:
-        result, speeds, slots = live_results[str(job["name"])], job["throughput"], range(last + 1)
-        curves += live.progress_rows(
-            policy, run, cluster(slot), job, result, speeds, result.completion, slots, slot
-        )
-
-
-def simulate(
-    choice: PolicyChoice,
-    slot: float,
-    jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    live_results: Mapping[str, live.LiveJobResult],
-) -> RunData:
-    """Simulate the jobs as they were really submitted, under their real names."""
-    scenario = live.submitted_scenario(cluster(slot), [job for _, job in jobs], live_results)
-    return run_policy(scenario, choice, at_once=True)
-
-
-def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
-    """Return a row per policy; the error of progress is a mean over jobs and slots."""
-    summaries = []
-    for policy in policies:
-        rows = jobs.filter(policy=policy)
-        promised = rows.filter(pl.col("first_promise").is_not_null())
-        kept = promised.filter(pl.col("completion") <= pl.col("first_promise"))
-        summaries.append(
-            {
-                "policy": policy,
-                "utility": rows["utility"].sum(),
-                "predicted_utility": rows["predicted_utility"].sum(),
-                "finished": int((rows["state"] == "finished").sum()),
-                "promised": len(promised),
-                "kept": len(kept),
-                "start": cast("float | None", rows["start"].mean()),
-                **live.prediction_errors(rows, progress.filter(policy=policy)),
-                "generations": int(rows["generations"].sum()),
-            }
-        )
-    return pl.DataFrame(summaries)
 
 
 # ------------------------------------------------------------------ the figure

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -37,20 +37,20 @@ from shadowprice.experiments.figures import (
     samples_by_policy,
     write_above,
 )
-from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
+from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables, grid
 from shadowprice.experiments.live import (
     ExecutorTarget,
     LiveJobResult,
+    Prediction,
     check_live_jobs,
-    prediction_errors,
-    progress_rows,
+    compare_runs,
+    predict,
     run_live_in_temp_dir,
-    submitted_scenario,
+    simulate_submissions,
+    summarize_runs,
 )
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.run_directory import RunData
 from shadowprice.results.significance import compare_with_first
-from shadowprice.simulator.scenario import run_policy
 from shadowprice.traces.generator import TESTBED, generate, oasis_testbed_cluster
 from shadowprice.traces.workload import NANO
 
@@ -212,29 +212,48 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
         [(size, choice, target, settings.seed, restart) for choice in size.policies],
         lambda _size, choice, *_: f"really running under {choice.label}",
     )
-    rows: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    hindsight: list[float] = []
-    for choice, live_results in zip(size.policies, ran, strict=True):
-        _compare(files, choice, live_results, rows, curves)
-        mean_start = _mean_start(files, live_results)
+    runs, hindsight = {}, []
+    for choice, results in zip(size.policies, ran, strict=True):
+        runs[choice.label] = results, _predict(files, choice, results)
+        mean_start = _mean_start(files, results)
         adjusted = _files(size, settings.seed, restart if mean_start is None else mean_start)
-        hindsight.append(_predicted_utility(adjusted, choice, live_results))
-    # A column without values has no type of its own.
-    integers = dict.fromkeys(("completion", "predicted_completion"), pl.Int64)
-    floats = dict.fromkeys(("late", "predicted_late", "start"), pl.Float64)
-    table = pl.DataFrame(rows, schema_overrides={**integers, **floats}, infer_schema_length=None)
-    progress = pl.DataFrame(curves, infer_schema_length=None)
+        hindsight.append(_predicted_utility(adjusted, choice, results))
+    table, progress = compare_runs(
+        files.jobs, runs, files.speeds, files.seconds, files.slots, partial(_more_columns, files)
+    )
+    summary = summarize_runs(
+        table,
+        progress,
+        completed=pl.col("completion").count(),
+        predicted_completed=pl.col("predicted_completion").count(),
+        late=pl.col("late").mean(),
+        predicted_late=pl.col("predicted_late").mean(),
+        deviation=pl.col("late").std(),
+        predicted_deviation=pl.col("predicted_late").std(),
+        failures=pl.col("failures").sum(),
+    )
     return {
         "jobs": table,
         "progress": progress,
         "starts": pl.DataFrame(
             [{"executor": target.executor, "slot": size.seconds, "start": start}]
         ),
-        "summary": _summary(
-            table, progress, [choice.label for choice in size.policies]
-        ).with_columns(hindsight_utility=pl.Series(hindsight)),
+        "summary": summary.with_columns(hindsight_utility=pl.Series(hindsight)),
     }
+
+
+def _more_columns(
+    files: InputFiles, job: Mapping[str, Any], _result: LiveJobResult, row: Mapping[str, Any]
+) -> dict[str, Any]:
+    name = str(job["name"])
+    arrival = files.arrival(name)
+    due = arrival + files.utilities[name].target
+    late, predicted_late = (
+        None if slot is None else slot - due
+        for slot in (row["completion"], row["predicted_completion"])
+    )
+    labels = {name: job["labels"][name] for name in ("family", "class")}
+    return {**labels, "arrival": arrival, "late": late, "predicted_late": predicted_late}
 
 
 def _files(size: ExperimentScale, seed: int, restart: float | None) -> InputFiles:
@@ -301,57 +320,10 @@ def _run_policy(
 # ------------------------------------------------------------------ comparison with the simulator
 
 
-def simulated(
+def _predict(
     files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult]
-) -> RunData:
-    """Simulate the jobs under their real names, by which `fifo` draws workers, as submitted."""
-    scenario = submitted_scenario(files.cluster, files.jobs, live_results)
-    # A job that is submitted ahead of its slot gets its response within the slot before.
-    return run_policy(scenario, choice, at_once=True)
-
-
-def _compare(
-    files: InputFiles,
-    choice: PolicyChoice,
-    live_results: Mapping[str, LiveJobResult],
-    rows: list[dict[str, Any]],
-    curves: list[dict[str, Any]],
-) -> None:
-    """Compare real results with a simulation of the same files and submissions."""
-    run = simulated(files, choice, live_results)
-    simulated_jobs = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
-    base = next(iter(live_results.values())).base
-    end = base + files.slots
-    for job in files.jobs:
-        name = str(job["name"])
-        result = live_results[name]
-        record = result.record
-        forecast = simulated_jobs[record["name"]]
-        done, expected = _within(result.completion, end), _within(forecast["completion"], end)
-        arrival = base + files.arrival(name)
-
-        def late(slot: int | None, due: float = arrival + files.utilities[name].target) -> Any:
-            return None if slot is None else slot - due
-
-        rows.append(
-            {
-                "policy": choice.label, "job": name, "family": job["labels"]["family"],
-                "class": job["labels"]["class"], "arrival": arrival - base,
-                "state": record["state"], "predicted_state": forecast["outcome"],
-                "completion": None if done is None else done - base,
-                "predicted_completion": None if expected is None else expected - base,
-                "late": late(done), "predicted_late": late(expected),
-                "utility": 0.0 if done is None else float(record["utility"] or 0.0),
-                "predicted_utility": 0.0 if expected is None else float(forecast["utility"] or 0.0),
-                "generations": record["generation"], "failures": record["failures"],
-                "start": result.start(files.speeds(job)),
-                "reason": result.reason,
-            }
-        )  # fmt: skip
-        speeds, slots = files.speeds(job), range(base, end)
-        curves += progress_rows(
-            choice.label, run, files.cluster, job, result, speeds, done, slots, files.seconds
-        )
+) -> Prediction:
+    return predict(files.cluster, files.jobs, live_results, choice)
 
 
 def _mean_start(files: InputFiles, live_results: Mapping[str, LiveJobResult]) -> float | None:
@@ -365,40 +337,9 @@ def _predicted_utility(
     files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult]
 ) -> float:
     """Return the simulated utility at the end of the run."""
-    run = simulated(files, choice, live_results)
     end = next(iter(live_results.values())).base + files.slots
-    done = run.jobs.filter(pl.col("completion") < end)
+    done = _predict(files, choice, live_results).run.jobs.filter(pl.col("completion") < end)
     return float(done["utility"].sum())
-
-
-def _within(slot: int | None, over: int) -> int | None:
-    """Return a slot of completion, None if it is after the end of the run."""
-    return None if slot is None or slot >= over else int(slot)
-
-
-def _summary(jobs: pl.DataFrame, progress: pl.DataFrame, policies: Sequence[str]) -> pl.DataFrame:
-    """Return a row per policy; the error of progress is a mean over jobs and slots."""
-    summaries = []
-    for policy in policies:
-        rows = jobs.filter(policy=policy)
-        summaries.append(
-            {
-                "policy": policy,
-                "utility": rows["utility"].sum(),
-                "predicted_utility": rows["predicted_utility"].sum(),
-                "completed": rows["completion"].is_not_null().sum(),
-                "predicted_completed": rows["predicted_completion"].is_not_null().sum(),
-                "late": rows["late"].mean(),
-                "predicted_late": rows["predicted_late"].mean(),
-                "deviation": rows["late"].std(),
-                "predicted_deviation": rows["predicted_late"].std(),
-                **prediction_errors(rows, progress.filter(policy=policy)),
-                "start": rows["start"].mean(),
-                "generations": int(rows["generations"].sum()),
-                "failures": int(rows["failures"].sum()),
-            }
-        )
-    return pl.DataFrame(summaries, infer_schema_length=None)
 
 
 # ------------------------------------------------------------------ figures
@@ -463,12 +404,11 @@ def measure_starts(settings: ExperimentSettings) -> Tables:
     draws = 3 if settings.quick else 20
     choices = tuple(choice for choice in POLICIES if not (settings.quick and choice.name == "dorm"))
     seeds = range(settings.seed, settings.seed + draws)
-    rows = settings.each(
+    table = settings.table(
         run_policy_draw,
-        product((*choices, PRINTED), starts, seeds),
-        lambda choice, start, _: f"{choice.label}, a start of {start:g} s",
+        grid(choice=(*choices, PRINTED), start=starts, seed=seeds),
+        "{choice.label}, a start of {start:g} s".format,
     )
-    table = pl.DataFrame(rows)
     summary = table.group_by("policy", "start", maintain_order=True).agg(
         utility=pl.col("utility").mean(),
         error=pl.col("utility").std() / pl.len().sqrt(),
@@ -501,12 +441,11 @@ def _differences(runs: pl.DataFrame) -> pl.DataFrame:
 def run_policy_draw(choice: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
     """Return a policy's utility on one draw of the jobs, and the promises that it keeps."""
     files = scaled(SECONDS, seed=seed, restart=start or None)
-    submitted = {}
-    for job in files.jobs:
-        name = str(job["name"])
-        seconds = (BEFORE + files.arrival(name)) * files.seconds - SUBMIT_LEAD_SECONDS
-        submitted[name] = LiveJobResult({"name": name}, seconds, curve=(), base=BEFORE)
-    run = simulated(files, choice, submitted)
+    first = BEFORE * files.seconds - SUBMIT_LEAD_SECONDS
+    submitted = [
+        (first + files.arrival(str(job["name"])) * files.seconds, job) for job in files.jobs
+    ]
+    run = simulate_submissions(files.cluster, submitted, choice, knows_jobs=True)
     completion = dict(run.jobs.select("job", "completion").iter_rows())
     promised: dict[str, int] = {}
     for decision in run.decisions(False):
@@ -517,8 +456,6 @@ def run_policy_draw(choice: PolicyChoice, start: float, seed: int) -> dict[str, 
     done = run.jobs.filter(pl.col("completion") < BEFORE + files.slots)
     return {
         "policy": choice.label,
-        "start": start,
-        "seed": seed,
         "utility": float(done["utility"].sum()),
         "completed": len(done),
         "promised": len(promised),

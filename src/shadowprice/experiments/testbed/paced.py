@@ -20,14 +20,11 @@ from typing import Any, Final
 
 import polars as pl
 
-from shadowprice.core.policy import PolicyContext
-from shadowprice.core.utility import utility_value
 from shadowprice.experiments import live
 from shadowprice.experiments.figures import draw_predicted_and_real
 from shadowprice.experiments.framework import ExperimentSettings, Figure, Tables
 from shadowprice.experiments.testbed.measure import InputFiles, scaled
 from shadowprice.experiments.testbed.virtual import VARIANTS, Variant
-from shadowprice.simulator.scenario import record_run
 
 SECONDS: Final = 60  # length of a slot for jobs that are processes of this machine
 NODE_SECONDS: Final = 360  # length of a slot on Kubernetes and Ray, where a start takes longer
@@ -168,27 +165,29 @@ def _run_live(
 def _rows(
     files: InputFiles, variant: Variant, seed: int, live_results: Mapping[str, live.LiveJobResult]
 ) -> list[dict[str, Any]]:
-    scenario = live.submitted_scenario(files.cluster, files.jobs, live_results, seed)
     choice = variant.informed(files, seed)
-    policy = choice.build(PolicyContext(cluster=scenario.cluster))
-    run = record_run(scenario, choice.label, policy, at_once=True)
-    predicted = dict(run.jobs.select("job", "completion").iter_rows())
-    base = next(iter(live_results.values())).base
+    prediction = live.predict(files.cluster, files.jobs, live_results, choice, knows_jobs=False)
+    columns = (
+        "policy",
+        "job",
+        "completion",
+        "predicted_completion",
+        "utility",
+        "predicted_utility",
+        "start",
+    )
     rows = []
     for job in files.jobs:
-        name = str(job["name"])
-        result, arrival = live_results[name], base + files.arrival(name)
-        row: dict[str, Any] = {"policy": variant.label, "job": name}
-        forecast = predicted[result.record["name"]]
-        for prefix, slot in (("", result.completion), ("predicted_", forecast)):
-            done = slot if slot is not None and slot < base + files.slots else None
-            row[f"{prefix}completion"] = None if done is None else done - base
-            earned = 0.0 if done is None else utility_value(files.utilities[name], done - arrival)
-            row[f"{prefix}utility"] = earned
-        row["start"] = result.start(files.speeds(job))
-        row["moves"] = max(0, int(result.record["generation"]) - 1)
-        row["late"] = result.delay_causes
-        rows.append(row)
+        result = live_results[str(job["name"])]
+        speeds = files.speeds(job)
+        row = live.compare_job(variant.label, job, result, prediction, speeds, files.slots)
+        rows.append(
+            {
+                **{name: row[name] for name in columns},
+                "moves": max(0, row["generations"] - 1),
+                "late": result.delay_causes,
+            }
+        )
     return rows
 
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import utility_value
 from shadowprice.executors.virtual import Rate, VirtualJob
 from shadowprice.experiments.figures import PALETTE, draw_box, policy_colours, samples_by_policy
+from shadowprice.experiments.framework import grid
+from shadowprice.experiments.live import simulate_submissions
 from shadowprice.experiments.testbed.measure import POLICIES, InputFiles, scaled
 from shadowprice.experiments.virtual import run_live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.significance import compare_with_first, interval
-from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import ScenarioSource
 
 if TYPE_CHECKING:
@@ -75,20 +74,16 @@ def measure_virtual(settings: ExperimentSettings) -> Tables:
     variants = [
         candidate for candidate in VARIANTS if not (settings.quick and candidate.label == "dorm")
     ]
-    seeds = range(settings.seed, settings.seed + draws)
-    results = settings.each(
-        _run_draw,
-        product(variants, seeds, (False, True)),
-        lambda candidate, seed, live: f"{candidate.label}, draw {seed}{', live' if live else ''}",
-    )
-    jobs = pl.DataFrame(
-        [row for rows in results for row in rows],
-        schema_overrides={"completion": pl.Int64, "late": pl.Float64},
-        infer_schema_length=None,
+    jobs = _run_draws(
+        settings,
+        grid(
+            variant=variants, draw=range(settings.seed, settings.seed + draws), live=(False, True)
+        ),
+        lambda variant, draw, live: f"{variant.label}, draw {draw}{', live' if live else ''}",
     )
     runs = jobs.group_by("policy", "draw", "live", maintain_order=True).agg(
         pl.col("utility").sum(),
-        completed=pl.col("completion").is_not_null().sum(),
+        completed=pl.col("completion").count(),
         moves=pl.col("moves").sum(),
     )
     order = _order(settings, variants)
@@ -103,16 +98,27 @@ def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFram
     first = settings.seed + FIRST_ORDER_DRAW
     draws = range(first, first + (3 if settings.quick else 120))
     compared = [variant for variant in variants if not variant.label.startswith("oasis, ")]
-    cases = [(variant, draw, False) for variant in compared for draw in draws]
-    results = settings.each(
-        _run_draw, cases, lambda variant, seed, _: f"{variant.label}, order, draw {seed}"
+    jobs = _run_draws(
+        settings,
+        grid(variant=compared, draw=draws, live=[False]),
+        "{variant.label}, order, draw {draw}".format,
     )
-    values: dict[str, list[float]] = {}
-    for (variant, _, _), rows in zip(cases, results, strict=True):
-        values.setdefault(variant.label, []).append(sum(row["utility"] for row in rows))
-    compared_columns = _against_first(values).items()
+    runs = jobs.group_by("policy", "draw", maintain_order=True).agg(pl.col("utility").sum())
+    columns_by_policy = _against_first(samples_by_policy(runs, "utility", "draw"))
     return pl.DataFrame(
-        [{"policy": label, "draws": len(draws), **columns} for label, columns in compared_columns]
+        [
+            {"policy": label, "draws": len(draws), **columns}
+            for label, columns in columns_by_policy.items()
+        ]
+    )
+
+
+def _run_draws(
+    settings: ExperimentSettings, cases: list[dict[str, Any]], label: Callable[..., str]
+) -> pl.DataFrame:
+    """Return a row per case and job."""
+    return settings.table(
+        _run_draw, cases, label, dtypes={"completion": pl.Int64, "late": pl.Float64}
     )
 
 
@@ -131,30 +137,24 @@ def _against_first(samples: Mapping[str, list[float]]) -> dict[str, dict[str, fl
     return columns
 
 
-def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
+def _run_draw(variant: Variant, draw: int, live: bool) -> list[dict[str, Any]]:
     """Return a row per job of a draw; slots count from the first counted slot."""
-    files = scaled(SLOT_SECONDS, seed=seed, restart=STATED_RESTART_SECONDS)
-    choice = variant.informed(files, seed)
+    files = scaled(SLOT_SECONDS, seed=draw, restart=STATED_RESTART_SECONDS)
+    choice = variant.informed(files, draw)
     end = LEAD_SLOTS + files.slots if variant.end else None
-    completions = (
-        _run_virtual(files, choice, seed, end) if live else _simulate_jobs(files, choice, seed, end)
-    )
+    run = _run_virtual if live else _simulate_jobs
     rows = []
-    for job in files.jobs:
-        name = str(job["name"])
-        completion, moves = completions[name]
-        if completion is not None and completion >= LEAD_SLOTS + files.slots:
-            completion = None  # after the end of the timespan
-        arrival = LEAD_SLOTS + files.arrival(name)
+    for name, (completion, moves) in run(files, choice, draw, end).items():
+        slot = None if completion is None else completion - LEAD_SLOTS
+        if slot is not None and slot >= files.slots:
+            slot = None  # after the end of the timespan
         utility = files.utilities[name]
-        duration = None if completion is None else completion - arrival
+        duration = None if slot is None else slot - files.arrival(name)
         rows.append(
             {
                 "policy": variant.label,
-                "draw": seed,
-                "live": live,
                 "job": name,
-                "completion": None if completion is None else completion - LEAD_SLOTS,
+                "completion": slot,
                 "late": None if duration is None else duration - utility.target,
                 "utility": 0.0 if duration is None else utility_value(utility, duration),
                 "moves": moves,
@@ -163,26 +163,21 @@ def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _submission_seconds(files: InputFiles, job: Mapping[str, Any]) -> float:
-    """Return the submission time of a job in seconds since the start of the service."""
+def _submitted(files: InputFiles) -> list[tuple[float, dict[str, Any]]]:
+    """Return the jobs with their submission times in seconds since the start of the service."""
     share = SUBMISSION_LEAD_SECONDS / SLOT_SECONDS
-    return (LEAD_SLOTS + files.arrival(str(job["name"])) - share) * files.seconds
-
-
-def _scenario(files: InputFiles, seed: int, end: int | None) -> Scenario:
-    """Return the draw for the simulator, with the submission times of the live service."""
-    documents = [
-        {**job, "arrival": f"{_submission_seconds(files, job):.0f}s"} for job in files.jobs
+    return [
+        ((LEAD_SLOTS + files.arrival(str(job["name"])) - share) * files.seconds, dict(job))
+        for job in files.jobs
     ]
-    scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario(seed)
-    return replace(scenario, until=end)
 
 
 def _price_constants(files: InputFiles, seed: int) -> dict[str, Any]:
     """Return OASiS's price constants over the whole job set, as settings of ``prices=given``."""
-    scenario = _scenario(files, seed, LEAD_SLOTS + files.slots)
-    policy = PolicyChoice("oasis", {"prices": "offline"}).build(scenario.context())
-    in_force = policy.parameters_in_force()
+    documents = [{**job, "arrival": f"{after:.0f}s"} for after, job in _submitted(files)]
+    scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario(seed)
+    context = replace(scenario, until=LEAD_SLOTS + files.slots).context()
+    in_force = PolicyChoice("oasis", {"prices": "offline"}).build(context).parameters_in_force()
     settings: dict[str, Any] = {"prices": "given"}
     for pool in ("worker", "ps"):
         logarithms = in_force[pool]
@@ -196,12 +191,10 @@ def _price_constants(files: InputFiles, seed: int) -> dict[str, Any]:
 
 
 def _simulate_jobs(
-    files: InputFiles, choice: PolicyChoice, seed: int, end: int | None
+    files: InputFiles, choice: PolicyChoice, _seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
-    scenario = _scenario(files, seed, end)
-    # Use the service's seed, because `fifo` and `rrh` draw numbers of workers.
-    policy = choice.build(PolicyContext(cluster=scenario.cluster, until=end))
-    run = record_run(scenario, choice.label, policy, at_once=True)
+    # With the service's seed, because `fifo` and `rrh` draw numbers of workers.
+    run = simulate_submissions(files.cluster, _submitted(files), choice, until=end)
     return {row["job"]: (row["completion"], 0) for row in run.jobs.iter_rows(named=True)}
 
 
@@ -215,22 +208,20 @@ def _run_virtual(
 ) -> dict[str, tuple[int | None, int]]:
     generator = random.Random(f"testbed starts {seed}")
     submitted = []
-    for job in files.jobs:
-        name = str(job["name"])
-        pace = files.pace[name]
+    for after, job in _submitted(files):
         starts = tuple(
             SLOT_SECONDS * generator.uniform(*START_SHARE_RANGE) for _ in range(3 * files.slots)
         )
         behaviour = VirtualJob(
             work=float(job["epochs"] * job["chunks"] * job["minibatches"]),
-            rate=_rate(pace),
+            rate=_rate(files.pace[str(job["name"])]),
             start_seconds=starts,
             save_seconds=CHECKPOINT_SECONDS,
             report_every=30.0,
         )
-        record = {key: value for key, value in job.items() if key != "arrival"}
-        record["run"] = {"command": ["train"], "grace": "60s"}
-        submitted.append((_submission_seconds(files, job), record, behaviour))
+        del job["arrival"]
+        job["run"] = {"command": ["train"], "grace": "60s"}
+        submitted.append((after, job, behaviour))
     end_seconds = (LEAD_SLOTS + files.slots) * SLOT_SECONDS
     # The last slot counts only after its end.
     seconds = end_seconds + 0.5 * SLOT_SECONDS

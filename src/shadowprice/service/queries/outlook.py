@@ -22,9 +22,9 @@ from shadowprice import rest
 from shadowprice.advice.candidate_changes import JobChange, Key, SlotDeadlines, candidate_changes
 from shadowprice.advice.changes import (
     AdmissionOutcome,
+    ChangeSearch,
     JobVariants,
     describe_result,
-    search_changes,
 )
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import ShadowpriceError
@@ -330,9 +330,10 @@ def _search(
         admitted_now = quote_variant(job) is not None
         if not admitted_now:
             variants = JobVariants(record, job, engine.cluster, fork.resolve)
-            for change, result, _ in search_changes(variants, changes, quote_variant):
+            search = ChangeSearch(variants, changes, quote_variant)
+            for change in changes:
+                described = describe_result(change, search.find(change))
                 tried += 1
-                described = describe_result(change, result)
                 if isinstance(described, Advice):
                     advice.append(described)
                 elif described is not None:

@@ -6,6 +6,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -20,6 +21,7 @@ from shadowprice.advice.candidate_changes import (
 from shadowprice.advice.changes import (
     PROBES_WHEN_MAX_REFUSED,
     AdmissionOutcome,
+    ChangeSearch,
     JobVariants,
     NoStepFound,
     SearchResult,
@@ -28,9 +30,6 @@ from shadowprice.advice.changes import (
     describe_result,
     find_smallest_step,
     is_size,
-    is_smallest_refused,
-    search_changes,
-    step_of_work,
 )
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -383,8 +382,9 @@ class _Advisor:
             self.error = error
             return False
         changes = [*self._candidates(moment.end)]
-        for change, result, answer in search_changes(self._variants, changes, moment.quote):
-            self._verify(change, result, answer)
+        search = ChangeSearch(self._variants, changes, moment.quote)
+        for change in changes:
+            self._verify(change, search.find(change), partial(search.answer, change))
         return True
 
     def _verify(self, change: JobChange, quoted: SearchResult, answer: StepFn) -> None:
@@ -472,35 +472,20 @@ class _Advisor:
         end = self._scenario.until
         if end is None:
             end = self._job.arrival + self._scenario.cluster.horizon
-        work = 0.0
         changes = [*self._candidates(end)]
-        smaller_fails = self._affordable and is_smallest_refused(
-            self._variants, changes, self._rerun.quote
-        )
+        search = ChangeSearch(self._variants, changes, self._affordable_quote)
+        with suppress(_TooExpensiveError):
+            _ = search.is_smallest_refused  # while it is affordable: it settles several changes
         for change in (*changes, self._later):
-
-            def true_result(step: int, change: JobChange = change) -> AdmissionOutcome | None:
-                job = self._variants.job(change, step)
-                if job is None:
-                    return None
-                self._check_affordable()
-                return self._rerun.quote(job)
-
-            result: SearchResult = NoStepFound(1)
+            # A smaller request never hurts, but too large a step of another change may: in the last
+            # slot, or with one worker, there is least time.
+            evenly = 0 if is_size(change) else PROBES_WHEN_MAX_REFUSED
             try:
-                if not (smaller_fails and is_size(change)):
-                    # A smaller request never hurts, but too large a step of another change may: in
-                    # the last slot, or with one worker, there is least time.
-                    evenly = 0 if is_size(change) else PROBES_WHEN_MAX_REFUSED
-                    start = step_of_work(change, work)
-                    steps = len(change.values)
-                    result = find_smallest_step(true_result, steps, start, evenly=evenly)
+                result = search.find(change, evenly)
             except _TooExpensiveError:
                 self._left_out.append(change.label)
-                continue
-            self._results.append(describe_result(change, result, verified="run"))
-            if change.key == ("epochs",) and isinstance(result, StepFound):
-                work = change.values[result.step - 1] / int(change.before)
+            else:
+                self._results.append(describe_result(change, result, verified="run"))
         self._unchanged_text = (
             "the rest of the job's entry and all other jobs; all was run again with each change"
         )
@@ -520,13 +505,13 @@ class _Advisor:
                 )
             )
 
-    @property
-    def _affordable(self) -> bool:
-        return self._rerun.arrivals + self._rerun.head < self._max_arrivals
-
     def _check_affordable(self) -> None:
-        if not self._affordable:
+        if self._rerun.arrivals + self._rerun.head >= self._max_arrivals:
             raise _TooExpensiveError
+
+    def _affordable_quote(self, job: Job) -> AdmissionOutcome | None:
+        self._check_affordable()
+        return self._rerun.quote(job)
 
     def job_advice(self) -> JobAdvice:
         """Return all results."""

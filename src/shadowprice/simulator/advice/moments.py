@@ -18,7 +18,12 @@ from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.constants import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
-from shadowprice.simulator.driver import Simulation, SimulationCheckpoints, SimulationRun
+from shadowprice.simulator.driver import (
+    Simulation,
+    SimulationCheckpoints,
+    SimulationRun,
+    WrappedPolicy,
+)
 from shadowprice.simulator.scenario import Scenario
 
 
@@ -115,13 +120,13 @@ def run_probes(
         return
 
 
-class _Visits:
-    """Wrapper of a policy that stops at the decision points of probes."""
+class _Visits(WrappedPolicy):
+    """A policy that stops at the decision points of probes."""
 
     def __init__(
         self, policy: Policy, positions: Mapping[str, int], probes: Sequence[Probe]
     ) -> None:
-        self.policy = policy
+        super().__init__(policy)
         self._positions = positions
         self._due: dict[int, list[Probe]] = {}
         for probe in sorted(probes, key=lambda probe: probe.position):
@@ -130,28 +135,18 @@ class _Visits:
         self._left = {probe.position: len(probe.slots) for probe in probes}
 
     @property
-    def capabilities(self) -> Capabilities:
-        return self.policy.capabilities
-
-    @property
     def over(self) -> bool:
         """Whether no probe wants further visits."""
         return not self._left
 
-    def parameters_in_force(self) -> Mapping[str, object]:
-        return self.policy.parameters_in_force()
-
-    def resume(self, view: View) -> None:
-        self.policy.resume(view)
-
     def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         due = self._due.get(event.slot, ())
         if not isinstance(event, events.JobsArrived) or not due:
-            yield from self.policy.decide(view, event)
+            yield from super().decide(view, event)
             return
         # The jobs stay one event, because a policy may decide on all of them at once.
         undecided = {job.name: self._positions[job.name] for job in event.jobs}
-        decisions = iter(self.policy.decide(view, event))
+        decisions = iter(super().decide(view, event))
         for probe in due:
             while any(position < probe.position for position in undecided.values()):
                 decision = next(decisions)  # every job of the event is decided
@@ -176,7 +171,10 @@ class _Visits:
         if probe.position not in self._left:
             return
         self._left[probe.position] -= 1
-        if not probe.visit(DecisionPoint(view, self.policy)) or not self._left[probe.position]:
+        if (
+            not probe.visit(DecisionPoint(view, self.wrapped_policy))
+            or not self._left[probe.position]
+        ):
             del self._left[probe.position]
 
 
