@@ -14,6 +14,7 @@ from urllib.parse import quote as quoted
 
 from shadowprice import rest
 from shadowprice.core.errors import Fault, MissingExtraError, ShadowpriceError
+from shadowprice.core.wording import pluralize
 from shadowprice.short_table import ShortTable, ShownAsTable, table_of_records
 from shadowprice.uploads.archive import MEDIA_TYPE
 from shadowprice.uploads.packing import Archive
@@ -122,8 +123,8 @@ class SubmitResult(ShownAsTable):
             *([("name", item.name), ("problem", str(item.error))] for item in self.problems),
             *(_short(job) for job in self.jobs),
         ]
-        jobs = "1 job" if len(self.jobs) == 1 else f"{len(self.jobs):,} jobs"
-        title = f"{jobs} accepted, {len(self.problems):,} with problems"
+        accepted = pluralize(len(self.jobs), "job")
+        title = f"{accepted} accepted, {len(self.problems):,} with problems"
         return table_of_records(title, records)
 
 
@@ -137,7 +138,7 @@ class Page(ShownAsTable, Generic[T]):
     def short_table(self) -> ShortTable:
         """Return a table with a row for each entry."""
         more = ", more follow" if self.next is not None else ""
-        title = f"{_entry_count(self.entries)}{more}"
+        title = f"{pluralize(len(self.entries), 'entry')}{more}"
         return table_of_records(title, [_short(entry) for entry in self.entries])
 
 
@@ -148,11 +149,7 @@ class RecordTuple(ShownAsTable, tuple[T, ...]):
 
     def short_table(self) -> ShortTable:
         """Return a table with a row for each record."""
-        return table_of_records(_entry_count(self), [_short(record) for record in self])
-
-
-def _entry_count(entries: Sequence[object]) -> str:
-    return "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
+        return table_of_records(pluralize(len(self), "entry"), [_short(record) for record in self])
 
 
 def _short(record: object) -> Iterable[tuple[str | None, object]]:
