@@ -81,6 +81,11 @@ class ApiCall(Generic[T_co]):
     headers: Mapping[str, str] = field(default_factory=dict)  # besides those of every request
     archive: Archive | None = None  # content of the body instead of JSON
     sent: Callable[[int], None] | None = None  # receives the number of bytes sent
+    may_miss: bool = False  # whether the result is None if the service has no such thing
+
+    def or_none(self) -> ApiCall[T_co | None]:
+        """Return the call whose result is None if the service has no such thing."""
+        return replace(self, may_miss=True)
 
     @property
     def is_submission(self) -> bool:
@@ -245,9 +250,10 @@ def submit_many(jobs: Sequence[Json], *, wait: int = 0) -> ApiCall[SubmitResult]
     )
 
 
-def upload(digest: str, tenant: str | None = None) -> ApiCall[rest.Upload]:
-    """Get an upload."""
-    return ApiCall("GET", _path("uploads", digest), _read(rest.Upload), {"tenant": tenant})
+def upload(digest: str, tenant: str | None = None) -> ApiCall[rest.Upload | None]:
+    """Return an upload; None if the service doesn't have it."""
+    call = ApiCall("GET", _path("uploads", digest), _read(rest.Upload), {"tenant": tenant})
+    return call.or_none()
 
 
 def send_upload(
@@ -361,6 +367,13 @@ def logs(
     """
     query = {"process": process, "generation": generation, "start": start, "max_bytes": max_bytes}
     return ApiCall("GET", _path("jobs", name, "logs"), _read(rest.LogChunk), query)
+
+
+def log_chunk(
+    name: str, process: str, generation: int | None, start: int | None
+) -> ApiCall[rest.LogChunk | None]:
+    """Return a part of an output; None if the generation hasn't started, or has no such process."""
+    return logs(name, process=process, generation=generation, start=start).or_none()
 
 
 def quote(job: Json, *, outlook: bool = False) -> ApiCall[rest.Quote]:
