@@ -194,16 +194,9 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
         servers = 1 if local_free else int(job.ps_counts[0])
         requirements.append(("parameter server", job.ps, servers, cluster.hosts_ps))
     for kind, demand, count, has_role in requirements:
-        # The first server alone fits most jobs, and counting over all servers takes ten times as
-        # long.
-        if (
-            _fits_empty_server(cluster.capacity[has_role.argmax()], demand, count)
-            and has_role.any()
-        ):
-            continue
-        fit_counts = _places(cluster.capacity[has_role], demand)
-        if fit_counts.sum() < count:
-            total = int(fit_counts.sum())
+        # Counts are capped, because those of unlimited capacity add up to more than an int64.
+        total = int(np.minimum(_places(cluster.capacity[has_role], demand), count).sum())
+        if total < count:
             return Refusal(
                 RefusalReason.NEVER_FITS,
                 f"needs room for {count} {kind}{'s' if count > 1 else ''}, "
@@ -228,12 +221,6 @@ class EmptyClusterCheck:
         if key not in self._known:
             self._known[key] = never_fits(job, self._cluster, local_free=self._local_free)
         return self._known[key]
-
-
-def _fits_empty_server(capacity: Amounts, demand: Amounts, count: int) -> bool:
-    """Return whether an empty server fits ``count`` units of a demand."""
-    pairs = zip(capacity.tolist(), demand.tolist(), strict=True)
-    return all(amount * count <= available for available, amount in pairs)
 
 
 def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
