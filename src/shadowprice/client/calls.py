@@ -186,6 +186,10 @@ def _path(*parts: str) -> str:
     return "/v1/" + "/".join(steps.get(part) or quoted(part, safe="") for part in parts)
 
 
+def _without_none(**values: object) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def _ignore(content: bytes) -> None:
     del content
 
@@ -516,9 +520,8 @@ def create_token(
     tenant: str | None = None, *, expires: str | None = None, note: str = ""
 ) -> ApiCall[rest.NewToken]:
     """Create a token: a tenant's, or an operator's if ``tenant`` is None."""
-    body: dict[str, Any] = {"role": "operator" if tenant is None else "tenant", "note": note}
-    body |= {} if tenant is None else {"tenant": tenant}
-    body |= {} if expires is None else {"expires": expires}
+    role = "operator" if tenant is None else "tenant"
+    body = _without_none(role=role, note=note, tenant=tenant, expires=expires)
     return ApiCall("POST", _path("tokens"), _read(rest.NewToken), body=body, repeatable=False)
 
 
@@ -548,9 +551,8 @@ def start_whatif(
     ``policy`` with its ``settings``; None is the service's own policy. The days end ``at`` a
     moment, by default now.
     """
-    parameters = {"days": days, "servers": servers, "policy": policy, "set": settings}
-    parameters["at"] = None if at is None else at.isoformat()
-    body = {key: value for key, value in parameters.items() if value is not None}
+    end = None if at is None else at.isoformat()
+    body = _without_none(days=days, servers=servers, policy=policy, set=settings, at=end)
     read = _read(rest.WhatIf)
     return ApiCall("POST", _path("whatif"), read, body=body, repeatable=False, patience=30)
 

@@ -280,7 +280,7 @@ class JournalReader:
                 try:
                     item = _item(_text(line, location), cluster, location)
                 except InputError:
-                    if line.endswith(b"\n") or not _is_last(file):
+                    if line.endswith(b"\n") or file.peek(1):  # not the last line
                         raise
                     if self._notice is not None:
                         self._notice(
@@ -385,10 +385,6 @@ def _text(line: bytes, location: str) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         raise _damage_error(location, "is not text") from error
-
-
-def _is_last(file: IO[bytes]) -> bool:
-    return not file.peek(1) if hasattr(file, "peek") else not file.read(1)
 
 
 def _damage_error(location: str, message: str) -> InputError:
