@@ -162,8 +162,6 @@ def is_valid_utf8(text: str) -> bool:
 
     JSON and bytes on the command line can contain unpaired surrogates.
     """
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -228,11 +228,9 @@ class JournalWriter:
         self._since = 0
 
     def _write(self, line: str, what: str) -> None:
-        # A character takes at most six bytes, as an escape.
-        if 6 * len(line) >= bounds.JOURNAL_LINE.maximum:
-            size = len(line.encode(errors="backslashreplace")) + 1
-            location = f"{self._file.name}: {what}"
-            bounds.JOURNAL_LINE.check(size, location, "run it without a journal")
+        size = len(line.encode(errors="backslashreplace")) + 1
+        location = f"{self._file.name}: {what}"
+        bounds.JOURNAL_LINE.check(size, location, "run it without a journal")
         self._file.write(line + "\n")
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import Place
 from shadowprice.core.job import Job
+from shadowprice.core.potential import progress_and_loss
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.job_record import JobRecord
@@ -57,17 +58,11 @@ def check_commitment(
     if local_free:
         elsewhere = workers[np.searchsorted(plan.active_slots, plan.slots)] - plan.workers
         _check_reach(record, elsewhere, plan.ps)
-    gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
-    lost = 0
-    if moved is not None:
-        moved_gains = np.where(
-            colocated, job.restart_internal_gains[choices], job.moved_gains[choices]
-        )
-        lost = int((gains - moved_gains)[moved].sum())
-    suffices = int(gains.sum()) - lost >= record.remaining
+    progress, lost = progress_and_loss(job, choices, colocated, moved)
+    suffices = progress - lost >= record.remaining
     if not suffices and not (pinned and plan.completion == end - 1):
         raise record.error(
-            f"the schedule makes {int(gains.sum()) - lost} progress units of "
+            f"the schedule makes {progress - lost} progress units of "
             f"the {record.remaining} that remain (2)"
             + (f"; {lost} are lost to {int(moved.sum())} restarts" if moved is not None else "")
         )
