@@ -377,7 +377,7 @@ def build_job(
         if internal_step == step and not restart:
             # Worker-slots are exact and independent of the rate. Restarts would need fractions of
             # them.
-            required = _ceil(work * step / slot_seconds)
+            required = math.ceil(work * step / slot_seconds)
             gains = internal = counts
         else:
             required = work * MICRO
@@ -396,7 +396,9 @@ def build_job(
             )
         counts = np.array(measured_counts, dtype=np.int64)
         required = work * MICRO
-        gains = internal = _gains(_ceil(speed[n] * slot_seconds * MICRO) for n in measured_counts)
+        gains = internal = _gains(
+            math.ceil(speed[n] * slot_seconds * MICRO) for n in measured_counts
+        )
         step_seconds = (
             float(measured_counts[0] / speed[measured_counts[0]]) if measured_counts else 0.0
         )
@@ -467,7 +469,7 @@ def _ps_counts(
 
 
 def _micro_gains(counts: NDArray[np.int64], per_worker: Fraction) -> NDArray[np.int64]:
-    return _gains(_ceil(int(n) * per_worker * MICRO) for n in counts)
+    return _gains(math.ceil(int(n) * per_worker * MICRO) for n in counts)
 
 
 def _gains(values: Iterable[int]) -> NDArray[np.int64]:
@@ -504,7 +506,3 @@ def _frozen(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     array = np.asarray(values, dtype=np.int64)
     array.setflags(write=False)
     return array
-
-
-def _ceil(value: Fraction) -> int:
-    return -(-value.numerator // value.denominator)
