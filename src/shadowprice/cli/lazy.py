@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,16 +26,6 @@ class Part:
     help: str  # summary line for the list of commands
     panel: str  # heading in the list of commands
 
-    @property
-    def present(self) -> bool:
-        """Whether the module is installed; the check doesn't import it."""
-        return _is_there(self.module.partition(":")[0])
-
-
-@cache
-def _is_there(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
 
 class LazyGroup(TyperGroup):
     """Group that lists commands from their `Part` and imports a command only to run it."""
@@ -46,19 +34,14 @@ class LazyGroup(TyperGroup):
     _listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the group's own commands and every part that is present."""
-        names = super().list_commands(ctx)
-        return names + [
-            name for name, part in self.parts.items() if part.present and name not in names
-        ]
+        """Return the group's own commands and every part."""
+        return [*super().list_commands(ctx), *self.parts]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; while help is formatted, only a stub with its name and summary."""
         part = self.parts.get(cmd_name)
         if part is None:
             return super().get_command(ctx, cmd_name)
-        if not part.present:
-            return None
         if self._listing:
             return TyperCommand(cmd_name, help=part.help, rich_help_panel=part.panel)
         return _load(cmd_name, part)

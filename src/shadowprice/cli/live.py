@@ -204,13 +204,6 @@ def expected(
     return f"{mark}{when(moment, now)}"
 
 
-def until(moment: datetime | None, now: datetime) -> str:
-    """Format the time until a moment, or since it if it has passed."""
-    if moment is None:
-        return ""
-    return f"in {span(moment - now)}" if moment >= now else f"{span(now - moment)} ago"
-
-
 def percent(job: Job) -> str:
     """Format the progress of a job."""
     return f"{100 * job.progress / job.required:.0f}%" if job.required else "-"

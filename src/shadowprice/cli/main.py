@@ -80,7 +80,7 @@ PARTS: Final = {
     "cloning": _part("cloning", "Choose the number of copies of each task.", MORE),
     "experiment": _part("experiment:experiment", "Regenerate a figure of a paper.", MORE),
 }
-"""Commands in the order of the help. Commands whose module is missing aren't listed."""
+"""Commands in the order of the help."""
 
 
 class _Commands(LazyGroup):

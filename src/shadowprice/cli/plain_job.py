@@ -25,7 +25,7 @@ from shadowprice.core.amounts import parse_duration, parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.moments import SECOND, parse_moment_ahead
 from shadowprice.core.submit_options import minibatch_time, run_time_text
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import pluralize, quote_for_display
 from shadowprice.uploads.host import host_identity
 
 if TYPE_CHECKING:
@@ -362,8 +362,7 @@ def send_directory(
     from shadowprice.uploads.packing import select_files, shown_bytes, temporary_archive
 
     selection = select_files(directory, max_bytes=limits.max_bytes, max_entries=limits.max_entries)
-    count = len(selection.files)
-    what = f"{count:,} {'entry' if count == 1 else 'entries'} of {directory}"
+    what = f"{pluralize(len(selection.files), 'entry')} of {directory}"
     size = shown_bytes(selection.size)
     if selection.left_out and not quiet:
         names, remaining = selection.left_out[:_MAX_NAMED], len(selection.left_out) - _MAX_NAMED

@@ -14,6 +14,7 @@ from urllib.parse import quote as quoted
 
 from shadowprice import rest
 from shadowprice.core.errors import Fault, MissingExtraError, ShadowpriceError
+from shadowprice.core.wording import pluralize
 from shadowprice.short_table import ShortTable, ShownAsTable, table_of_records
 from shadowprice.uploads.archive import MEDIA_TYPE
 from shadowprice.uploads.packing import Archive
@@ -80,6 +81,11 @@ class ApiCall(Generic[T_co]):
     headers: Mapping[str, str] = field(default_factory=dict)  # besides those of every request
     archive: Archive | None = None  # content of the body instead of JSON
     sent: Callable[[int], None] | None = None  # receives the number of bytes sent
+    may_miss: bool = False  # whether the result is None if the service has no such thing
+
+    def or_none(self) -> ApiCall[T_co | None]:
+        """Return the call whose result is None if the service has no such thing."""
+        return replace(self, may_miss=True)
 
     @property
     def is_submission(self) -> bool:
@@ -122,8 +128,8 @@ class SubmitResult(ShownAsTable):
             *([("name", item.name), ("problem", str(item.error))] for item in self.problems),
             *(_short(job) for job in self.jobs),
         ]
-        jobs = "1 job" if len(self.jobs) == 1 else f"{len(self.jobs):,} jobs"
-        title = f"{jobs} accepted, {len(self.problems):,} with problems"
+        accepted = pluralize(len(self.jobs), "job")
+        title = f"{accepted} accepted, {len(self.problems):,} with problems"
         return table_of_records(title, records)
 
 
@@ -137,7 +143,7 @@ class Page(ShownAsTable, Generic[T]):
     def short_table(self) -> ShortTable:
         """Return a table with a row for each entry."""
         more = ", more follow" if self.next is not None else ""
-        title = f"{_entry_count(self.entries)}{more}"
+        title = f"{pluralize(len(self.entries), 'entry')}{more}"
         return table_of_records(title, [_short(entry) for entry in self.entries])
 
 
@@ -148,11 +154,7 @@ class RecordTuple(ShownAsTable, tuple[T, ...]):
 
     def short_table(self) -> ShortTable:
         """Return a table with a row for each record."""
-        return table_of_records(_entry_count(self), [_short(record) for record in self])
-
-
-def _entry_count(entries: Sequence[object]) -> str:
-    return "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
+        return table_of_records(pluralize(len(self), "entry"), [_short(record) for record in self])
 
 
 def _short(record: object) -> Iterable[tuple[str | None, object]]:
@@ -182,6 +184,10 @@ def _path(*parts: str) -> str:
     """Return a path; slashes in names are encoded, and names that are steps of a path."""
     steps = {".": "%2E", "..": "%2E%2E"}
     return "/v1/" + "/".join(steps.get(part) or quoted(part, safe="") for part in parts)
+
+
+def _without_none(**values: object) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _ignore(content: bytes) -> None:
@@ -248,9 +254,10 @@ def submit_many(jobs: Sequence[Json], *, wait: int = 0) -> ApiCall[SubmitResult]
     )
 
 
-def upload(digest: str, tenant: str | None = None) -> ApiCall[rest.Upload]:
-    """Get an upload."""
-    return ApiCall("GET", _path("uploads", digest), _read(rest.Upload), {"tenant": tenant})
+def upload(digest: str, tenant: str | None = None) -> ApiCall[rest.Upload | None]:
+    """Return an upload; None if the service doesn't have it."""
+    call = ApiCall("GET", _path("uploads", digest), _read(rest.Upload), {"tenant": tenant})
+    return call.or_none()
 
 
 def send_upload(
@@ -364,6 +371,13 @@ def logs(
     """
     query = {"process": process, "generation": generation, "start": start, "max_bytes": max_bytes}
     return ApiCall("GET", _path("jobs", name, "logs"), _read(rest.LogChunk), query)
+
+
+def log_chunk(
+    name: str, process: str, generation: int | None, start: int | None
+) -> ApiCall[rest.LogChunk | None]:
+    """Return a part of an output; None if the generation hasn't started, or has no such process."""
+    return logs(name, process=process, generation=generation, start=start).or_none()
 
 
 def quote(job: Json, *, outlook: bool = False) -> ApiCall[rest.Quote]:
@@ -506,9 +520,8 @@ def create_token(
     tenant: str | None = None, *, expires: str | None = None, note: str = ""
 ) -> ApiCall[rest.NewToken]:
     """Create a token: a tenant's, or an operator's if ``tenant`` is None."""
-    body: dict[str, Any] = {"role": "operator" if tenant is None else "tenant", "note": note}
-    body |= {} if tenant is None else {"tenant": tenant}
-    body |= {} if expires is None else {"expires": expires}
+    role = "operator" if tenant is None else "tenant"
+    body = _without_none(role=role, note=note, tenant=tenant, expires=expires)
     return ApiCall("POST", _path("tokens"), _read(rest.NewToken), body=body, repeatable=False)
 
 
@@ -538,9 +551,8 @@ def start_whatif(
     ``policy`` with its ``settings``; None is the service's own policy. The days end ``at`` a
     moment, by default now.
     """
-    parameters = {"days": days, "servers": servers, "policy": policy, "set": settings}
-    parameters["at"] = None if at is None else at.isoformat()
-    body = {key: value for key, value in parameters.items() if value is not None}
+    end = None if at is None else at.isoformat()
+    body = _without_none(days=days, servers=servers, policy=policy, set=settings, at=end)
     read = _read(rest.WhatIf)
     return ApiCall("POST", _path("whatif"), read, body=body, repeatable=False, patience=30)
 

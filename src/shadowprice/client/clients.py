@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 from urllib.parse import urlsplit
 
 from shadowprice import rest
@@ -103,7 +103,10 @@ async def aread_pieces(call: ApiCall[Any]) -> AsyncIterator[bytes]:
 def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
     """Parse a response; raise an error for a refusal, or a response of another program."""
     if not response.is_success:
-        raise to_service_error(response)
+        error = to_service_error(response)
+        if call.may_miss and error.code == "not-found":
+            return cast(T, None)
+        raise error
     try:
         return call.read(response.content)
     except ValueError as error:
@@ -471,11 +474,8 @@ class Client(_Methods):
         in ``run.upload``. Operators give the ``tenant`` of the jobs. ``sent`` receives the number
         of bytes sent so far.
         """
-        try:
-            return self.send(calls.upload(archive.digest, tenant))
-        except ServiceError as error:
-            if error.code != "not-found":
-                raise
+        if (present := self.send(calls.upload(archive.digest, tenant))) is not None:
+            return present
         return self.send(calls.send_upload(archive, tenant, sent))
 
     def follow_logs(
@@ -486,9 +486,10 @@ class Client(_Methods):
         ``start`` is the first byte; None starts with the last lines of the current output.
         """
         name = f"id:{self.job(name).id}"  # another job may get the name meanwhile
+        read = functools.partial(calls.log_chunk, name, process)
         generation: int | None = None
         while True:
-            chunk = self._log_chunk(name, process, generation, start)
+            chunk = self.send(read(generation, start))
             if chunk is not None:
                 generation, start = chunk.generation, chunk.end
                 if chunk.text:
@@ -497,23 +498,13 @@ class Client(_Methods):
             if chunk is None or chunk.complete:
                 job = self.job(name)
                 if generation is not None and job.generation > generation:
-                    following = self._log_chunk(name, process, generation + 1, 0)
+                    following = self.send(read(generation + 1, 0))
                     if following is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
                 if not job.open:
                     return
             time.sleep(1.0)
-
-    def _log_chunk(
-        self, name: str, process: str, generation: int | None, start: int | None
-    ) -> rest.LogChunk | None:
-        try:
-            return self.logs(name, process=process, generation=generation, start=start)
-        except ServiceError as error:
-            if error.code != "not-found":
-                raise
-            return None  # the generation hasn't started, or has no such process
 
     def wait(self, name: str, *, timeout: float | None = None) -> rest.Job:
         """Return a job once it is closed; raise `TimeoutError` after ``timeout`` seconds."""
@@ -611,11 +602,8 @@ class AsyncClient(_Methods):
         sent: Callable[[int], None] | None = None,
     ) -> rest.Upload:
         """Store an archive of files for jobs, unless it is there."""
-        try:
-            return await self.send(calls.upload(archive.digest, tenant))
-        except ServiceError as error:
-            if error.code != "not-found":
-                raise
+        if (present := await self.send(calls.upload(archive.digest, tenant))) is not None:
+            return present
         return await self.send(calls.send_upload(archive, tenant, sent))
 
     async def follow_logs(
@@ -623,9 +611,10 @@ class AsyncClient(_Methods):
     ) -> AsyncIterator[rest.LogChunk]:
         """Yield a process's output, generation after generation, until the job is closed."""
         name = f"id:{(await self.job(name)).id}"  # another job may get the name meanwhile
+        read = functools.partial(calls.log_chunk, name, process)
         generation: int | None = None
         while True:
-            chunk = await self._log_chunk(name, process, generation, start)
+            chunk = await self.send(read(generation, start))
             if chunk is not None:
                 generation, start = chunk.generation, chunk.end
                 if chunk.text:
@@ -634,23 +623,13 @@ class AsyncClient(_Methods):
             if chunk is None or chunk.complete:
                 job = await self.job(name)
                 if generation is not None and job.generation > generation:
-                    following = await self._log_chunk(name, process, generation + 1, 0)
+                    following = await self.send(read(generation + 1, 0))
                     if following is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
                 if not job.open:
                     return
             await asyncio.sleep(1.0)
-
-    async def _log_chunk(
-        self, name: str, process: str, generation: int | None, start: int | None
-    ) -> rest.LogChunk | None:
-        try:
-            return await self.logs(name, process=process, generation=generation, start=start)
-        except ServiceError as error:
-            if error.code != "not-found":
-                raise
-            return None  # the generation hasn't started, or has no such process
 
     async def wait(self, name: str, *, timeout: float | None = None) -> rest.Job:
         """Return a job once it is closed; raise `TimeoutError` after ``timeout`` seconds."""

@@ -111,18 +111,10 @@ class Cluster:
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
         """Class of each server: equal for equal roles and capacity, shape (servers,)."""
-        hosts = np.stack([self.hosts_workers, self.hosts_ps], axis=1)
-        is_different = np.ones(self.servers, dtype=np.bool_)
-        is_different[1:] = (hosts[1:] != hosts[:-1]).any(axis=1)
-        is_different[1:] |= (self.capacity[1:] != self.capacity[:-1]).any(axis=1)
-        # Equal servers are mostly adjacent: look only at the first of each run.
-        class_ids: dict[tuple[Role, bytes], int] = {}
-        first_rows = np.flatnonzero(is_different)
-        kinds = [
-            class_ids.setdefault((self.roles[row], self.capacity[row].tobytes()), len(class_ids))
-            for row in first_rows.tolist()
-        ]
-        return np.repeat(np.array(kinds, dtype=np.int64), np.diff(first_rows, append=self.servers))
+        rows = np.column_stack([self.hosts_workers, self.hosts_ps, self.capacity])
+        _, first, classes = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        # Classes are numbered in the order in which servers have them.
+        return np.argsort(np.argsort(first))[classes.reshape(-1)]
 
     @cached_property
     def index(self) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -313,28 +313,34 @@ class StepModel:
         return step
 
 
+class JobDescription(TypedDict):
+    """Fields of `Job` that don't depend on how the job's work is counted."""
+
+    name: str
+    arrival: int
+    worker: Amounts
+    utility: Utility
+    tenant: NotRequired[str | None]
+    labels: NotRequired[Mapping[str, str]]
+    before_arrival: NotRequired[float]
+    priority: NotRequired[float]
+    walltime: NotRequired[int | None]
+
+
 def build_job(
     *,
-    name: str,
-    arrival: int,
     epochs: int,
     chunks: int,
     minibatches: int,
     speed: StepModel | Mapping[int, Fraction],
-    worker: Amounts,
     ps: Amounts | None,
-    utility: Utility,
     slot_seconds: Fraction,
     worker_bandwidth: int = 0,
     ps_bandwidth: int = 0,
     internal_bandwidth: int = 0,
     worker_range: tuple[int, int] | None = None,
-    tenant: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    before_arrival: float = 0.0,
     restart_seconds: Fraction = NO_RESTART,
-    priority: float = 0.0,
-    walltime: int | None = None,
+    **described: Unpack[JobDescription],
 ) -> Job:
     """Build a job: convert its description to the numbers that schedulers use.
 
@@ -371,7 +377,7 @@ def build_job(
         if internal_step == step and not restart:
             # Worker-slots are exact and independent of the rate. Restarts would need fractions of
             # them.
-            required = _ceil(work * step / slot_seconds)
+            required = math.ceil(work * step / slot_seconds)
             gains = internal = counts
         else:
             required = work * MICRO
@@ -390,7 +396,9 @@ def build_job(
             )
         counts = np.array(measured_counts, dtype=np.int64)
         required = work * MICRO
-        gains = internal = _gains(_ceil(speed[n] * slot_seconds * MICRO) for n in measured_counts)
+        gains = internal = _gains(
+            math.ceil(speed[n] * slot_seconds * MICRO) for n in measured_counts
+        )
         step_seconds = (
             float(measured_counts[0] / speed[measured_counts[0]]) if measured_counts else 0.0
         )
@@ -405,17 +413,12 @@ def build_job(
         hint = "lower steps (or epochs, chunks, minibatches), or lengthen the slot"
         bounds.JOB_SLOTS.check(-(-required // fastest), "", hint)
     return Job(
-        name=name,
-        arrival=arrival,
         required=required,
         worker_counts=_frozen(counts),
         gains=_frozen(gains),
         internal_gains=_frozen(internal),
-        worker=worker,
         ps=ps,
         ps_counts=_ps_counts(counts, ps is not None, worker_bandwidth, ps_bandwidth),
-        utility=utility,
-        tenant=tenant,
         epochs=epochs,
         chunks=chunks,
         minibatches=minibatches,
@@ -423,25 +426,12 @@ def build_job(
         worker_bandwidth=worker_bandwidth,
         ps_bandwidth=ps_bandwidth,
         internal_bandwidth=internal_bandwidth,
-        labels=labels or {},
-        before_arrival=before_arrival,
         restart=restart,
-        priority=priority,
-        walltime=walltime,
+        **described,
     )
 
 
-def build_bag_job(
-    *,
-    name: str,
-    arrival: int,
-    bag: Bag,
-    worker: Amounts,
-    utility: Utility,
-    tenant: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    before_arrival: float = 0.0,
-) -> Job:
+def build_bag_job(bag: Bag, **described: Unpack[JobDescription]) -> Job:
     """Build a job from a bag of tasks; ``worker`` is the demand of one copy.
 
     Progress counts finished tasks, and a copy is a worker. The only allowed worker count is one
@@ -449,21 +439,15 @@ def build_bag_job(
     """
     tasks = _frozen([bag.tasks])
     return Job(
-        name=name,
-        arrival=arrival,
         required=bag.tasks,
         worker_counts=tasks,
         gains=tasks,
         internal_gains=tasks,
-        worker=worker,
         ps=None,
         ps_counts=_frozen([0]),
-        utility=utility,
-        tenant=tenant,
         chunks=bag.tasks,
-        labels=labels or {},
-        before_arrival=before_arrival,
         bag=bag,
+        **described,
     )
 
 
@@ -485,7 +469,7 @@ def _ps_counts(
 
 
 def _micro_gains(counts: NDArray[np.int64], per_worker: Fraction) -> NDArray[np.int64]:
-    return _gains(_ceil(int(n) * per_worker * MICRO) for n in counts)
+    return _gains(math.ceil(int(n) * per_worker * MICRO) for n in counts)
 
 
 def _gains(values: Iterable[int]) -> NDArray[np.int64]:
@@ -522,7 +506,3 @@ def _frozen(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     array = np.asarray(values, dtype=np.int64)
     array.setflags(write=False)
     return array
-
-
-def _ceil(value: Fraction) -> int:
-    return -(-value.numerator // value.denominator)

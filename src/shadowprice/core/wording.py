@@ -43,6 +43,20 @@ def parse_error_text(error: Exception) -> str:
     return "a number has too many digits" if "set_int_max_str_digits" in text else text
 
 
+def pluralize(number: int, noun: str) -> str:
+    """Format a number with its noun: ``1 job``, ``1,200 jobs``."""
+    return f"{number:,} {plural_noun(number, noun)}"
+
+
+def plural_noun(number: float, noun: str) -> str:
+    """Return a noun in the form that goes with a number."""
+    if number == 1:
+        return noun
+    if noun.endswith("ry"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}{'es' if noun.endswith('tch') else 's'}"
+
+
 def join_lines(text: str) -> str:
     """Join the lines of a text, such as a cause followed by lines of a log."""
     return " | ".join(line for raw_line in text.splitlines() if (line := raw_line.strip()))
@@ -148,8 +162,6 @@ def is_valid_utf8(text: str) -> bool:
 
     JSON and bytes on the command line can contain unpaired surrogates.
     """
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -37,7 +37,7 @@ def apply_decision(state: EngineState, decision: events.Decision) -> list[events
     try:
         apply(state, record, decision)
     except OverbookingError as error:
-        raise PolicyError(f"{record.describe()}: {error}") from error
+        raise record.error(str(error)) from error
     if isinstance(decision, events.Displace):
         return [events.Displaced(state.slot, name, decision.reason)]
     decided = events.Decided(state.slot, decision)
@@ -49,7 +49,7 @@ def apply_decision(state: EngineState, decision: events.Decision) -> list[events
 def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> None:
     plan = decision.schedule
     if len(plan) and plan.start < state.slot:
-        raise PolicyError(f"{record.describe()}: planned for slot {plan.start}, which is over")
+        raise record.error(f"planned for slot {plan.start}, which is over")
     if record.job.bag is None and not decision.copies:
         check_commitment(
             record,
@@ -91,7 +91,7 @@ def _restarts(state: EngineState, record: JobRecord, plan: Schedule) -> NDArray[
 
 def _place(state: EngineState, record: JobRecord, decision: events.Place) -> None:
     if len(record.plan):
-        raise PolicyError(f"{record.describe()}: placed, although it follows a plan")
+        raise record.error("placed, although it follows a plan")
     job = record.job
     if job.bag is not None or decision.copies:
         check_copies(record, decision, state.cluster, state.slot)
@@ -117,12 +117,12 @@ def _check_servers_available(state: EngineState, record: JobRecord, servers: Ite
     for row in state.lost.intersection(servers) if state.lost else ():
         if row not in state.cordoned or not runs_on(state, record.job.name, row):
             name = state.cluster.names[row]
-            raise PolicyError(f"{record.describe()}: put on {name!r}, which is unavailable")
+            raise record.error(f"put on {name!r}, which is unavailable")
 
 
 def _pause(state: EngineState, record: JobRecord, decision: events.Pause) -> None:
     if record.placement is None:
-        raise PolicyError(f"{record.describe()}: paused, but it has no placement")
+        raise record.error("paused, but it has no placement")
     state.release_job(decision.job)
     if record.promise is None:
         state.set_status(record, Status.QUEUED)
@@ -135,27 +135,25 @@ def _queue(state: EngineState, record: JobRecord, _decision: events.Queue) -> No
 
 def _promise(state: EngineState, record: JobRecord, decision: events.Promise) -> None:
     if len(record.plan):
-        raise PolicyError(f"{record.describe()}: promised, although it follows a plan")
+        raise record.error("promised, although it follows a plan")
     completion = decision.completion
     # A job that runs may complete in the slot under way.
     runs = state.slot_running is not None and record.job.name in state.running
     if completion is not None and completion < state.slot - runs:
-        raise PolicyError(f"{record.describe()}: promised for slot {completion}, which is over")
+        raise record.error(f"promised for slot {completion}, which is over")
     if completion is not None and state.until is not None and completion >= state.until:
-        raise PolicyError(
-            f"{record.describe()}: promised for slot {completion}, but nothing runs in slot "
-            f"{state.until} or later"
+        raise record.error(
+            f"promised for slot {completion}, but nothing runs in slot {state.until} or later"
         )
     bag = record.job.bag
     if completion is not None and bag is not None:
         last = record.job.arrival + bag.slots - 1
         if completion > last:
-            raise PolicyError(
-                f"{record.describe()}: promised for slot {completion}, but its deadline falls in "
-                f"slot {last}"
+            raise record.error(
+                f"promised for slot {completion}, but its deadline falls in slot {last}"
             )
     if completion is None and record.promise is None:
-        raise PolicyError(f"{record.describe()}: withdrew a promise that it does not have")
+        raise record.error("withdrew a promise that it does not have")
     state.touch(record).promise = completion
     if completion is not None:
         state.set_status(record, Status.ADMITTED)

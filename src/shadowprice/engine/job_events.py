@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import (
     Acknowledged,
     Command,
@@ -55,7 +54,7 @@ def add_jobs(state: EngineState, session: PolicySession, event: JobsArrived) -> 
         record = state.jobs[job.name]
         if record.status is Status.ARRIVED:
             if not session.is_replaying:
-                raise PolicyError(f"{record.describe()}: the policy decided nothing")
+                raise record.error("the policy decided nothing")
             state.set_status(record, Status.QUEUED)
     return commands
 

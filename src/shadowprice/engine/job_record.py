@@ -125,10 +125,11 @@ class JobRecord:
         """Raise PolicyError if `TRANSITIONS` has no change to this status."""
         if (self.status, status) not in TRANSITIONS:
             allowed = [after.value for before, after in TRANSITIONS if before is self.status]
-            raise PolicyError(
-                f"{self.describe()}: cannot become {status.value}, "
-                f"only {', '.join(allowed) or 'none'}"
-            )
+            raise self.error(f"cannot become {status.value}, only {', '.join(allowed) or 'none'}")
+
+    def error(self, problem: str) -> PolicyError:
+        """Return the error of a decision that breaks a rule, with the job's history."""
+        return PolicyError(f"{self.describe()}: {problem}")
 
     def describe(self) -> str:
         """Return the job's history in one line, for messages."""

@@ -228,11 +228,9 @@ class JournalWriter:
         self._since = 0
 
     def _write(self, line: str, what: str) -> None:
-        # A character takes at most six bytes, as an escape.
-        if 6 * len(line) >= bounds.JOURNAL_LINE.maximum:
-            size = len(line.encode(errors="backslashreplace")) + 1
-            location = f"{self._file.name}: {what}"
-            bounds.JOURNAL_LINE.check(size, location, "run it without a journal")
+        size = len(line.encode(errors="backslashreplace")) + 1
+        location = f"{self._file.name}: {what}"
+        bounds.JOURNAL_LINE.check(size, location, "run it without a journal")
         self._file.write(line + "\n")
 
     def close(self) -> None:
@@ -280,7 +278,7 @@ class JournalReader:
                 try:
                     item = _item(_text(line, location), cluster, location)
                 except InputError:
-                    if line.endswith(b"\n") or not _is_last(file):
+                    if line.endswith(b"\n") or file.peek(1):  # not the last line
                         raise
                     if self._notice is not None:
                         self._notice(
@@ -385,10 +383,6 @@ def _text(line: bytes, location: str) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         raise _damage_error(location, "is not text") from error
-
-
-def _is_last(file: IO[bytes]) -> bool:
-    return not file.peek(1) if hasattr(file, "peek") else not file.read(1)
 
 
 def _damage_error(location: str, message: str) -> InputError:

@@ -97,11 +97,20 @@ class SavedPolicyState:
     @classmethod
     def of(cls, memory: bytes, view: EngineView) -> SavedPolicyState:
         """Return policy state with the cluster and the open jobs of the view."""
-        return cls(memory, view.cluster, _open_jobs(view))
+        return cls(memory, view.cluster, {name: s.job for name, s in view.open_jobs.items()})
 
     def load(self, policy: Policy, view: EngineView) -> None:
-        """Restore the policy state; the policy must then resync with ``view``."""
-        _read(policy, self.memory, view, self.cluster, self.jobs)
+        """Restore the policy state; the policy must then resync with a ``view`` that changed."""
+        target = unwrap_policy(policy)
+        stream, module = io.BytesIO(self.memory), type(target).__module__
+        try:
+            attributes = _Reader(stream, view, self.cluster, self.jobs, module).load()
+        except (
+            pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError, TypeError,
+        ) as error:  # fmt: skip  # classes may have changed since the state was pickled
+            raise ShadowpriceError(f"failed to read the policy's state: {error}") from error
+        vars(target).clear()
+        vars(target).update(attributes)
 
 
 def load_policy_state(policy: Policy, memory: bytes, view: EngineView) -> None:
@@ -111,26 +120,7 @@ def load_policy_state(policy: Policy, memory: bytes, view: EngineView) -> None:
     have all jobs that the policy state refers to. Raises ShadowpriceError if the policy state is
     damaged, of another version, or names jobs that aren't open.
     """
-    _read(policy, memory, view, view.cluster, _open_jobs(view))
-
-
-def _open_jobs(view: EngineView) -> Mapping[str, Job]:
-    return {name: state.job for name, state in view.open_jobs.items()}
-
-
-def _read(
-    policy: Policy, memory: bytes, view: EngineView, cluster: Cluster, jobs: Mapping[str, Job]
-) -> None:
-    target = unwrap_policy(policy)
-    reader = _Reader(io.BytesIO(memory), view, cluster, jobs, type(target).__module__)
-    try:
-        attributes = reader.load()
-    except (
-        pickle.UnpicklingError, EOFError, KeyError, AttributeError, ImportError, TypeError,
-    ) as error:  # fmt: skip  # classes may have changed since the state was pickled
-        raise ShadowpriceError(f"failed to read the policy's state: {error}") from error
-    vars(target).clear()
-    vars(target).update(attributes)
+    SavedPolicyState.of(memory, view).load(policy, view)
 
 
 def copy_policy(policy: Policy, memory: bytes, view: EngineView) -> Policy:

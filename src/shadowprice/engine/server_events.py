@@ -234,6 +234,10 @@ def _replace_cluster(
         others = [name for name in ended if row in state.open_jobs[name].plan.servers]
         displaced_names.extend(state.displace({*holders, *others}))
 
+    def recency(name: str) -> tuple[int, int, int]:
+        record = state.jobs[name]
+        return record.committed, record.began, record.order
+
     for row in np.flatnonzero(change.rows < 0).tolist():
         # A command of the next slot couldn't name the removed server in `frees`.
         commands += _stop_jobs_on(state, event.slot, row)
@@ -252,7 +256,7 @@ def _replace_cluster(
         row = change.cluster.index[name]
         while ledger.is_overbooked(row):
             # The earliest commitments are kept: the job that got its resources last is displaced.
-            newest = max(ledger.holders(row), key=lambda job: _placement_recency(state, job))
+            newest = max(ledger.holders(row), key=recency)
             displaced_names += state.displace([newest])
     displaced = tuple(sorted(displaced_names, key=state.arrival_order))
     commands += [Displaced(event.slot, name, "the servers changed") for name in displaced]
@@ -268,11 +272,6 @@ def _query_displaced(
     names = tuple(name for name in displaced if name in state.open_jobs)
     state.displace(names)
     return session.query(JobsDisplaced(state.slot, names, row)) if names else []
-
-
-def _placement_recency(state: EngineState, name: str) -> tuple[int, int, int]:
-    record = state.jobs[name]
-    return record.committed, record.began, record.order
 
 
 def _renumber_servers(state: EngineState, change: Change) -> None:

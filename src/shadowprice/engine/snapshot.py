@@ -76,25 +76,19 @@ class Captured:
 
     def record(self) -> records.Fields:
         """Return the state as plain values for `restore`."""
-        return {
-            **self._head(),
-            "jobs": list(self._job_records()),
-            "running": {
-                name: records.placement_record(placement, self._names)
-                for name, placement in self._running.items()
-            },
-            "unacknowledged": [_command_record(command) for command in self._unacknowledged],
-        }
+        record: records.Fields = json.loads("".join(self.pieces(1_000)))
+        return record
 
     def pieces(self, size: int) -> Iterator[str]:
-        """Yield the JSON text of `record`, with ``size`` jobs, commands or placements per piece."""
+        """Yield the state as JSON text, with ``size`` jobs, commands or placements per piece."""
+        jobs = (_job_record(JobRecord(*values), self._names) for values in self._jobs)
         running = (
             f"{_JSON(job)}:{_JSON(records.placement_record(placement, self._names))}"
             for job, placement in self._running.items()
         )
         yield _JSON(self._head())[:-1]
         for opening, entries, closing in (
-            (',"jobs":[', map(_JSON, self._job_records()), "]"),
+            (',"jobs":[', map(_JSON, jobs), "]"),
             (',"unacknowledged":[', map(_JSON, map(_command_record, self._unacknowledged)), "]"),
             (',"running":{', running, "}"),
         ):
@@ -103,9 +97,6 @@ class Captured:
                 yield "," + piece
             yield closing
         yield "}"
-
-    def _job_records(self) -> Iterator[records.Fields]:
-        return (_job_record(JobRecord(*values), self._names) for values in self._jobs)
 
     def _head(self) -> records.Fields:
         """Return all values except the jobs, running placements and commands."""

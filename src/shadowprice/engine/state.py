@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 from shadowprice.core.cluster import Cluster
@@ -164,27 +165,17 @@ class StateDigest:
 
 
 def _job_text(record: JobRecord, names: Sequence[str]) -> str:
-    """Return a job's state as a JSON list; the numbers are formatted directly, for speed."""
-    job, refusal = record.job, record.refusal
-    refusal_record = None if refusal is None else refusal.record()
+    """Return a job's state as a JSON list."""
+    refusal = None if record.refusal is None else record.refusal.record()
     plan = _plan(record.plan, names) if record.status.open else None
-    return (
-        f'[{_COMPACT(job.name)},{job.required},"{record.status.value}",{record.progress},'
-        f"{record.measured},{_number(record.started)},{_number(record.completion)},"
-        f"{record.generation},{record.failures},{record.plans},{_number(record.promise)},"
-        f"{_json(refusal_record)},{_json(plan)},{_json(_sorted_entries(record.placement, names))},"
-        f"{_json(record.finished)},{_json(record.left)}]"
-    )
+    placement = _sorted_entries(record.placement, names)
+    known = (record.job.name, record.job.required, record.status.value, *_NUMBERS(record))
+    return _COMPACT((*known, refusal, plan, placement, record.finished, record.left))
 
 
-def _number(value: int | None) -> str:
-    return "null" if value is None else str(value)
-
-
-def _json(value: object) -> str:
-    if value is None:
-        return "null"
-    return _COMPACT(value) if value else "[]"
+_NUMBERS: Final = attrgetter(
+    "progress", "measured", "started", "completion", "generation", "failures", "plans", "promise"
+)
 
 
 def _plan(plan: Schedule, names: Sequence[str]) -> list[list[object]]:

@@ -20,6 +20,7 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import Place
 from shadowprice.core.job import Job
+from shadowprice.core.potential import progress_and_loss
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.job_record import JobRecord
@@ -46,11 +47,10 @@ def check_commitment(
     """
     job = record.job
     if not len(plan):
-        raise PolicyError(f"{record.describe()}: committed to an empty schedule")
+        raise record.error("committed to an empty schedule")
     if plan.completion >= end:
-        raise PolicyError(
-            f"{record.describe()}: planned for slot {plan.completion}, but no plan may use "
-            f"slot {end} or later"
+        raise record.error(
+            f"planned for slot {plan.completion}, but no plan may use slot {end} or later"
         )
     _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
     workers, ps, colocated = plan.totals()
@@ -58,17 +58,11 @@ def check_commitment(
     if local_free:
         elsewhere = workers[np.searchsorted(plan.active_slots, plan.slots)] - plan.workers
         _check_reach(record, elsewhere, plan.ps)
-    gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])
-    lost = 0
-    if moved is not None:
-        moved_gains = np.where(
-            colocated, job.restart_internal_gains[choices], job.moved_gains[choices]
-        )
-        lost = int((gains - moved_gains)[moved].sum())
-    suffices = int(gains.sum()) - lost >= record.remaining
+    progress, lost = progress_and_loss(job, choices, colocated, moved)
+    suffices = progress - lost >= record.remaining
     if not suffices and not (pinned and plan.completion == end - 1):
-        raise PolicyError(
-            f"{record.describe()}: the schedule makes {int(gains.sum()) - lost} progress units of "
+        raise record.error(
+            f"the schedule makes {progress - lost} progress units of "
             f"the {record.remaining} that remain (2)"
             + (f"; {lost} are lost to {int(moved.sum())} restarts" if moved is not None else "")
         )
@@ -83,21 +77,21 @@ def check_placement(
     a constraint is broken; the message includes the job's history.
     """
     if not placement.servers:
-        raise PolicyError(f"{record.describe()}: placed on no server; pause it instead")
+        raise record.error("placed on no server; pause it instead")
     # Plain integers: arrays would cost more than checking the few servers of a placement.
     for server, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
         _check_entry(record, server, workers, ps, cluster)
     job, workers, ps = record.job, placement.total_workers, placement.total_ps
     choice = job.worker_count_index(workers)
     if choice is None:
-        raise PolicyError(_wrong_count(record, workers))
+        raise _wrong_count(record, workers)
     needed = int(job.ps_counts[choice])
     if local_free:
         needed = min(needed, 1)
         elsewhere = np.array([workers - local for local in placement.workers])
         _check_reach(record, elsewhere, np.array(placement.ps))
     if not needed <= ps <= (needed if job.ps is None else max(workers, needed)):
-        raise PolicyError(_wrong_ps(record, [workers], [ps]))
+        raise _wrong_ps(record, [workers], [ps])
 
 
 def check_bag(
@@ -110,27 +104,25 @@ def check_bag(
     """
     bag = record.job.bag
     if bag is None:
-        raise PolicyError(f"{record.describe()}: committed with copies, but isn't a bag of tasks")
+        raise record.error("committed with copies, but isn't a bag of tasks")
     if not len(plan):
-        raise PolicyError(f"{record.describe()}: committed to an empty schedule")
+        raise record.error("committed to an empty schedule")
     last = record.job.arrival + bag.slots - 1
     if plan.completion >= end or plan.completion > last:
-        raise PolicyError(
-            f"{record.describe()}: planned for slot {plan.completion}, but no plan may use slot "
+        raise record.error(
+            f"planned for slot {plan.completion}, but no plan may use slot "
             f"{min(end, last + 1)} or later"
         )
     _check_roles(record, plan.servers, plan.workers, plan.ps, cluster)
     if plan.ps.any():
-        raise PolicyError(f"{record.describe()}: a bag of tasks has no parameter servers")
+        raise record.error("a bag of tasks has no parameter servers")
     started = _check_tasks(record, bag, copies)
     workers, _, _ = plan.totals()
     if int(workers[0]) != started:
-        raise PolicyError(
-            f"{record.describe()}: {int(workers[0])} places in the first slot for {started} copies"
-        )
+        raise record.error(f"{int(workers[0])} places in the first slot for {started} copies")
     if (np.diff(plan.active_slots) != 1).any() or (np.diff(workers) > 0).any():
-        raise PolicyError(
-            f"{record.describe()}: copies run on without a break and only end, but the plan has "
+        raise record.error(
+            f"copies run on without a break and only end, but the plan has "
             f"{workers.tolist()} places in slots {plan.active_slots.tolist()}"
         )
 
@@ -140,11 +132,11 @@ def _check_tasks(record: JobRecord, bag: Bag, copies: Sequence[TaskCopies]) -> i
     task_counts = np.zeros(len(bag.groups), dtype=np.int64)
     for entry in copies:
         if not 0 <= entry.group < len(task_counts) or entry.tasks < 1 or entry.copies < 1:
-            raise PolicyError(f"{record.describe()}: {tuple(entry)} are not copies of its tasks")
+            raise record.error(f"{tuple(entry)} are not copies of its tasks")
         task_counts[entry.group] += entry.tasks
     if tuple(task_counts.tolist()) != record.tasks_left:
-        raise PolicyError(
-            f"{record.describe()}: copies for {task_counts.tolist()} tasks by group, but "
+        raise record.error(
+            f"copies for {task_counts.tolist()} tasks by group, but "
             f"{list(record.tasks_left)} remain"
         )
     return sum(entry.tasks * entry.copies for entry in copies)
@@ -158,32 +150,28 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     """
     bag, placement = record.job.bag, decision.placement
     if bag is None:
-        raise PolicyError(f"{record.describe()}: placed with copies, but isn't a bag of tasks")
+        raise record.error("placed with copies, but isn't a bag of tasks")
     if not placement.servers:
-        raise PolicyError(f"{record.describe()}: placed on no server; pause it instead")
+        raise record.error("placed on no server; pause it instead")
     last = record.job.arrival + bag.slots - 1
     if slot > last:
-        raise PolicyError(
-            f"{record.describe()}: placed in slot {slot}, its deadline fell in {last}"
-        )
+        raise record.error(f"placed in slot {slot}, its deadline fell in {last}")
     columns = (placement.servers, placement.workers, placement.ps)
     servers, workers, ps = (np.array(column, dtype=np.int64) for column in columns)
     _check_roles(record, servers, workers, ps, cluster)
     if ps.any():
-        raise PolicyError(f"{record.describe()}: a bag of tasks has no parameter servers")
+        raise record.error("a bag of tasks has no parameter servers")
     if decision.copies:
         started = _check_tasks(record, bag, decision.copies)
         if placement.total_workers != started:
-            raise PolicyError(
-                f"{record.describe()}: {placement.total_workers} places for {started} copies"
-            )
+            raise record.error(f"{placement.total_workers} places for {started} copies")
         return
     present = record.placement
     current = {} if present is None else dict(zip(present.servers, present.workers, strict=True))
     for server, count in zip(placement.servers, placement.workers, strict=True):
         if count > current.get(server, 0):
-            raise PolicyError(
-                f"{record.describe()}: copies run on and only end, but it is placed with {count} "
+            raise record.error(
+                f"copies run on and only end, but it is placed with {count} "
                 f"on server {server} where {current.get(server, 0)} run"
             )
 
@@ -201,16 +189,9 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
         servers = 1 if local_free else int(job.ps_counts[0])
         requirements.append(("parameter server", job.ps, servers, cluster.hosts_ps))
     for kind, demand, count, has_role in requirements:
-        # The first server alone fits most jobs, and counting over all servers takes ten times as
-        # long.
-        if (
-            _fits_empty_server(cluster.capacity[has_role.argmax()], demand, count)
-            and has_role.any()
-        ):
-            continue
-        fit_counts = _places(cluster.capacity[has_role], demand)
-        if fit_counts.sum() < count:
-            total = int(fit_counts.sum())
+        # Counts are capped, because those of unlimited capacity add up to more than an int64.
+        total = int(np.minimum(_places(cluster.capacity[has_role], demand), count).sum())
+        if total < count:
             return Refusal(
                 RefusalReason.NEVER_FITS,
                 f"needs room for {count} {kind}{'s' if count > 1 else ''}, "
@@ -235,12 +216,6 @@ class EmptyClusterCheck:
         if key not in self._known:
             self._known[key] = never_fits(job, self._cluster, local_free=self._local_free)
         return self._known[key]
-
-
-def _fits_empty_server(capacity: Amounts, demand: Amounts, count: int) -> bool:
-    """Return whether an empty server fits ``count`` units of a demand."""
-    pairs = zip(capacity.tolist(), demand.tolist(), strict=True)
-    return all(amount * count <= available for available, amount in pairs)
 
 
 def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
@@ -280,11 +255,11 @@ def _check_roles(
 
 def _check_entry(record: JobRecord, server: int, workers: int, ps: int, cluster: Cluster) -> None:
     if workers < 0 or ps < 0:
-        raise PolicyError(f"{record.describe()}: a negative number of workers or parameter servers")
+        raise record.error("a negative number of workers or parameter servers")
     if workers and not cluster.hosts_workers[server]:
-        raise PolicyError(f"{record.describe()}: workers on a server for parameter servers")
+        raise record.error("workers on a server for parameter servers")
     if ps and not cluster.hosts_ps[server]:
-        raise PolicyError(f"{record.describe()}: parameter servers on a server for workers")
+        raise record.error("parameter servers on a server for workers")
 
 
 def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np.int64]) -> None:
@@ -303,8 +278,8 @@ def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np
     is_short = (ps > 0) & (ps < needed)
     if is_short.any():
         entry = int(np.argmax(is_short))
-        raise PolicyError(
-            f"{record.describe()}: {int(ps[entry])} parameter servers on a server cannot carry "
+        raise record.error(
+            f"{int(ps[entry])} parameter servers on a server cannot carry "
             f"{int(elsewhere[entry])} workers elsewhere, {int(needed[entry])} could (Astraea (3i))"
         )
 
@@ -320,21 +295,21 @@ def _check_counts(
     choices = np.minimum(np.searchsorted(job.worker_counts, workers), len(job.worker_counts) - 1)
     is_invalid = job.worker_counts[choices] != workers
     if is_invalid.any():
-        raise PolicyError(_wrong_count(record, int(workers[is_invalid][0])))
+        raise _wrong_count(record, int(workers[is_invalid][0]))
     needed = np.minimum(job.ps_counts[choices], 1) if local_free else job.ps_counts[choices]
     max_ps = np.zeros_like(workers) if job.all_reduce else workers
     if (ps < needed).any() or (ps > np.maximum(max_ps, needed)).any():
-        raise PolicyError(_wrong_ps(record, workers.tolist(), ps.tolist()))
+        raise _wrong_ps(record, workers.tolist(), ps.tolist())
     return choices
 
 
-def _wrong_count(record: JobRecord, workers: int) -> str:
+def _wrong_count(record: JobRecord, workers: int) -> PolicyError:
     job = record.job
-    return (
-        f"{record.describe()}: {workers} workers, but it runs with "
+    return record.error(
+        f"{workers} workers, but it runs with "
         f"{job.worker_counts[0]}..{job.max_workers} of {len(job.worker_counts)} counts (3)"
     )
 
 
-def _wrong_ps(record: JobRecord, workers: list[int], ps: list[int]) -> str:
-    return f"{record.describe()}: {ps} parameter servers for {workers} workers break (6) or (7)"
+def _wrong_ps(record: JobRecord, workers: list[int], ps: list[int]) -> PolicyError:
+    return record.error(f"{ps} parameter servers for {workers} workers break (6) or (7)")

@@ -20,7 +20,7 @@ from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.fields import max_value
 from shadowprice.core.wording import hint_for_unknown, parse_error_text, quote_for_display
 from shadowprice.core.yaml_values import keep_written_words
-from shadowprice.engine.validation import never_fits
+from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
 from shadowprice.inputs.text import is_json_lines, load_yaml, read_json_lines, read_text
@@ -99,9 +99,10 @@ def resolve_records(
             del faults[MAX_FAULTS:]
     resolved, problems = resolve_jobs(specs, cluster, duration_loader(folder))
     faults += problems
+    never_fits = EmptyClusterCheck(cluster, local_free=True)
     jobs: dict[str, Job] = {}  # the first valid record of a name has it
     for location, job in resolved:
-        refusal = never_fits(job, cluster, local_free=True)
+        refusal = never_fits(job)
         if refusal is None:
             jobs.setdefault(job.name, job)
         else:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from shadowprice.core.amounts import format_seconds
-from shadowprice.results.job_history import plural_noun, pluralize
+from shadowprice.core.wording import plural_noun, pluralize
 from shadowprice.results.metrics import common_completion
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.run_directory import Fields, RunData

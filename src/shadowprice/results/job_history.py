@@ -15,7 +15,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import plural_noun, pluralize, quote_for_display
 from shadowprice.results import run_directory
 from shadowprice.results.run_directory import Fields
 from shadowprice.results.server_names import compress_name_list, group_equal_placements
@@ -412,13 +412,3 @@ def _counts_by_server(numbers: Iterable[tuple[str, int]]) -> str:
 def _span(slots: float, slot_seconds: float) -> str:
     """Format a duration in slots and in time units."""
     return f"{slots:.4g} {plural_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
-
-
-def pluralize(number: int, noun: str) -> str:
-    """Format a number with its noun: ``1 job``, ``1,200 jobs``."""
-    return f"{number:,} {plural_noun(number, noun)}"
-
-
-def plural_noun(number: float, noun: str) -> str:
-    """Return a noun in the form that goes with a number."""
-    return noun if number == 1 else f"{noun}{'es' if noun.endswith('tch') else 's'}"

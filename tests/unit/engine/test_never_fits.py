@@ -64,3 +64,14 @@ def test_servers_filled_by_hand_agree(
     if refusal is not None:
         assert refusal.reason is RefusalReason.NEVER_FITS
         assert short[0] in refusal.message
+
+
+def test_unlimited_capacity_of_several_servers_is_room() -> None:
+    cluster = build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=4,
+        servers=[("a", Role.ANY, {"bandwidth": 1}), *((name, Role.ANY, {}) for name in "bcd")],
+        dimensions={"bandwidth": Dimension.RATE},
+    )
+    job = make_job(cluster, worker_amounts={"bandwidth": 1}, ps_amounts=None, chunks=6)
+    assert never_fits(job, cluster) is None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shadowprice.core.wording import pluralize
 from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice, advice_lines
-from shadowprice.results.job_history import pluralize
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from shadowprice.results.job_history import pluralize
         (1, "mini-batch", "1 mini-batch"),
         (2, "mini-batch", "2 mini-batches"),
         (40, "epoch", "40 epochs"),
+        (2, "entry", "2 entries"),
     ],
 )
 def test_one_thing_is_no_several(number: int, noun: str, message: str) -> None:

@@ -375,22 +375,17 @@ def _print_csv(run: RunData, result: TenantAccounts, tenant: str | None) -> None
 
 
 def _partners(result: TenantAccounts, tenant: str) -> list[dict[str, object]]:
-    import polars as pl
-
     from shadowprice.results.accounts import MICRO
 
     rows: list[dict[str, object]] = []
+    payments, loans = result.payments, result.loans
     for other in result.accounts:
-        paid = result.payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == other))
-        received = result.payments.filter((pl.col("payee") == tenant) & (pl.col("payer") == other))
-        lent = result.loans.filter((pl.col("lender") == tenant) & (pl.col("borrower") == other))
-        borrowed = result.loans.filter((pl.col("borrower") == tenant) & (pl.col("lender") == other))
         row: dict[str, object] = {
             "partner": other,
-            "paid": int(paid["amount"].sum()) / MICRO,
-            "received": int(received["amount"].sum()) / MICRO,
-            "lent": float(lent["places"].sum()),
-            "borrowed": float(borrowed["places"].sum()),
+            "paid": int(payments.filter(payer=tenant, payee=other)["amount"].sum()) / MICRO,
+            "received": int(payments.filter(payee=tenant, payer=other)["amount"].sum()) / MICRO,
+            "lent": float(loans.filter(lender=tenant, borrower=other)["places"].sum()),
+            "borrowed": float(loans.filter(borrower=tenant, lender=other)["places"].sum()),
         }
         if any(row[name] for name in ("paid", "received", "lent", "borrowed")):
             rows.append(row)

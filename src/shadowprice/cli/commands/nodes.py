@@ -14,6 +14,7 @@ from shadowprice.cli.console import Output, print_json, print_line, print_note, 
 from shadowprice.cli.live import ServerOption, YesOption, connect, number, show, span, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.cli.plain_job import absolute_moment
+from shadowprice.core.wording import pluralize
 
 if TYPE_CHECKING:
     from shadowprice.client import Server
@@ -97,8 +98,6 @@ def drain(
     [bold]Example[/bold]
         shadowprice drain gpu-3
     """
-    from shadowprice.results.job_history import pluralize
-
     with live.connect(server) as client:
         busy = [item for item in client.servers() if item.name in set(servers) and item.jobs]
         jobs = sum(len(item.jobs) for item in busy)

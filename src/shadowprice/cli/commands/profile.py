@@ -226,9 +226,6 @@ def _numbers(option: str, text: str, minimum: int) -> list[int]:
 
 
 def _environment(pairs: list[str]) -> dict[str, str]:
-    from shadowprice.core.specs import validate
-    from shadowprice.core.specs.run import RunSpec
-
     variables = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -236,19 +233,22 @@ def _environment(pairs: list[str]) -> dict[str, str]:
             fault = Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
             raise InputError(fault)
         variables[name] = value
-    _, faults = validate(RunSpec, {"command": ["x"], "env": variables}, "")
-    if faults:
-        raise InputError([Fault("--env", fault.message, fault.hint) for fault in faults])
+    _check_run({"command": ["x"], "env": variables}, "--env")
     return variables
 
 
-def _check_command(words: tuple[str, ...]) -> None:
+def _check_run(record: Mapping[str, object], location: str) -> None:
+    """Validate a part of a job's ``run`` key, which was given at a location."""
     from shadowprice.core.specs import validate
     from shadowprice.core.specs.run import RunSpec
 
-    _, faults = validate(RunSpec, {"command": list(words)}, "")
+    _, faults = validate(RunSpec, record, "")
     if faults:
-        raise InputError([Fault("COMMAND", fault.message, fault.hint) for fault in faults])
+        raise InputError([Fault(location, fault.message, fault.hint) for fault in faults])
+
+
+def _check_command(words: tuple[str, ...]) -> None:
+    _check_run({"command": list(words)}, "COMMAND")
     if shutil.which(words[0]) is None:
         hint = "write what a shell would find, such as: -- python train.py"
         raise InputError(Fault("COMMAND", f"unknown program {quote_for_display(words[0])}", hint))

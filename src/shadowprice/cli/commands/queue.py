@@ -23,7 +23,7 @@ from shadowprice.cli.plain_job import (
 )
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.submit_options import minibatch_time
-from shadowprice.core.wording import first_line
+from shadowprice.core.wording import first_line, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -192,8 +192,6 @@ def cancel(
         shadowprice cancel resnet50-a
         shadowprice cancel --tenant vision --state waiting
     """
-    from shadowprice.results.job_history import pluralize
-
     selected = all_ or state is not None or tenant is not None
     if selected == bool(jobs):
         hint = "give names of jobs, or --all, --state or --tenant"

@@ -17,6 +17,7 @@ from shadowprice.cli.console import UNLIMITED_WIDTH, Listing, SafeText
 from shadowprice.cli.options import ListingOption, OutputOption, PlainOutputOption, RunArgument
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import pluralize
 from shadowprice.results.output_paths import check_output_file, is_page
 from shadowprice.results.report.number_format import format_number
 
@@ -329,7 +330,6 @@ def diff(
 
 
 def _print_diff(found: RunDiff, limit: int) -> None:
-    from shadowprice.results.job_history import pluralize
 
     screen = console.stdout()
     names = [found.first["policy"], found.second["policy"]]

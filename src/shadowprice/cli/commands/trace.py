@@ -16,6 +16,7 @@ from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_seconds, parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import pluralize
 from shadowprice.results.output_paths import check_output_file, created_directory, is_marked_yaml
 
 MAX_SERVERS_PER_ROLE = bounds.SERVERS.maximum // 2
@@ -100,7 +101,6 @@ def convert(
     output: PlainOutputOption = "table",
 ) -> None:
     """Convert a trace to a job file; missing data is drawn at random from the seed."""
-    from shadowprice.results.job_history import pluralize
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace, with_columns
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
@@ -210,7 +210,6 @@ def generate(
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.inputs.text import check_document_size
-    from shadowprice.results.job_history import pluralize
     from shadowprice.traces.generator import (
         GeneratorOptions,
         colocated_cluster,

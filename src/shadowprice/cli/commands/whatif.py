@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.table import Table
 
 from shadowprice.cli import console
 from shadowprice.cli import options as o
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from shadowprice.client import Client, WhatIf
     from shadowprice.policies.choice import PolicyChoice
-    from shadowprice.simulator.whatif import ClusterChange, WhatIfResult
+    from shadowprice.simulator.whatif import ClusterChange
 
 
 @expand_options()
@@ -148,7 +147,8 @@ def whatif(
     for index, name in enumerate(result.policies):
         if index:
             console.stdout().print()
-        console.stdout().print(_table(result, name))
+        columns, rows = result.table(name)
+        console.stdout().print(console.make_table([name, *columns], rows))
     if not quiet:
         console.print_note(
             "a policy can earn less with more servers, because it makes other decisions"
@@ -172,11 +172,6 @@ def _choices_for_service(
             raise InputError(Fault("--set", "requires --policy", "add --policy rolling"))
         return (None,)
     return o.policy_choices(policy, params, set_)
-
-
-def _table(result: WhatIfResult, policy: str) -> Table:
-    columns, rows = result.table(policy)
-    return console.make_table([policy, *columns], rows)
 
 
 COLUMNS: Final = (

@@ -28,7 +28,7 @@ from shadowprice.core.amounts import (
 from shadowprice.core.bag import Bag, BagTaskGroup
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.job import Job, StepModel, build_bag_job, build_job
+from shadowprice.core.job import Job, JobDescription, StepModel, build_bag_job, build_job
 from shadowprice.core.length_history import DEFAULT_SECONDS, with_length
 from shadowprice.core.specs import fields
 from shadowprice.core.specs.distributions import (
@@ -422,26 +422,26 @@ class JobSpec(fields.Spec):
             if self.utility is None
             else resolve_utility(self.utility, cluster.slot_seconds, before)
         )
+        walltime = None if self.walltime is None else self.walltime.in_slots(cluster.slot_seconds)
+        described: JobDescription = {
+            "name": self.name,
+            "arrival": first_slot,
+            "worker": cluster.demand(fields.to_integer_amounts(self.worker), "worker"),
+            "utility": utility,
+            "tenant": self.tenant,
+            "labels": self.labels,
+            "before_arrival": float(before),
+            "priority": PRIORITY_LEVELS[self.priority].number
+            if isinstance(self.priority, str)
+            else self.priority,
+            "walltime": None if walltime is None else math.ceil(walltime),
+        }
         if self.tasks is not None:
             assert self.deadline is not None
             assert self.miss_probability is not None
-            job = build_bag_job(
-                name=self.name,
-                arrival=first_slot,
-                bag=resolve_bag(
-                    self.tasks,
-                    self.deadline,
-                    self.miss_probability,
-                    DistributionContext(cluster.slot_seconds, measured),
-                    before,
-                ),
-                worker=cluster.demand(fields.to_integer_amounts(self.worker), "worker"),
-                utility=utility,
-                before_arrival=float(before),
-                tenant=self.tenant,
-                labels=self.labels,
-            )
-            return self._with_default_utility(job, cluster, by)
+            context = DistributionContext(cluster.slot_seconds, measured)
+            bag = resolve_bag(self.tasks, self.deadline, self.miss_probability, context, before)
+            return self._with_default_utility(build_bag_job(bag, **described), cluster, by)
         speed: StepModel | dict[int, Fraction]
         if self.has_unknown_length:
             if length is None:
@@ -468,32 +468,21 @@ class JobSpec(fields.Spec):
         )
         min_workers = 1 if self.workers is None else self.workers.min
         self._check_choices(cluster)
-        walltime = None if self.walltime is None else self.walltime.in_slots(cluster.slot_seconds)
         job = build_job(
-            name=self.name,
-            arrival=first_slot,
             epochs=factors[0],
             chunks=factors[1],
             minibatches=factors[2],
             speed=speed,
-            worker=cluster.demand(fields.to_integer_amounts(self.worker), "worker"),
             ps=None
             if self.ps is None
             else cluster.demand(fields.to_integer_amounts(self.ps), "ps"),
-            utility=utility,
             slot_seconds=cluster.slot_seconds,
-            before_arrival=float(before),
             worker_bandwidth=self.worker[BANDWIDTH].value if BANDWIDTH in self.worker else 0,
             ps_bandwidth=self.ps[BANDWIDTH].value if self.ps and BANDWIDTH in self.ps else 0,
             internal_bandwidth=self.internal_bandwidth.value if self.internal_bandwidth else 0,
             worker_range=(min_workers, self.max_workers),
-            tenant=self.tenant,
-            labels=self.labels,
             restart_seconds=self._restart(cluster),
-            priority=PRIORITY_LEVELS[self.priority].number
-            if isinstance(self.priority, str)
-            else self.priority,
-            walltime=None if walltime is None else -(-walltime.numerator // walltime.denominator),
+            **described,
         )
         job = self._with_default_utility(job, cluster, by)
         if self.has_unknown_length and length is not None:

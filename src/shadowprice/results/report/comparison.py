@@ -11,8 +11,8 @@ from urllib.parse import quote
 import numpy as np
 import polars as pl
 
+from shadowprice.core.wording import pluralize
 from shadowprice.results.difference import GAINS_REMARK, HEADS, CapacityGain
-from shadowprice.results.job_history import pluralize
 from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report import charts

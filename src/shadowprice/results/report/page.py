@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from shadowprice.results.job_history import plural_noun, pluralize
+from shadowprice.core.wording import plural_noun, pluralize
 from shadowprice.results.output_paths import add_generator_tag, write_atomically
 from shadowprice.results.report import inline_assets, sections
 from shadowprice.results.report.inline_assets import content_security_policy, text

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from shadowprice.core.wording import pluralize
 from shadowprice.results.accounts import MICRO, TenantAccounts, compute_tenant_accounts, timeline
-from shadowprice.results.job_history import guarantee_text, pluralize
+from shadowprice.results.job_history import guarantee_text
 from shadowprice.results.metrics import NOT_ARRIVED, met_target, resources, restricted_mean
 from shadowprice.results.report import charts
 from shadowprice.results.report.charts import Floats, HeatGrid, figure, heat_map
