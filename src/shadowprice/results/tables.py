@@ -126,8 +126,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
             committed.setdefault(decision.job, []).append(slot)
     describe = _Descriptions(recorder.cluster)
     rows: list[tuple[object, ...]] = []
-    for index, job in enumerate(recorder.jobs):
-        fate = recorder.fate(index)
+    for job in recorder.jobs:
+        fate = recorder.outcome(job.name)
         refusal = fate.refusal if fate is not None else None
         completion = fate.completion if fate is not None else None
         submitted = job.arrival - job.before_arrival
@@ -167,13 +167,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         "ended:i jct:f utility:f value:f target:f due:f late:f progress:i required:i admitted:i "
         "plans:s demand ps_demand worth shape"
     )
-    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
-    frame = pl.DataFrame(
-        [
-            pl.Series(name, column, dtype=dtype)
-            for (name, dtype), column in zip(schema.items(), columns, strict=True)
-        ]
-    )
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     return frame.with_columns(
         pl.Series("restarts", restarts, dtype=pl.Int32()),
         pl.Series("lost_gpu_hours", lost_gpu_hours),
