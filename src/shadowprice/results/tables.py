@@ -29,7 +29,7 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.utility import Deadline, Sigmoid, utility_record, utility_value
-from shadowprice.results.columns import typed_columns
+from shadowprice.results.columns import slot_blocks, typed_columns
 from shadowprice.results.fairness import finish_time_fairness
 from shadowprice.results.recorder import Answer, Floats, Integers, PlacementSegments, Recorder
 from shadowprice.results.server_names import plan_with_server_names
@@ -590,7 +590,7 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     share = np.zeros((bins, groups))
     if len(slots):
         amounts = segment_usage(recorder, segments)
-        for block in _blocks(slots):
+        for block in slot_blocks(slots, _BLOCK):
             at_slots, at_servers, shares = _server_shares(
                 recorder, segments, amounts, slots[block], rows[block]
             )
@@ -612,16 +612,6 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
             "price": pl.Series(prices.astype(np.float32).ravel()).fill_nan(None),
         }
     )
-
-
-def _blocks(slots: Integers) -> Iterator[slice]:
-    """Split ascending slots into slices of bounded size that never split a slot."""
-    start = 0
-    while start < len(slots):
-        last = slots[min(start + _BLOCK, len(slots)) - 1]
-        end = int(np.searchsorted(slots, last, side="right"))
-        yield slice(start, end)
-        start = end
 
 
 def _server_shares(
