@@ -535,18 +535,25 @@ def _usage(
             used[np.searchsorted(every, slots[starts]), column] = sums
     capacity = np.where(limited, cluster.capacity, 0)
     totals = np.tile(capacity.sum(axis=0), (len(every), 1))
-    lost: set[int] = set()
-    for incident in recorder.incidents:
-        if isinstance(incident, JobCancelled):
-            continue
-        start, row = int(np.searchsorted(every, incident.slot)), cluster.index[incident.server]
-        if isinstance(incident, ServerLost) and row not in lost:
-            lost.add(row)
-            totals[start:] -= capacity[row]
-        elif isinstance(incident, ServerBack) and row in lost:
-            lost.discard(row)
-            totals[start:] += capacity[row]
+    for row, span in lost_spans(recorder, recorder.next_slot):
+        first, end = np.searchsorted(every, span)
+        totals[first:end] -= capacity[row]
     return used, totals
+
+
+def lost_spans(recorder: Recorder, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield each loss of a server as its row, and the first slot and the slot of its return.
+
+    A server that didn't return is lost until the slot ``end``.
+    """
+    rows, lost = recorder.cluster.index, dict[str, int]()
+    for incident in recorder.incidents:
+        if isinstance(incident, ServerLost):
+            lost.setdefault(incident.server, incident.slot)
+        elif isinstance(incident, ServerBack) and incident.server in lost:
+            yield rows[incident.server], (lost.pop(incident.server), incident.slot)
+    for server, slot in lost.items():
+        yield rows[server], (slot, end)
 
 
 def segment_usage(recorder: Recorder, segments: PlacementSegments) -> Integers:
