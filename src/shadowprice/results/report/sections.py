@@ -290,6 +290,7 @@ def _grid(run: RunData, column: str) -> HeatGrid:
     groups = run.heat["server"].unique(maintain_order=True).to_numpy()
     values = run.heat[column].to_numpy().astype(np.float64).reshape(len(bins), len(groups)).T
     names = run.server_names
+    # A single row stands for all servers.
     per_row = int(groups[1] - groups[0]) if len(groups) > 1 else len(names)
     return HeatGrid(
         values,
