@@ -315,9 +315,8 @@ class CheckedTable:
             DUPLICATE_NAME_HINT,
         )
         # Times are checked last, because they count from the first remaining job.
-        for name in sorted(
-            MAX_VALUES.keys() & columns.keys(), key=ABSOLUTE_TIME_COLUMNS.__contains__
-        ):
+        limited_columns = [name for name in MAX_VALUES if name in columns]
+        for name in sorted(limited_columns, key=ABSOLUTE_TIME_COLUMNS.__contains__):
             bound = MAX_VALUES[name]
             value = pl.col(name)
             limited = value - pl.col("submit").min() if name in ABSOLUTE_TIME_COLUMNS else value
