@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Final
 
@@ -104,9 +104,6 @@ def _likelihood_ratio(tail: Floats, threshold: float, order: float) -> float:
 # ------------------------------------------------------------------ distributions
 
 
-# ruff: noqa: D102 - the base class documents the methods that each distribution overrides
-
-
 @dataclass(frozen=True, eq=False)
 class Empirical(Distribution):
     """Measured durations, with a Pareto tail fitted beyond a threshold."""
@@ -122,11 +119,10 @@ class Empirical(Distribution):
     kind: ClassVar[int] = TABLE
     label: ClassVar[str] = "empirical"
     convex_by_form: ClassVar[bool] = False
-    _steps: tuple[Floats, Floats] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sample = np.sort(np.asarray(self.durations, dtype=np.float64))
-        if sample.size < 2 or not np.all(np.isfinite(sample)) or sample[0] <= 0.0:
+        sample = np.asarray(self.durations, dtype=np.float64)
+        if sample.size < 2 or not np.all(np.isfinite(sample)) or sample.min() <= 0.0:
             raise InputError(f"{self.name}: needs two durations or more, all positive")
         if self.tail is not None and not self.tail.order > 1.0:
             raise InputError(
@@ -135,18 +131,17 @@ class Empirical(Distribution):
             )
         if not self.factor > 0.0:
             raise InputError("the factor of measured durations must be positive")
-        times, first = np.unique(sample, return_index=True)
-        # S just after times[i] is the share of the sample that is longer.
-        survival = 1.0 - np.append(first[1:], sample.size) / sample.size
-        if self.tail is not None:
-            keep = times <= self.tail.threshold
-            times, survival = times[keep], survival[keep]
-        object.__setattr__(self, "_steps", (times, survival))
 
-    @property
+    @cached_property
     def steps(self) -> tuple[Floats, Floats]:
         """Distinct durations up to the threshold, with the share of the sample that is longer."""
-        return self._steps
+        times, counts = np.unique(np.asarray(self.durations, np.float64), return_counts=True)
+        # S just after times[i] is the share of the sample that is longer.
+        survival = 1.0 - np.cumsum(counts) / counts.sum()
+        if self.tail is None:
+            return times, survival
+        keep = times <= self.tail.threshold
+        return times[keep], survival[keep]
 
     @cached_property
     def mean(self) -> float:
@@ -156,17 +151,17 @@ class Empirical(Distribution):
     def _unit_mean(self) -> float:
         log_survival, weight = self._body
         body = float(np.exp(log_survival) @ weight)
-        return float(self._steps[0][0]) + body + self._tail_mean
+        return float(self.steps[0][0]) + body + self._tail_mean
 
     @property
     def _tail_mean(self) -> float:
         if self.tail is None:
             return 0.0
-        return float(self._steps[1][-1]) * self.tail.threshold / (self.tail.order - 1.0)
+        return float(self.steps[1][-1]) * self.tail.threshold / (self.tail.order - 1.0)
 
     @property
     def shortest(self) -> float:
-        return self.factor * float(self._steps[0][0])
+        return self.factor * float(self.steps[0][0])
 
     @property
     def scale(self) -> float:
@@ -177,7 +172,7 @@ class Empirical(Distribution):
         return (self.label, self.durations.tobytes(), self.tail)
 
     def log_survival(self, time: Floats | float) -> Floats:
-        times, survival = self._steps
+        times, survival = self.steps
         unit_time = np.asarray(time, float) / self.factor
         position = np.searchsorted(times, unit_time, side="right")
         with np.errstate(divide="ignore"):
@@ -188,7 +183,7 @@ class Empirical(Distribution):
         return np.asarray(value)
 
     def inverse_survival(self, probability: Floats | float) -> Floats:
-        times, survival = self._steps
+        times, survival = self.steps
         goal = np.asarray(probability, float)
         # The shortest time whose S is at most the probability (survival falls along times).
         position = np.searchsorted(-survival, -goal, side="left")
@@ -201,7 +196,7 @@ class Empirical(Distribution):
 
     @property
     def _body(self) -> tuple[Floats, Floats]:
-        times, survival = self._steps
+        times, survival = self.steps
         return np.log(survival[:-1]), np.diff(times)
 
     def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:  # noqa: ARG002
@@ -214,7 +209,7 @@ class Empirical(Distribution):
         # integral over the tail: r * p^r u / (order * r - 1), with p = S(u)
         ratio = np.exp(KNOT_STEP * np.arange(rows.shape[0]))
         order = self.tail.order
-        log_left = math.log(self._steps[1][-1])
+        log_left = math.log(self.steps[1][-1])
         below = order * ratio - 1.0
         value = self.tail.threshold * np.exp(log_left * ratio) * ratio / below
         # d ln value / dx with x = ln r, and its derivative

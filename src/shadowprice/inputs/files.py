@@ -272,28 +272,23 @@ def resolve_incidents(
 def _resolve_incident(
     spec: IncidentSpec, location: str, cluster: Cluster, arrivals: Mapping[str, int]
 ) -> Incident:
-    if spec.cancel is not None:
-        if spec.cancel not in arrivals:
-            raise InputError(
-                _unknown_name(join_location(location, ".cancel"), "job", spec.cancel, arrivals)
-            )
-        if spec.slot <= arrivals[spec.cancel]:
-            message = f"{spec.cancel!r} arrives in slot {arrivals[spec.cancel]}"
-            fault = Fault(join_location(location, ".slot"), message, "cancel it in a later slot")
-            raise InputError(fault)
-        return JobCancelled(spec.slot, spec.cancel)
-    key = "server_lost" if spec.server_lost is not None else "server_back"
-    name = spec.server_lost or spec.server_back or ""
-    if name not in cluster.index:
-        raise InputError(
-            _unknown_name(join_location(location, f".{key}"), "server", name, cluster.index)
-        )
-    kind = ServerLost if spec.server_lost is not None else ServerBack
+    kinds: dict[str, tuple[type[Incident], str, Collection[str]]] = {
+        "server_lost": (ServerLost, "server", cluster.index),
+        "server_back": (ServerBack, "server", cluster.index),
+        "cancel": (JobCancelled, "job", arrivals),
+    }
+    key = next(key for key in kinds if getattr(spec, key) is not None)
+    kind, noun, known = kinds[key]
+    name: str = getattr(spec, key)
+    if name not in known:
+        hint = hint_for_unknown(name, known, "")
+        place = join_location(location, f".{key}")
+        raise InputError(Fault(place, f"unknown {noun} {name!r}", hint))
+    if kind is JobCancelled and spec.slot <= arrivals[name]:
+        message = f"{name!r} arrives in slot {arrivals[name]}"
+        place = join_location(location, ".slot")
+        raise InputError(Fault(place, message, "cancel it in a later slot"))
     return kind(spec.slot, name)
-
-
-def _unknown_name(location: str, what: str, name: str, known: Collection[str]) -> Fault:
-    return Fault(location, f"unknown {what} {name!r}", hint_for_unknown(name, known, ""))
 
 
 def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:

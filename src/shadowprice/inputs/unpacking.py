@@ -14,7 +14,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -114,7 +114,7 @@ def _check_packed_once(path: Path, packed: str, head: bytes) -> None:
         raise InputError(Fault(str(path), message, "unpack it once first"))
 
 
-def open_unpacked(path: Path, packed: str) -> IO[bytes]:
+def open_unpacked(path: Path, packed: str) -> AbstractContextManager[IO[bytes]]:
     """Open a file of a packed format for reading its content; see `detect_compression`.
 
     Files of several streams, empty streams, and zeros between and after streams are valid.
@@ -123,7 +123,7 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
         case "":
             return path.open("rb")
         case "gzip":
-            return cast(IO[bytes], gzip.open(path))
+            return cast(AbstractContextManager[IO[bytes]], gzip.open(path))
         case "bzip2":
             return io.BufferedReader(_Streams(path, bz2.BZ2Decompressor))
         case "xz":
@@ -163,11 +163,12 @@ def read_first_bytes(path: Path, size: int) -> bytes:
     return content
 
 
-def _open_member(path: Path) -> IO[bytes]:
+@contextmanager
+def _open_member(path: Path) -> Iterator[IO[bytes]]:
     """Open the only file in a zip file, or the named one of several."""
-    archive, name = split_member(path)
-    with archive.open("rb") as file:
-        tail = max(0, archive.stat().st_size - (1 << 16) - _ZIP_END_BYTES)
+    archive_path, name = split_member(path)
+    with archive_path.open("rb") as file:
+        tail = max(0, archive_path.stat().st_size - (1 << 16) - _ZIP_END_BYTES)
         file.seek(tail)
         content = file.read()
     position = _zip_end(content)
@@ -178,12 +179,12 @@ def _open_member(path: Path) -> IO[bytes]:
         message = f"the directory of the zip file exceeds {_MAX_DIRECTORY_BYTES >> 20} MiB"
         raise InputError(Fault(str(path), message, "pack one file, with gzip"))
     # Without the comment, in which zipfile would find a mark too.
-    beginning = _Beginning(archive, tail + position + _ZIP_END_BYTES)
-    try:
-        return io.BufferedReader(_Member(_find_member(archive, beginning, name), beginning))
-    except BaseException:
-        beginning.close()
-        raise
+    with (
+        _Beginning(archive_path, tail + position + _ZIP_END_BYTES) as beginning,
+        zipfile.ZipFile(beginning) as archive,
+        archive.open(_find_member(archive_path, archive, name)) as member,
+    ):
+        yield member
 
 
 def _zip_end(content: bytes) -> int:
@@ -201,30 +202,25 @@ def _zip_end(content: bytes) -> int:
     return last
 
 
-def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
-    """Open a file in an opened zip file: the only one, or that of a name."""
-    archive = zipfile.ZipFile(file)
+def _find_member(path: Path, archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """Return the only file in an opened zip file, or that of a name."""
     names = [entry.filename for entry in archive.infolist() if _is_content(entry)]
     if name:
         # macOS writes names in another form of Unicode than keyboards.
         wanted = unicodedata.normalize("NFC", name)
         same = [each for each in names if unicodedata.normalize("NFC", each) == wanted]
         if not same:
-            archive.close()
             message = f"the zip file has no file {quote_for_display(name)}"
             closest = closest_match(name, names)
             hint = "did you mean {}?" if closest else "select one: {}"
             raise ZipMemberError(path, message, hint, closest or next(iter(names), None))
         if len(same) > 1:
-            archive.close()
             message = f"the zip file holds {len(same)} files named {quote_for_display(name)}"
             raise InputError(Fault(str(path), message, "unzip it first"))
         names = same
     elif "[Content_Types].xml" in names:
-        archive.close()
         raise InputError(Fault(str(path), "is an Office document", "save the table as CSV"))
     if len(names) != 1:
-        archive.close()
         listed = ", ".join(quote_for_display(name) for name in names[:_MAX_LISTED])
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
         message = f"the zip file holds {len(names)} files: {listed}{more}" if names else "is empty"
@@ -233,17 +229,15 @@ def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
         raise ZipMemberError(path, message, "select one: {}", largest)
     entry = archive.getinfo(names[0])
     if entry.flag_bits & 1 or entry.compress_type not in _ZIP_METHODS:
-        archive.close()
         message = "is encrypted" if entry.flag_bits & 1 else "is packed with a rare zip method"
         raise InputError(Fault(str(path), message, "unzip it first"))
-    with archive.open(names[0]) as content:
+    with archive.open(entry) as content:
         head = content.read(10)
     packed = _packed_format(head)
     if packed:
-        archive.close()
         message = f"{quote_for_display(names[0])} in the zip file is packed with {packed}"
         raise InputError(Fault(str(path), message, "unzip it first"))
-    return archive.open(names[0])
+    return entry
 
 
 class _Beginning(io.FileIO):
@@ -263,28 +257,6 @@ class _Beginning(io.FileIO):
         if size is None or size < 0:
             size = remaining
         return super().read(min(size, remaining)) or b""
-
-
-class _Member(io.RawIOBase):
-    """A file in a zip file, which closes the zip file too."""
-
-    def __init__(self, content: IO[bytes], archive: IO[bytes]) -> None:
-        self._content = content
-        self._archive = archive
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        target = memoryview(buffer).cast("B")
-        data = self._content.read(len(target))
-        target[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._content.close()
-        self._archive.close()
-        super().close()
 
 
 def _is_content(entry: zipfile.ZipInfo) -> bool:

@@ -7,7 +7,7 @@ the capacity for one worker or one parameter server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import pvariance
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.results.columns import typed_columns
+from shadowprice.results.columns import slot_blocks, typed_columns
 from shadowprice.results.run_directory import Fields, RunData
 
 MICRO: Final = 1_000_000
@@ -237,8 +237,10 @@ def _borrowed_places(
         used = _used_by_type(run).join(
             borrowing.with_columns(loan=True), on=["job", "slot"], how="left"
         )
-        for piece in _pieces(used.sort("slot"), max(1, _MAX_PARTS // max(1, len(owned)))):
-            parts = _divide_loans(piece, owned)
+        used = used.sort("slot")
+        max_rows = max(1, _MAX_PARTS // max(1, len(owned)))
+        for block in slot_blocks(used["slot"].to_numpy(), max_rows):
+            parts = _divide_loans(used[block], owned)
             pairs.append(parts.group_by("type", "lender", "borrower").agg(pl.col("places").sum()))
             external = parts.filter(pl.col("lender") != pl.col("borrower"))
             by_slot += [
@@ -252,16 +254,6 @@ def _borrowed_places(
 
 _MAX_PARTS: Final = 2_000_000
 """Parts of loans that are computed at once, about: some take a hundred bytes."""
-
-
-def _pieces(used: pl.DataFrame, rows: int) -> Iterator[pl.DataFrame]:
-    """Split rows in order of slots into pieces of about a number of rows, but no slot."""
-    slots = used["slot"]
-    start = 0
-    while start < len(used):
-        end = int(slots.search_sorted(slots[min(start + rows, len(used)) - 1], side="right"))
-        yield used.slice(start, end - start)
-        start = end
 
 
 def _add_up(tables: Sequence[pl.DataFrame], *keys: str) -> pl.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -43,10 +43,6 @@ class Advice:
     option_before: str | None = None
     option_after: str | None = None
 
-    def record(self) -> dict[str, Any]:
-        """Return the advice as plain values, without unknown ones."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
 
 @dataclass(frozen=True, slots=True)
 class IneffectiveChange:
@@ -59,10 +55,6 @@ class IneffectiveChange:
     option: str | None = None  # option of ``submit``, if options set the job's keys
     option_up_to: str | None = None
     decreases: bool | None = None  # True if ``up_to`` is below the current value
-
-    def record(self) -> dict[str, Any]:
-        """Return the record as plain values, without unknown ones."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +69,21 @@ class JobAdvice:
     left_out: Sequence[str] = ()  # keys whose changes need runs that take too long
 
     def record(self) -> dict[str, Any]:
-        """Return the advice as plain values."""
-        return {
-            "job": self.job,
-            "slot": self.slot,
-            "held": self.held,
-            "advice": [advice.record() for advice in self.advice],
-            "ineffective": [change.record() for change in self.ineffective],
-            "left_out": list(self.left_out),
-        }
+        """Return the advice as plain values, without unknown ones."""
+        return asdict(self, dict_factory=_without_unknown)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> JobAdvice:
         """Build the advice from the result of `record`."""
-        return cls(
-            record["job"],
-            record["slot"],
-            record["held"],
-            [Advice(**item) for item in record["advice"]],
-            [IneffectiveChange(**item) for item in record["ineffective"]],
-            record["left_out"],
-        )
+        parts = {
+            "advice": [Advice(**item) for item in record["advice"]],
+            "ineffective": [IneffectiveChange(**item) for item in record["ineffective"]],
+        }
+        return cls(**{**record, **parts})
+
+
+def _without_unknown(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in values if value is not None}
 
 
 def describe_change(advice: Advice) -> str:

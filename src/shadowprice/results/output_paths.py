@@ -105,6 +105,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
+        # Only their owner may read the files, and directories, that tempfile creates.
         temporary.chmod(0o666 & ~umask())
         temporary.replace(path)
     finally:

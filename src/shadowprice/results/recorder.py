@@ -114,6 +114,13 @@ class JobOutcome(NamedTuple):
     progress: int
     refusal: Refusal | None
 
+    @classmethod
+    def of(cls, record: JobRecord) -> JobOutcome:
+        """Return the result in an engine's record."""
+        return cls(
+            record.status, record.started, record.completion, record.progress, record.refusal
+        )
+
 
 class BagAttempts:
     """The attempts at a bag of tasks: each plan starts new copies of the unfinished tasks.
@@ -147,9 +154,6 @@ class BagAttempts:
 # Decisions that answer a job.
 Answer = events.Commit | events.Promise | events.Reject | events.Queue | events.Drop
 _ANSWERS: Final = frozenset(get_args(Answer))
-_STATUSES: Final = tuple(Status)
-_INSIDE: Final = -1
-_NEVER: Final = -1
 
 
 class Recorder(Observer):
@@ -214,12 +218,8 @@ class Recorder(Observer):
         self._starts = array("q")
         self._ends = array("q")
         self._open: dict[str, tuple[int, int]] = {}
-        # For jobs removed from the engine: status, first slot, completion slot, progress.
-        self._ended = array("b", (_INSIDE,)) * len(jobs)
-        self._started, self._completed, self._made = (
-            array("q", (_NEVER,)) * len(jobs) for _ in range(3)
-        )
-        self._refusals: dict[int, Refusal] = {}
+        self._closed: dict[str, JobOutcome] = {}
+        """Results of jobs that were removed from the engine."""
         self._next_slot = 0
         self._standing = self._rows = 0
         # Version of the capacity, and the result of `_owned_resources`.
@@ -321,35 +321,14 @@ class Recorder(Observer):
 
     def on_jobs_closed(self, records: Sequence[JobRecord]) -> None:
         """Record the results of closed jobs."""
-        for record in records:
-            index = self.order[record.job.name]
-            self._ended[index] = _STATUSES.index(record.status)
-            if record.started is not None:
-                self._started[index] = record.started
-            if record.completion is not None:
-                self._completed[index] = record.completion
-            self._made[index] = record.progress
-            if record.refusal is not None:
-                self._refusals[index] = record.refusal
+        self._closed.update((record.job.name, JobOutcome.of(record)) for record in records)
 
-    def fate(self, at: int) -> JobOutcome | None:
-        """Return the result of the job at a position of the workload; None if it never arrived."""
-        if self._ended[at] != _INSIDE:
-            started, completed = self._started[at], self._completed[at]
-            return JobOutcome(
-                _STATUSES[self._ended[at]],
-                None if started == _NEVER else started,
-                None if completed == _NEVER else completed,
-                self._made[at],
-                self._refusals.get(at),
-            )
-        name = self.jobs[at].name
+    def outcome(self, name: str) -> JobOutcome | None:
+        """Return the result of a job; None if it never arrived."""
+        if name in self._closed:
+            return self._closed[name]
         record = self.engine.jobs.get(name) if self.engine is not None else None
-        if record is None or name not in self.arrived:
-            return None
-        return JobOutcome(
-            record.status, record.started, record.completion, record.progress, record.refusal
-        )
+        return JobOutcome.of(record) if record is not None and name in self.arrived else None
 
     # ------------------------------------------------------------ segments
 

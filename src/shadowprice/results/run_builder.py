@@ -238,37 +238,20 @@ def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: 
     servers = recorder.cluster.servers
     occupied = np.unique(slots * servers + recorder.segments().servers[rows])
     used, earned = float(jobs["cost"].sum()), float(jobs["utility"].sum())
-    arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
-    first = arrived["arrival"].min()
-    last = max((int(slots.max()) if len(slots) else -1), int(arrived["arrival"].max() or 0))  # type: ignore[arg-type]  # integers
-    present = np.zeros(servers)
-    if first is not None:
-        present = _present_slots(recorder, int(first), last + 1)  # type: ignore[arg-type]  # an integer
+    arrivals = jobs.filter(pl.col("outcome") != NOT_ARRIVED)["arrival"].to_list()
+    first, end = min(arrivals, default=0), max(arrivals, default=-1) + 1
+    if len(slots):
+        end = max(end, int(slots.max()) + 1)
+    present = np.full(servers, float(end - first))
+    for row, span in tables.lost_spans(recorder, end):
+        lost, back = np.clip(span, first, end)
+        present[row] -= back - lost
     return {
         "used": used,
         "occupied": float(prices[occupied % servers].sum() * hours),
         "whole": float((prices * present).sum() * hours),
         "utility_per_used": earned / used if used else None,
     }
-
-
-def _present_slots(recorder: Recorder, first: int, end: int) -> Floats:
-    """Return the number of slots from `first` to `end` in which each server was present."""
-    present = np.full(recorder.cluster.servers, float(max(end - first, 0)))
-    lost_since: dict[str, int] = {}
-    incidents = [
-        event for event in recorder.incidents if isinstance(event, ServerLost | ServerBack)
-    ]
-    back = [ServerBack(end, name) for name in recorder.cluster.names]
-    for incident in [*incidents, *back]:
-        slot = min(max(incident.slot, first), end)
-        if isinstance(incident, ServerLost):
-            lost_since.setdefault(incident.server, slot)
-        elif incident.server in lost_since:
-            present[recorder.cluster.index[incident.server]] -= slot - lost_since.pop(
-                incident.server
-            )
-    return present
 
 
 def _prices(recorder: Recorder) -> Floats:

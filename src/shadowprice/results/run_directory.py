@@ -165,7 +165,6 @@ def write_json(path: Path, record: Mapping[str, object]) -> None:
 def read_run(folder: Path) -> RunData:
     """Read a run directory."""
     info = read_info(folder)
-    frames = {name: read_table(folder, name) for name in TABLES}
     payments = folder / PAYMENTS
 
     def decisions(plans: bool) -> Iterator[Fields]:
@@ -173,10 +172,7 @@ def read_run(folder: Path) -> RunData:
 
     return RunData(
         info=info,
-        jobs=frames["jobs"],
-        slots=frames["slots"],
-        allocations=frames["allocations"],
-        heat=frames["heat"],
+        **{name: read_table(folder, name) for name in TABLES},
         decisions=decisions,
         payments=(lambda: read_lines(payments)) if payments.exists() else None,
         advice=read_advice(folder),

@@ -29,7 +29,7 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.utility import Deadline, Sigmoid, utility_record, utility_value
-from shadowprice.results.columns import typed_columns
+from shadowprice.results.columns import slot_blocks, typed_columns
 from shadowprice.results.fairness import finish_time_fairness
 from shadowprice.results.recorder import Answer, Floats, Integers, PlacementSegments, Recorder
 from shadowprice.results.server_names import plan_with_server_names
@@ -126,8 +126,8 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
             committed.setdefault(decision.job, []).append(slot)
     describe = _Descriptions(recorder.cluster)
     rows: list[tuple[object, ...]] = []
-    for index, job in enumerate(recorder.jobs):
-        fate = recorder.fate(index)
+    for job in recorder.jobs:
+        fate = recorder.outcome(job.name)
         refusal = fate.refusal if fate is not None else None
         completion = fate.completion if fate is not None else None
         submitted = job.arrival - job.before_arrival
@@ -167,13 +167,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
         "ended:i jct:f utility:f value:f target:f due:f late:f progress:i required:i admitted:i "
         "plans:s demand ps_demand worth shape"
     )
-    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
-    frame = pl.DataFrame(
-        [
-            pl.Series(name, column, dtype=dtype)
-            for (name, dtype), column in zip(schema.items(), columns, strict=True)
-        ]
-    )
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     return frame.with_columns(
         pl.Series("restarts", restarts, dtype=pl.Int32()),
         pl.Series("lost_gpu_hours", lost_gpu_hours),
@@ -541,18 +535,25 @@ def _usage(
             used[np.searchsorted(every, slots[starts]), column] = sums
     capacity = np.where(limited, cluster.capacity, 0)
     totals = np.tile(capacity.sum(axis=0), (len(every), 1))
-    lost: set[int] = set()
-    for incident in recorder.incidents:
-        if isinstance(incident, JobCancelled):
-            continue
-        start, row = int(np.searchsorted(every, incident.slot)), cluster.index[incident.server]
-        if isinstance(incident, ServerLost) and row not in lost:
-            lost.add(row)
-            totals[start:] -= capacity[row]
-        elif isinstance(incident, ServerBack) and row in lost:
-            lost.discard(row)
-            totals[start:] += capacity[row]
+    for row, span in lost_spans(recorder, recorder.next_slot):
+        first, end = np.searchsorted(every, span)
+        totals[first:end] -= capacity[row]
     return used, totals
+
+
+def lost_spans(recorder: Recorder, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield each loss of a server as its row, and the first slot and the slot of its return.
+
+    A server that didn't return is lost until the slot ``end``.
+    """
+    rows, lost = recorder.cluster.index, dict[str, int]()
+    for incident in recorder.incidents:
+        if isinstance(incident, ServerLost):
+            lost.setdefault(incident.server, incident.slot)
+        elif isinstance(incident, ServerBack) and incident.server in lost:
+            yield rows[incident.server], (lost.pop(incident.server), incident.slot)
+    for server, slot in lost.items():
+        yield rows[server], (slot, end)
 
 
 def segment_usage(recorder: Recorder, segments: PlacementSegments) -> Integers:
@@ -596,7 +597,7 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     share = np.zeros((bins, groups))
     if len(slots):
         amounts = segment_usage(recorder, segments)
-        for block in _blocks(slots):
+        for block in slot_blocks(slots, _BLOCK):
             at_slots, at_servers, shares = _server_shares(
                 recorder, segments, amounts, slots[block], rows[block]
             )
@@ -618,16 +619,6 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
             "price": pl.Series(prices.astype(np.float32).ravel()).fill_nan(None),
         }
     )
-
-
-def _blocks(slots: Integers) -> Iterator[slice]:
-    """Split ascending slots into slices of bounded size that never split a slot."""
-    start = 0
-    while start < len(slots):
-        last = slots[min(start + _BLOCK, len(slots)) - 1]
-        end = int(np.searchsorted(slots, last, side="right"))
-        yield slice(start, end)
-        start = end
 
 
 def _server_shares(

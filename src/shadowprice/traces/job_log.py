@@ -7,8 +7,9 @@ from typing import Final
 
 import polars as pl
 
+from shadowprice.traces.log_values import STANDS_FOR_MISSING, TIME_PROBLEMS, Times
 from shadowprice.traces.records import ImportTally
-from shadowprice.traces.text import CheckedTable
+from shadowprice.traces.text import Check, CheckedTable
 
 CLOCK_SKEW: Final = 60.0
 """Seconds by which a job may start before its submission, or end before its start.
@@ -24,17 +25,45 @@ STEP_OF_A_JOB: Final = "step of a job"
 SHARES_OF_GPUS: Final = (
     "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job"
 )
-"""Note for jobs with parts of GPUs only."""
-
 SLICES_OF_GPUS: Final = (
     "MIG slices: 1g counts as 1/8 of a GPU, 2g as 1/4, 3g and 4g as 1/2; of an A30, 1/4 for each g"
 )
-"""Note for jobs with slices of GPUs."""
 
 
-def waiting_time() -> pl.Expr:
-    """Return the seconds that a job waited: until its last attempt, without the earlier ones."""
-    return (pl.col("_queue") - pl.col("_lost").fill_null(0.0)).clip(lower_bound=0.0)
+def job_columns() -> dict[str, pl.Expr | str]:
+    """Return the columns of `records.SCHEMA` that every importer of logs has, by name.
+
+    The job waited until its last attempt, without the time of the earlier ones.
+    """
+    names = ("submit", "duration", "lost", "time_limit", "gpus", "gpu_type", "cpus", "memory")
+    waited = (pl.col("_queue") - pl.col("_lost").fill_null(0.0)).clip(lower_bound=0.0)
+    return {name: f"_{name}" for name in (*names, "status")} | {"queue": waited}
+
+
+def count_shared_gpus(table: CheckedTable) -> None:
+    """Count the jobs with parts of GPUs only, and those with slices."""
+    has_shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
+    table.count_repairs(has_shares, SHARES_OF_GPUS, "kept")
+    table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
+
+
+def check_problems(
+    table: CheckedTable, times: Times, column: str, label: str, zone: str
+) -> list[Check]:
+    """Return the checks that the times of a column are valid, and count the missing ones.
+
+    ``label`` is the column's name in the note, and ``zone`` that of times without an offset.
+    """
+    table.count_repairs(pl.lit(times.missing), f"{label}: {STANDS_FOR_MISSING}")
+    return [
+        Check(
+            pl.lit((times.problem != problem).fill_null(True)),
+            column,
+            message.format(zone=zone),
+            hint,
+        )
+        for problem, (message, hint) in TIME_PROBLEMS.items()
+    ]
 
 
 def drop_repeated_rows(frame: pl.DataFrame, name: str, tally: ImportTally) -> pl.DataFrame:

@@ -171,7 +171,8 @@ def _exists(location: str) -> bool:
         path = resolve(_expand_home(location))
         file, member = split_member(path)
         if member:
-            open_unpacked(path, "zip").close()
+            with open_unpacked(path, "zip"):
+                pass
         return file.exists()
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, InputError):
         return False

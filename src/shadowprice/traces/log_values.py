@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -324,12 +324,6 @@ TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
 """Message and hint by problem of a time; ``{zone}`` is the zone of times without an offset."""
 
 
-def time_problems(times: Times, zone: str) -> Iterator[tuple[pl.Series, str, str]]:
-    """Yield which rows have each problem, with its message and hint."""
-    for problem, (message, hint) in TIME_PROBLEMS.items():
-        yield (times.problem == problem).fill_null(False), message.format(zone=zone), hint
-
-
 @dataclass(frozen=True, slots=True)
 class Times:
     """Points in time of one column, in seconds since 1970 or since an unknown beginning.
@@ -427,8 +421,7 @@ def read_times(
         is_absolute = bool((seconds.filter(~is_distant) >= FIRST_ABSOLUTE).any())
         is_rounded = is_absolute and _are_rounded(text, numbers, seconds)
         rounded = pl.lit("rounded" if is_rounded else None, dtype=pl.String())
-        is_stated = text.is_not_null().alias("stated").to_frame()
-        problem = is_stated.select(pl.when("stated").then(rounded)).to_series()
+        problem = _evaluate(pl.when(text.is_not_null()).then(rounded))
         missing = is_distant | (zero & is_absolute) if may_miss else _none_of(text)
         return _within_range(Times(seconds, seconds, is_absolute, problem, missing, zero, may_miss))
     zero &= numeric
@@ -438,33 +431,22 @@ def read_times(
     for ambiguous in _READINGS:
         local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
         shift, zone_problem = _offsets(naive, suffix, zone, ambiguous)
-        frame = pl.DataFrame(
-            {
-                "local": local.dt.epoch("us"),
-                "utc": naive.dt.epoch("us"),
-                "shift": shift,
-                "number": scaled,
-                "numeric": numeric,
-                "wrong": zone_problem.is_not_null(),
-            }
-        )
         read = (
-            pl.when("numeric")
-            .then("number")
-            .when("wrong")
+            pl.when(numeric)
+            .then(scaled)
+            .when(zone_problem.is_not_null())
             .then(None)
             .when(suffix.is_null())
-            .then(pl.col("local") / 1e6)
-            .otherwise(pl.col("utc") / 1e6 - pl.col("shift"))
+            .then(local.dt.epoch("us") / 1e6)
+            .otherwise(naive.dt.epoch("us") / 1e6 - shift)
         )
-        readings.append(frame.select(read.alias(column.name)).to_series())
+        readings.append(_evaluate(read).alias(column.name))
     first, later = readings
-    is_skipped = naive.is_not_null() & first.is_null()
-    skipped = pl.when(is_skipped).then(pl.lit("skipped"))
-    problem = pl.select(pl.coalesce(zone_problem, skipped)).to_series()
+    skipped = pl.when(naive.is_not_null() & first.is_null()).then(pl.lit("skipped"))
+    problem = _evaluate(pl.coalesce(zone_problem, skipped))
     missing = _none_of(text)
     if may_miss:
-        is_distant = _distant_numbers(pl.select(pl.when(numeric).then(numbers)).to_series(), unit)
+        is_distant = _distant_numbers(_evaluate(pl.when(numeric).then(numbers)), unit)
         missing = is_distant | zero | _distant_texts(first)
     return _within_range(Times(first, later, True, problem, missing, zero, may_miss))
 
@@ -478,6 +460,11 @@ def _are_rounded(text: pl.Series, numbers: pl.Series, seconds: pl.Series) -> boo
     step = pl.lit(10.0).pow(exponent - decimals.cast(pl.Int64))
     is_coarse = step * (pl.col("seconds") / pl.col("number")).abs() >= 60.0
     return bool(len(stated)) and bool(stated.select(is_coarse.fill_null(False).all()).item())
+
+
+def _evaluate(expression: pl.Expr) -> pl.Series:
+    """Return the values of an expression of series."""
+    return pl.select(expression).to_series()
 
 
 def _none_of(text: pl.Series) -> pl.Series:
@@ -554,23 +541,22 @@ def _within_range(times: Times) -> Times:
 
 def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
     seconds, later = (
-        pl.select(pl.when(is_valid).then(values).alias(times.seconds.name)).to_series()
+        _evaluate(pl.when(is_valid).then(values)).alias(times.seconds.name)
         for values in (times.seconds, times.later)
     )
     is_outside = ~is_valid & ~times.missing
-    problem = pl.when(is_outside).then(pl.lit("outside")).otherwise(times.problem)
-    named = pl.select(pl.when(~times.missing).then(problem)).to_series()
-    return replace(times, seconds=seconds, later=later, problem=named)
+    named = pl.when(is_outside).then(pl.lit("outside")).otherwise(times.problem)
+    problem = _evaluate(pl.when(~times.missing).then(named))
+    return replace(times, seconds=seconds, later=later, problem=problem)
 
 
 def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     """Return numbers as seconds: those since 1970 by their size, smaller ones by the unit."""
-    frame = numbers.to_frame("n")
-    size = pl.col("n").abs()
+    size = numbers.abs()
     per_second = pl.when(size < FIRST_ABSOLUTE).then(1.0 / unit).otherwise(1.0)
     for least, parts in reversed(_SIZES):
         per_second = pl.when(size > least).then(parts).otherwise(per_second)
-    return frame.select((pl.col("n") / per_second).alias("n")).to_series()
+    return _evaluate(numbers / per_second)
 
 
 def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
@@ -579,15 +565,12 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
     bare = text.str.replace(_OFFSET, "")
     # The year of 25-03-2024 isn't an offset.
     is_date = suffix.str.contains(r"^-\d{4}$") & ~bare.str.contains(":", literal=True)
-    split = pl.DataFrame({"text": text, "bare": bare, "suffix": suffix, "is_date": is_date})
-    has_suffix = pl.col("suffix").is_not_null() & ~pl.col("is_date").fill_null(False)
-    split = split.select(
-        bare=pl.when(has_suffix).then("bare").otherwise("text"),
-        suffix=pl.when(has_suffix).then("suffix"),
-    )
+    has_suffix = suffix.is_not_null() & ~is_date.fill_null(False)
+    bare = _evaluate(pl.when(has_suffix).then(bare).otherwise(text))
+    suffix = _evaluate(pl.when(has_suffix).then(suffix))
     # 24:00 is the end of a day.
-    is_midnight = split["bare"].str.contains(_MIDNIGHT).fill_null(False)
-    bare = split["bare"].str.replace(_MIDNIGHT, " 00:00${1}")
+    is_midnight = bare.str.contains(_MIDNIGHT).fill_null(False)
+    bare = bare.str.replace(_MIDNIGHT, " 00:00${1}")
     # From all of the log: the first weeks may not show which number is the day.
     distinct = bare.drop_nulls().unique(maintain_order=True)
     sample = distinct.gather_every(max(1, len(distinct) // _SAMPLE))
@@ -596,12 +579,9 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
     for form in forms:
         if parsed.null_count() == bare.null_count():
             break
-        found = _parse_times(bare, form)
-        parsed = parsed.to_frame("a").with_columns(b=found).select(pl.coalesce("a", "b"))["a"]
-    days = pl.DataFrame({"t": parsed, "is_midnight": is_midnight}).select(
-        pl.when("is_midnight").then(pl.col("t") + pl.duration(days=1)).otherwise("t").alias("t")
-    )
-    return days["t"], split["suffix"]
+        parsed = _evaluate(pl.coalesce(parsed, _parse_times(bare, form)))
+    next_day = pl.lit(parsed) + pl.duration(days=1)
+    return _evaluate(pl.when(is_midnight).then(next_day).otherwise(parsed)), suffix
 
 
 def _offsets(

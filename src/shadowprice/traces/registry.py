@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
@@ -80,24 +81,13 @@ class TraceFormat:
 _formats: dict[str, TraceFormat] = {}
 
 
-def trace_format(
-    name: str,
-    *,
-    title: str,
-    citation: str,
-    licence: str,
-    files: str,
-    gotchas: tuple[str, ...],
-    options: Mapping[str, str] | None = None,
-) -> Callable[[Importer], Importer]:
-    """Register a function as the importer of a format; parameters as in `TraceFormat`."""
+def trace_format(name: str, **description: Any) -> Callable[[Importer], Importer]:
+    """Register a function as the importer of a format; ``description`` is as in `TraceFormat`."""
 
     def register(read: Importer) -> Importer:
         if name in _formats:
             raise ValueError(f"two modules register the trace format {name!r}")
-        _formats[name] = TraceFormat(
-            name, title, read, citation, licence, files, gotchas, dict(options or {})
-        )
+        _formats[name] = TraceFormat(name, read=read, **description)
         return read
 
     return register

@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -245,9 +246,8 @@ def _filter_usable_jobs(trace: Trace, options: SynthesisOptions, notes: list[str
             dropped = _count(frame.height - kept.height, "CPU job")
             notes.append(f"{dropped} left out (cpu_jobs=keep schedules them)")
         frame = kept
-    table = family_table()
     known = pl.struct("model", "batch_size").is_in(
-        [{"model": family.model, "batch_size": family.batch_size} for family in table.families],
+        [{"model": model, "batch_size": size} for model, size in family_table().by_model],
         nulls_equal=True,
     )
     timed = pl.col("duration").is_not_null() | (pl.col("iterations").is_not_null() & known)
@@ -268,7 +268,7 @@ def _families(
     pool = table.of_set(options.families)
     drawn = rng.integers(0, len(pool), frame.height)
     pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), drawn, strict=True)
-    named = {(item.model, item.batch_size): item for item in table.families}
+    named = table.by_model
     families = [named.get((model, batch)) or pool[int(index)] for model, batch, index in pairs]
     unknown = sum(
         model is not None and (model, batch) not in named
@@ -285,7 +285,7 @@ def _describe_drawn(
 ) -> tuple[str, ...]:
     """Return what is drawn because the trace lacks it, with numbers of jobs."""
     # Models don't count if jobs run with their traced workers only, for their traced durations.
-    known = {(family.model, family.batch_size) for family in family_table().families}
+    known = family_table().by_model
     pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), strict=True)
     unknown = sum(
         pair not in known and curve is None for pair, curve in zip(pairs, curves, strict=True)
@@ -505,21 +505,21 @@ class JobSpeeds:
         rates: Floats,
     ) -> None:
         """Set curve, rate and worker range of each job that has a measured speed."""
-        cache: dict[tuple[int, int], tuple[Curve | None, float]] = {}
-        curve: Curve | None
         for index in np.flatnonzero(wanted):
-            family, workers = families[index], int(traced[index])
-            key = (id(family), workers)
-            if key not in cache:
-                rate = rate_at(family.curve, workers)
-                curve = (
-                    None if rate is None else dict(sorted({**family.curve, workers: rate}.items()))
-                )
-                cache[key] = (curve, rate or 0.0)
-            self.curves[index], rates[index] = cache[key]
-            curve = self.curves[index]
-            if curve is not None and described[index] and options.elasticity == 0:
+            workers = int(traced[index])
+            curve = _curve_with(families[index], workers)
+            if curve is None:
+                continue
+            self.curves[index], rates[index] = curve, curve[workers]
+            if described[index] and options.elasticity == 0:
                 self.max_workers[index] = max(curve)
+
+
+@cache
+def _curve_with(family: Family, workers: int) -> Curve | None:
+    """Return a family's curve with a rate for some workers; None outside the measured range."""
+    rate = rate_at(family.curve, workers)
+    return None if rate is None else dict(sorted({**family.curve, workers: rate}.items()))
 
 
 def _split_into_chunks(batches: Ints, wanted: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:

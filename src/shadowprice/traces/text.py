@@ -109,6 +109,7 @@ def read_head(path: Path) -> str:
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        # The end of the head may cut a character, which has at most four bytes.
         if error.start < len(head) - 4:
             line = head[: error.start].count(b"\n") + 1
             raise file_error(path, "is not UTF-8", "save the file as UTF-8", line) from error
@@ -314,9 +315,8 @@ class CheckedTable:
             DUPLICATE_NAME_HINT,
         )
         # Times are checked last, because they count from the first remaining job.
-        for name in sorted(
-            MAX_VALUES.keys() & columns.keys(), key=ABSOLUTE_TIME_COLUMNS.__contains__
-        ):
+        limited_columns = [name for name in MAX_VALUES if name in columns]
+        for name in sorted(limited_columns, key=ABSOLUTE_TIME_COLUMNS.__contains__):
             bound = MAX_VALUES[name]
             value = pl.col(name)
             limited = value - pl.col("submit").min() if name in ABSOLUTE_TIME_COLUMNS else value
@@ -536,7 +536,7 @@ def _parse_leniently(
     """Read a file that polars can't parse: the valid rows, and the faults of the others."""
     faults: list[tuple[int, Fault]] = []
     rejoined = blank = comments = skipped = 0
-    rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
+    rows: list[list[object]] = []
     for row in found:
         if row.is_blank:
             blank += 1
@@ -550,18 +550,16 @@ def _parse_leniently(
             whole = rules.rejoin(fields)
             rejoined += whole is not None
             fields = whole or fields
-        fault = _row_fault(f"{path}: line {row.line}", row, fields, schema, rules)
-        if fault is None:
-            rows["line"].append(row.line)
-            for (name, kind), text in zip(schema.items(), fields, strict=True):
-                rows[name].append(_value(text, kind))
+        values = _row_values(f"{path}: line {row.line}", row, fields, schema, rules)
+        if not isinstance(values, Fault):
+            rows.append([row.line, *values])
         elif reading.skip_invalid:
             skipped += 1
         else:
-            faults.append((row.line, fault))
+            faults.append((row.line, values))
             if len(faults) >= MAX_INVALID_LINES:
                 break
-    frame = pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema})
+    frame = pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema}, orient="row")
     reading.tally.add("dropped", "blank line", blank)
     reading.tally.add("dropped", "comment", comments)
     reading.tally.add("repaired", rules.rejoined, rejoined)
@@ -643,13 +641,14 @@ def _cells(row: str, separator: str) -> list[str]:
         return row.split(separator)
 
 
-def _row_fault(
+def _row_values(
     location: str,
     row: _Row,
     fields: Sequence[str],
     schema: Mapping[str, pl.DataType],
     rules: RowRules,
-) -> Fault | None:
+) -> list[object] | Fault:
+    """Return the values of a row, or why it can't be read."""
     if not row.closed:
         return Fault(location, "a quote isn't closed", "close it, or copy the file again")
     if len(fields) != len(schema):
@@ -657,16 +656,17 @@ def _row_fault(
         hint = rules.shortage_hint if is_short else rules.surplus_hint
         count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
         return Fault(location, f"has {count}, not {len(schema)}", hint)
+    values = []
     for (name, kind), text in zip(schema.items(), fields, strict=True):
         try:
-            _value(text, kind)
+            values.append(_value(text, kind))
         except OverflowError:
             message = f"{name} {text!r} is out of all range"
             return Fault(location, message, f"write at most {MAX_INTEGER:g}")
         except ValueError:
             expected = _NUMBER_WORDS.get(kind, "a value")
             return Fault(location, f"{name} {text!r} is not {expected}", f"write {expected}")
-    return None
+    return values
 
 
 def _value(text: str, kind: pl.DataType) -> object:

@@ -36,9 +36,9 @@ WARM_UP_SHARE: Final = 0.1
 _JOB_TYPE: Final = re.compile(r"(.+?)(?: \(batch size (\d+)\))?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """A model and batch size that jobs train."""
+    """A model and batch size that jobs train; each object is one of the table."""
 
     set: str
     """Set of measurements that it belongs to: ``a100`` or ``v100``."""
@@ -73,12 +73,10 @@ class FamilyTable:
     ps: Mapping[str, int]
     """Request of a parameter server."""
 
-    def find(self, model: str, batch_size: int | None) -> Family | None:
-        """Return the family of a model and batch size, or None."""
-        for family in self.families:
-            if family.model == model and family.batch_size == batch_size:
-                return family
-        return None
+    @property
+    def by_model(self) -> dict[tuple[str, int | None], Family]:
+        """Families by model and batch size."""
+        return {(family.model, family.batch_size): family for family in self.families}
 
     def of_set(self, name: str) -> tuple[Family, ...]:
         """Return the families of one set of measurements."""

@@ -411,28 +411,19 @@ class _Resolver:
         name = workload.names[at]
         _check_size(name, arrival, required, int(shape.internal_gains.max()))
         target = self._target(workload, at, arrival)
-        job = Job(
+        job = replace(
+            shape,
             name=name,
             arrival=arrival,
             before_arrival=(arrival * slot - submitted) / slot,
             required=required,
-            worker_counts=shape.worker_counts,
-            gains=shape.gains,
-            internal_gains=shape.internal_gains,
-            worker=shape.worker,
-            ps=shape.ps,
-            ps_counts=shape.ps_counts,
             utility=_utility(workload, at, target),
             tenant=workload.tenants[at],
             epochs=counts[0],
             chunks=counts[1],
             minibatches=counts[2],
             step_seconds=step_seconds,
-            worker_bandwidth=shape.worker_bandwidth,
-            ps_bandwidth=shape.ps_bandwidth,
-            internal_bandwidth=shape.internal_bandwidth,
             labels=workload.labels[at],
-            restart=shape.restart,
         )
         if workload.kind[at] != "default":
             return job

@@ -65,7 +65,7 @@ def test_the_drawing_covers_every_slot_once() -> None:
 
 
 def test_separate_servers_need_no_message() -> None:
-    assert colocation(simulated_run()) is None
+    assert colocation(simulated_run()) == ""
 
 
 def test_where_nothing_was_to_be_chosen_slots_are_not_gone_through(
@@ -77,7 +77,7 @@ def test_where_nothing_was_to_be_chosen_slots_are_not_gone_through(
     monkeypatch.setattr(section_colocation, "slots_of_jobs", refuse)
     run = simulated_run()
     alone = replace(run, allocations=run.allocations.with_columns(server=0, workers=1, ps=0))
-    assert colocation(alone) is None
+    assert colocation(alone) == ""
     # With parameter servers beside workers, or jobs on two servers, it reads the rows.
     choices: tuple[dict[str, Any], ...] = ({"ps": 1}, {"server": pl.int_range(pl.len())})
     for changed in choices:

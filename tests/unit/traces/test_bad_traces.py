@@ -16,8 +16,9 @@ from hypothesis import given, settings
 
 from shadowprice.core.errors import InputError
 from shadowprice.traces.locate import read_trace
+from shadowprice.traces.records import ABSOLUTE_TIME_COLUMNS, MAX_VALUES
 from shadowprice.traces.registry import ImportContext, formats
-from shadowprice.traces.text import MAX_INVALID_LINES, read_table
+from shadowprice.traces.text import MAX_INVALID_LINES, CheckedTable, read_table
 from tests.hostile.trace_files import TRACES
 from tests.support.examples import example_count
 
@@ -367,3 +368,12 @@ def test_a_file_with_too_many_faults_is_closed_at_once(tmp_path):
         read_table(path, {"a": pl.Int64(), "b": pl.Int64()}, ImportContext())
     files = {Path(os.path.realpath(file)) for file in Path("/proc/self/fd").iterdir()}
     assert path not in files, caught  # which keeps the frames
+
+
+def test_a_row_with_several_problems_is_refused_for_its_first_column():
+    amounts = [name for name in MAX_VALUES if name not in ABSOLUTE_TIME_COLUMNS]
+    for index, first in enumerate(amounts):
+        values = {"job": "a", "submit": 0.0} | dict.fromkeys(amounts[index:], 10**18)
+        table = CheckedTable(Path("log"), pl.DataFrame([{"line": 1} | values]), ImportContext())
+        with pytest.raises(InputError, match=f"line 1: {first} "):
+            table.jobs(**{name: name for name in values})

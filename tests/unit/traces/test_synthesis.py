@@ -103,7 +103,7 @@ def test_gpu_time_is_conserved(rows, seed, speed, elasticity, bandwidth):
             wanted = traced[index] * durations[index]
             # And the family's own speed is kept: the work is rounded to equal chunks, or by 1 %.
             step = profile.gradient * 16 / profile.worker["bandwidth"]
-            step += 1 / family_table().find(*family_of(workload, index)).curve[1]
+            step += 1 / family_table().by_model[family_of(workload, index)].curve[1]
             room = max(workload.chunks[index] / 2 + 0.5, 0.0102 * work[index])
             assert abs(work[index] - wanted / step) <= room
             assert abs(seconds[index] - wanted) <= work[index] / NANO
@@ -137,7 +137,7 @@ def test_traced_iterations_are_kept_to_the_last(iterations, model, gpus):
     )
     workload = synthesize(given_trace, SLOT)
     assert workload.work.tolist() == iterations
-    family = family_table().find(*model)
+    family = family_table().by_model[model]
     for index, profile in enumerate(workload.profiles):
         assert profile.curve is not None
         assert profile.curve[int(gpus)] == rate_at(family.curve, int(gpus))

@@ -94,8 +94,8 @@ def test_families_are_complete():
         assert family.gradient > 0
         assert 1 in family.curve
         assert all(rate > 0 for rate in family.curve.values())
-    assert table.find("resnet50", 64) is not None
-    assert table.find("resnet50", 65) is None
+    assert ("resnet50", 64) in table.by_model
+    assert ("resnet50", 65) not in table.by_model
 
 
 @pytest.mark.traces
@@ -105,14 +105,14 @@ def test_shipped_families_are_the_measured_ones(traces):
     for model in ("bert", "gpt2", "resnet50", "vgg16"):
         path = traces / "throughput" / "elasticflow_A100" / f"{model}.csv"
         for batch, curve in read_elasticflow(path).items():
-            family = table.find(model, batch)
+            family = table.by_model.get((model, batch))
             assert family is not None
             assert family.set == "a100"
             assert family.curve == pytest.approx(curve, rel=5e-6)
             seen += 1
     measured = read_gavel(traces / "throughput" / "gavel" / "simulation_throughputs.json.gz")
     for (model, batch), curve in measured.items():
-        family = table.find(model, batch)
+        family = table.by_model.get((model, batch))
         assert family is not None
         assert family.set == "v100"
         assert family.curve == pytest.approx(curve, rel=5e-6)
@@ -134,7 +134,7 @@ def test_recovered_families_explain_every_iteration_count(traces):
         high=((pl.col("iterations") + 1) / pl.col("duration")).min(),
     )
     for row in groups.iter_rows(named=True):
-        family = table.find(row["model"], row["batch_size"])
+        family = table.by_model.get((row["model"], row["batch_size"]))
         assert family is not None
         rate = family.curve[int(row["gpus"])]
         # To the six digits that are shipped.
@@ -146,7 +146,7 @@ def test_gradients_are_at_least_the_large_tensors(traces):
     tensors = json.loads((traces / "tiresias" / "model_tensors_mib.json").read_text())
     table = family_table()
     for model, batch in (("vgg16", 64), ("resnet50", 64), ("inception3", 64)):
-        family = table.find(model, batch)
+        family = table.by_model.get((model, batch))
         assert family is not None
         large = tensors[model]["sum_mib"] * 2**20
         assert large <= family.gradient < 1.7 * large

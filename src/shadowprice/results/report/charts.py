@@ -32,7 +32,9 @@ def chart(description: Mapping[str, Any], *blocks: object) -> str:
 
 
 def figure(title: str, body: str, remark: str = "") -> str:
-    """Return a chart with its title and a caption."""
+    """Return a chart with its title and a caption; empty without a chart."""
+    if not body:
+        return ""
     caption = f"<figcaption>{text(remark)}</figcaption>" if remark else ""
     return f"<figure><h3>{text(title)}</h3>{body}{caption}</figure>"
 
@@ -116,8 +118,10 @@ def box_plot(rows: Sequence[tuple[str, Floats, int]], *, x_label: str, zero: str
     """Return a horizontal box plot: median, quartiles, whiskers at 5 % and 95 %.
 
     ``rows`` are (name, values, colour). If a row has at most `DOTS` values, they are also drawn as
-    dots. ``zero`` labels the line at 0.
+    dots. ``zero`` labels the line at 0. Empty without rows.
     """
+    if not rows:
+        return ""
     limits = [np.percentile(values, (1, 99)) for _, values, _ in rows if len(values)]
     drawn = []
     for name, values, colour in rows:
@@ -200,39 +204,6 @@ def share_bars(
                     "texts": list(texts),
                 }
                 for name, colour, values, texts in shown
-            ],
-        }
-    )
-
-
-def gantt(
-    rows: Sequence[str],
-    bars_drawn: Sequence[tuple[int, int, int, str, str]],
-    legend: Sequence[tuple[str, str, int]],
-    *,
-    label: str,
-    first: int,
-    last: int,
-) -> str:
-    """Return a Gantt chart over slots, from ``first`` to before ``last``.
-
-    ``bars_drawn`` are (row, first slot, slot after the last, style, tooltip), and ``legend`` has
-    (style, name, colour).
-    """
-    return chart(
-        {
-            "kind": "gantt",
-            "label": label,
-            "rows": list(rows),
-            "first": first,
-            "last": last,
-            "legend": [
-                {"style": style, "name": name, "colour": colour, "look": "full"}
-                for style, name, colour in legend
-            ],
-            "bars": [
-                {"row": row, "from": begin, "to": end, "style": style, "text": text}
-                for row, begin, end, style, text in bars_drawn
             ],
         }
     )

@@ -46,7 +46,7 @@ def render_comparison(
     ``drawn_text`` says what was drawn at random.
     """
     first = runs[0]
-    drawn: list[tuple[str, Callable[[Sequence[RunData]], str | None]]] = [
+    drawn: list[tuple[str, Callable[[Sequence[RunData]], str]]] = [
         ("Utility over time", _utility),
         ("Utility by class", _by_class),
         ("Outcomes", _outcomes),
@@ -125,15 +125,14 @@ def _report_link(run: RunData) -> str:
     return f"{quote(folder_name(run.policy), errors='surrogateescape')}/report.html"
 
 
-def _slots(runs: Sequence[RunData], maximum: int = POINTS) -> Floats:
+def _slots(runs: Sequence[RunData], maximum: int) -> Floats:
     """Return slots common to all runs, so that their lines share an axis."""
-    firsts = [int(run.slots.item(0, "slot")) for run in runs if len(run.slots)]
-    lasts = [int(run.slots.item(-1, "slot")) for run in runs if len(run.slots)]
-    if not firsts:
+    ends = [run.slots["slot"][[0, -1]].to_list() for run in runs if len(run.slots)]
+    if not ends:
         return np.zeros(0)
-    span_ = max(lasts) - min(firsts) + 1
-    step = max(1, -(-span_ // maximum))
-    return np.arange(min(firsts), max(lasts) + 1, step, dtype=np.float64)
+    first, last = min(first for first, _ in ends), max(last for _, last in ends)
+    step = max(1, -(-(last - first + 1) // maximum))
+    return np.arange(first, last + 1, step, dtype=np.float64)
 
 
 def _sample_column(run: RunData, values: Floats, at: Floats, *, mean: bool) -> Floats:
@@ -157,13 +156,19 @@ def _sample_column(run: RunData, values: Floats, at: Floats, *, mean: bool) -> F
 
 def _slot_chart(
     runs: Sequence[RunData],
-    slots: Floats,
     column: Callable[[RunData], Floats],
     *,
     mean: bool = True,
+    points: int = POINTS,
     **options: Any,
 ) -> str:
-    """Return a chart of a column of every run; ``options`` are those of `charts.line_chart`."""
+    """Return a chart of a column of every run, empty without slots.
+
+    ``options`` are those of `charts.line_chart`.
+    """
+    slots = _slots(runs, points)
+    if not len(slots):
+        return ""
     series = [
         (run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
         for order, run in enumerate(runs)
@@ -172,19 +177,21 @@ def _slot_chart(
     return charts.line_chart(slots, series, x_label=label, steps=True, legend=True, **options)
 
 
-def _utility(runs: Sequence[RunData]) -> str | None:
-    slots = _slots(runs)
-    if not len(slots):
-        return None
+def _grid(figures: Sequence[str]) -> str:
+    """Return figures in two columns, empty without figures."""
+    return f'<div class="grid2">{"".join(figures)}</div>' if any(figures) else ""
+
+
+def _utility(runs: Sequence[RunData]) -> str:
 
     def earned(run: RunData) -> Floats:
         return np.cumsum(run.slots["utility"].to_numpy())
 
-    chart = _slot_chart(runs, slots, earned, mean=False, y_label="utility")
+    chart = _slot_chart(runs, earned, mean=False, y_label="utility")
     return figure("Utility earned up to each slot", chart)
 
 
-def _by_class(runs: Sequence[RunData]) -> str | None:
+def _by_class(runs: Sequence[RunData]) -> str:
     names = sorted(runs[0].jobs["class"].unique().to_list())
     figures = []
     for name in names:
@@ -194,25 +201,24 @@ def _by_class(runs: Sequence[RunData]) -> str | None:
             rows.append((run.policy, earned, format_number(earned), order % 8))
         count = int((runs[0].jobs["class"] == name).sum())
         figures.append(figure(f"{name}: {pluralize(count, 'job')}", charts.bars(rows, "utility")))
-    return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
+    return _grid(figures)
 
 
-def _outcomes(runs: Sequence[RunData]) -> str | None:
+def _outcomes(runs: Sequence[RunData]) -> str:
     counts = [dict(run.jobs["outcome"].value_counts().iter_rows()) for run in runs]
     parts = []
     for key, label, colour in OUTCOMES:
         values = [int(by_outcome.get(key, 0)) for by_outcome in counts]
         parts.append((label, colour, values, [f"{value:,}" for value in values]))
-    drawn = charts.share_bars([run.policy for run in runs], parts)
-    return figure("Jobs by outcome", drawn) if drawn else None
+    return figure("Jobs by outcome", charts.share_bars([run.policy for run in runs], parts))
 
 
-def _completion(runs: Sequence[RunData]) -> str | None:
+def _completion(runs: Sequence[RunData]) -> str:
     """Return the cumulative share of jobs that completed within a number of slots."""
     durations = [np.sort(run.jobs["jct"].drop_nulls().to_numpy()) for run in runs]
     longest = math.ceil(max((spans[-1] for spans in durations if len(spans)), default=0.0))
     if not longest:
-        return None
+        return ""
     # If a few jobs took far longer than all others, cut the axis at the 99th percentile.
     p99 = math.ceil(max(run.summary["jct"]["p99"] or 0.0 for run in runs))
     shown_to = longest if longest <= LONG_TAIL * p99 else p99
@@ -242,7 +248,7 @@ def _completion(runs: Sequence[RunData]) -> str | None:
     return figure("Jobs completed within so many slots", chart, remark)
 
 
-def _pairs(runs: Sequence[RunData]) -> str | None:
+def _pairs(runs: Sequence[RunData]) -> str:
     """Return mean completion times of the jobs that two policies both finished."""
     rows: list[list[Cell]] = []
     for index, run in enumerate(runs):
@@ -250,7 +256,7 @@ def _pairs(runs: Sequence[RunData]) -> str | None:
             jobs, (mine, theirs) = common_completion([run.jobs, other.jobs])
             rows.append([run.policy, other.policy, jobs, mine, theirs])
     if not rows:
-        return None
+        return ""
     columns = [
         TableColumn("policy"),
         TableColumn("other"),
@@ -262,7 +268,7 @@ def _pairs(runs: Sequence[RunData]) -> str | None:
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
 
-def _lateness(runs: Sequence[RunData]) -> str | None:
+def _lateness(runs: Sequence[RunData]) -> str:
     late = [run.jobs.filter(pl.col("late").is_not_null()) for run in runs]
     names = sorted({name for frame in late for name in frame["class"].unique().to_list()})
     figures = []
@@ -273,50 +279,45 @@ def _lateness(runs: Sequence[RunData]) -> str | None:
         ]
         chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
         figures.append(figure(name, chart))
-    return "".join(figures) or None
+    return "".join(figures)
 
 
-def _utilisation(runs: Sequence[RunData]) -> str | None:
-    slots = _slots(runs, 300)
+def _utilisation(runs: Sequence[RunData]) -> str:
     figures = []
-    for resource in resources(runs[0].slots) if len(slots) else []:
+    for resource in resources(runs[0].slots):
         if runs[0].summary["utilisation"].get(resource) is None:
             continue
         share = partial(used_share, resource=resource)
         chart = _slot_chart(
-            runs, slots, share, y_label="in use", height=220, percent=True, y_high=1.0
+            runs, share, points=300, y_label="in use", height=220, percent=True, y_high=1.0
         )
         figures.append(figure(resource, chart))
-    return f'<div class="grid2">{"".join(figures)}</div>' if figures else None
+    return _grid(figures)
 
 
-def _queue(runs: Sequence[RunData]) -> str | None:
-    slots = _slots(runs)
-    if not len(slots):
-        return None
+def _queue(runs: Sequence[RunData]) -> str:
 
     def waiting(run: RunData) -> Floats:
         return run.slots["queue"].to_numpy().astype(np.float64)
 
-    return figure(
-        "Jobs that wait", _slot_chart(runs, slots, waiting, y_label="waiting jobs", height=220)
-    )
+    chart = _slot_chart(runs, waiting, y_label="waiting jobs", height=220)
+    return figure("Jobs that wait", chart)
 
 
-def _different(runs: Sequence[RunData]) -> str | None:
+def _different(runs: Sequence[RunData]) -> str:
     """Return the jobs whose utility differs most between policies, linked to their histories."""
     if (
         len(runs) < 2
         or not len(runs[0].jobs)
         or any(not run.jobs["job"].equals(runs[0].jobs["job"]) for run in runs)
     ):
-        return None
+        return ""
     earned = np.stack([run.jobs["utility"].to_numpy() for run in runs], axis=1)
     spread = earned.max(axis=1) - earned.min(axis=1)
     order = np.argsort(-spread, kind="stable")[:MAX_DIFFERENT_JOBS]
     chosen = [int(row) for row in order if spread[row] > 0]
     if not chosen:
-        return None
+        return ""
     rows = []
     for row in chosen:
         name = runs[0].jobs["job"][row]

@@ -21,7 +21,7 @@ from shadowprice.results.run_directory import REPORT, RunData, write_run
 
 Tile = tuple[str, str, str]
 
-SECTIONS: Final[Sequence[tuple[str, Callable[[RunData], str | None]]]] = (
+SECTIONS: Final[Sequence[tuple[str, Callable[[RunData], str]]]] = (
     ("Outcomes", sections.outcomes),
     ("Jobs", jobs),
     ("Utility over time", sections.utility),
@@ -37,7 +37,7 @@ SECTIONS: Final[Sequence[tuple[str, Callable[[RunData], str | None]]]] = (
     ("Refusals", sections.refusals),
     ("What was run", sections.what_was_run),
 )
-"""Sections of a run's page: title, and function that returns HTML, or None to be left out."""
+"""Sections of a run's page: title, and function that returns HTML, empty to be left out."""
 
 
 def write_report(run: RunData, path: Path) -> None:
@@ -56,7 +56,7 @@ def render_report(run: RunData) -> str:
     bodies = []
     for title, render in SECTIONS:
         body = render(run)
-        if body is not None:
+        if body:
             bodies.append((title, re.sub(r"[^a-z0-9]+", "-", title.lower()), body))
     summary = run.summary
     lead = (

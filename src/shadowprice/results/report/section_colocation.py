@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shadowprice.results.report.charts import figure, gantt, share_bars
+from shadowprice.results.report.charts import chart, figure, share_bars
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.sections import slot_chart
 from shadowprice.results.report.tables import MAX_ROWS, Cell, TableColumn, data_table
@@ -42,15 +42,15 @@ def shares(slots: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def colocation(run: RunData) -> str | None:
-    """Return co-located slots over time, by job and in all; None if no job ever had a choice."""
+def colocation(run: RunData) -> str:
+    """Return co-located slots over time, by job and in all; empty if no job ever had a choice."""
     if not _was_distributed(run.allocations):
-        return None
+        return ""
     slots = slots_of_jobs(run)
     colocated = int(slots["colocated"].sum())
     any_mixed = bool(slots["mixed"].any())
     if not colocated or (colocated == len(slots) and not any_mixed):
-        return None
+        return ""
     spread = len(slots) - colocated
     overview = share_bars(
         ["running slots"],
@@ -108,17 +108,25 @@ def _strips(run: RunData, slots: pl.DataFrame) -> str:
         rows.append(f"{name} {share:.0%}")
         for start, end, colocated in _stretches(own):
             kind = "colocated" if colocated else "spread"
-            bars.append((index, start, end + 1, kind, f"slots {start} to {end}"))
-    drawing = gantt(
-        rows,
-        bars,
-        [
-            ("colocated", "one server", COLOUR_COLOCATED),
-            ("spread", "several servers", COLOUR_SPREAD),
-        ],
-        label="Slots on one server and on several, job by job",
-        first=first,
-        last=last + 1,
+            span = {"from": start, "to": end + 1}
+            bars.append({"row": index, **span, "style": kind, "text": f"slots {start} to {end}"})
+    legend = (
+        ("colocated", "one server", COLOUR_COLOCATED),
+        ("spread", "several servers", COLOUR_SPREAD),
+    )
+    drawing = chart(
+        {
+            "kind": "gantt",
+            "label": "Slots on one server and on several, job by job",
+            "rows": rows,
+            "first": first,
+            "last": last + 1,
+            "legend": [
+                {"style": style, "name": name, "colour": colour, "look": "full"}
+                for style, name, colour in legend
+            ],
+            "bars": bars,
+        }
     )
     total = slots["job"].n_unique()
     title = (

@@ -49,10 +49,10 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
 """Columns of the job table: column, heading, and flags of `Column`."""
 
 
-def jobs(run: RunData) -> str | None:
+def jobs(run: RunData) -> str:
     """Return the element of the job list, and the data of all job histories."""
     if not len(run.jobs):
-        return None
+        return ""
     block, included = histories_block(run)
     total = len(run.jobs)
     remark = ""

@@ -1,10 +1,11 @@
-"""Sections of a run's page; each is a function of the run that returns HTML, or None to be omitted.
+"""Sections of a run's page; each is a function of the run that returns HTML, empty to be omitted.
 
 `page.SECTIONS` lists them in order.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,10 +42,8 @@ MAX_LISTED_INCIDENTS = 40
 # ---------------------------------------------------------------- jobs
 
 
-def outcomes(run: RunData) -> str | None:
+def outcomes(run: RunData) -> str:
     """Return the jobs by outcome, by number and by value."""
-    if not len(run.jobs):
-        return None
     table = run.jobs.group_by("outcome").agg(pl.len().alias("jobs"), pl.col("value").sum())
     counts = {str(name): (int(jobs), float(value)) for name, jobs, value in table.iter_rows()}
     total = sum(value for _, value in counts.values()) or 1.0
@@ -58,11 +57,9 @@ def outcomes(run: RunData) -> str | None:
     return figure("Jobs, and the value they had", drawn)
 
 
-def lateness(run: RunData) -> str | None:
+def lateness(run: RunData) -> str:
     """Return completion less target, by utility class."""
     late = run.jobs.filter(pl.col("late").is_not_null())
-    if not len(late):
-        return None
     boxes = [
         (name, frame["late"].to_numpy(), index % 7)
         for index, (name, frame) in enumerate(_by_class(late))
@@ -80,14 +77,12 @@ def _by_class(jobs: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     return [(name, jobs.filter(pl.col("class") == name)) for name in names]
 
 
-def refusals(run: RunData) -> str | None:
+def refusals(run: RunData) -> str:
     """Return refused and dropped jobs with their reasons, the most valuable first."""
     refused = [item for item in run.decisions(False) if item["outcome"] in {"rejected", "dropped"}]
     if not refused:
         return "<p>No job was refused.</p>"
-    reasons: dict[str, int] = {}
-    for record in refused:
-        reasons[record["reason"]] = reasons.get(record["reason"], 0) + 1
+    reasons = Counter[str](record["reason"] for record in refused)
     ordered = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
     overview = charts.bars([(reason, count, f"{count:,}", 4) for reason, count in ordered], "jobs")
     worth: dict[str, float] = dict(zip(run.jobs["job"], run.jobs["value"], strict=True))
@@ -114,12 +109,12 @@ def refusals(run: RunData) -> str | None:
     return f"{figure('By reason', overview)}{table}<p class=remark>{remark}</p>"
 
 
-def completion_times(run: RunData) -> str | None:
+def completion_times(run: RunData) -> str:
     """Return statistics of completion times by class."""
     arrived = run.jobs.filter(pl.col("outcome") != NOT_ARRIVED)
     jct = run.summary["jct"]
     if jct["mean"] is None:
-        return None
+        return ""
     rows: list[list[Cell]] = []
     for name, frame in _by_class(arrived):
         values = frame["jct"].drop_nulls().to_numpy()
@@ -166,8 +161,10 @@ def slot_chart(
     """Return a chart of lines with a value for each row of the slot table, or of means of these.
 
     ``lines`` are (name, values, colour). ``last`` selects last values instead of means, for sums
-    over time. ``options`` are those of `charts.line_chart`.
+    over time. ``options`` are those of `charts.line_chart`. Empty without lines or slots.
     """
+    if not lines or not len(run.slots):
+        return ""
     drawn, positions = [], np.zeros(0, np.intp)
     for name, values, colour in lines:
         positions, thinned = charts.downsample(values, last=last)
@@ -185,10 +182,8 @@ def used_share(run: RunData, resource: str) -> Floats:
     return np.asarray(share, dtype=np.float64)
 
 
-def utility(run: RunData) -> str | None:
+def utility(run: RunData) -> str:
     """Return the earned utility and the value of the jobs that arrived."""
-    if not len(run.slots):
-        return None
     arrivals = run.jobs.group_by("arrival").agg(pl.col("value").sum()).sort("arrival")
     arrival_slots = arrivals["arrival"].to_numpy()
     index = np.searchsorted(arrival_slots, run.slots["slot"].to_numpy(), side="right")
@@ -205,14 +200,10 @@ def utility(run: RunData) -> str | None:
     return figure("Earned and on offer", chart, remark)
 
 
-def utilisation(run: RunData) -> str | None:
+def utilisation(run: RunData) -> str:
     """Return the used share of each resource."""
-    if not len(run.slots):
-        return None
     means = run.summary["utilisation"]
     shown = [name for name in resources(run.slots) if means.get(name) is not None]
-    if not shown:
-        return None
     lines = [
         (f"{name}, {means[name]:.0%} on average", used_share(run, name), index % 7)
         for index, name in enumerate(shown)
@@ -224,10 +215,8 @@ def utilisation(run: RunData) -> str | None:
     return figure("Share of each resource in use", chart)
 
 
-def queue(run: RunData) -> str | None:
+def queue(run: RunData) -> str:
     """Return the number of running and waiting jobs."""
-    if not len(run.slots):
-        return None
     lines = [
         ("running", run.slots["running"].to_numpy().astype(np.float64), 2),
         ("waiting", run.slots["queue"].to_numpy().astype(np.float64), 1),
@@ -239,7 +228,7 @@ def queue(run: RunData) -> str | None:
     return figure("Jobs in the cluster", chart, remark)
 
 
-def prices(run: RunData) -> str | None:
+def prices(run: RunData) -> str:
     """Return the mean price of each resource."""
     lines = []
     for index, resource in enumerate(resources(run.slots)):
@@ -247,8 +236,6 @@ def prices(run: RunData) -> str | None:
         values = column.to_numpy()
         if column.null_count() < len(column) and np.nanmax(values) > 0:
             lines.append((resource, values, index % 7))
-    if not lines:
-        return None
     remark = (
         "Cost of a server's whole capacity for one slot, averaged over servers with the resource."
     )
@@ -259,10 +246,10 @@ def prices(run: RunData) -> str | None:
 # ---------------------------------------------------------------- servers
 
 
-def servers(run: RunData) -> str | None:
+def servers(run: RunData) -> str:
     """Return a heat map of load, and one of prices if the policy posts them."""
     if not len(run.heat) or not len(run.slots):
-        return None
+        return ""
     share = _grid(run, "share").fitted()
     remark = "A row is a server, a column a slot: the used share of its scarcest resource."
     if share.per_row > 1 or share.per_bin > 1:
@@ -293,9 +280,9 @@ def servers(run: RunData) -> str | None:
     return "".join(parts)
 
 
-def one_server(run: RunData) -> str | None:
+def one_server(run: RunData) -> str:
     """Return the element of a server's timeline, which the page's script draws."""
-    return '<div id="server-timeline"></div>' if len(run.allocations) else None
+    return '<div id="server-timeline"></div>' if len(run.allocations) else ""
 
 
 def _grid(run: RunData, column: str) -> HeatGrid:
@@ -304,6 +291,7 @@ def _grid(run: RunData, column: str) -> HeatGrid:
     groups = run.heat["server"].unique(maintain_order=True).to_numpy()
     values = run.heat[column].to_numpy().astype(np.float64).reshape(len(bins), len(groups)).T
     names = run.server_names
+    # A single row stands for all servers.
     per_row = int(groups[1] - groups[0]) if len(groups) > 1 else len(names)
     return HeatGrid(
         values,
@@ -318,10 +306,10 @@ def _grid(run: RunData, column: str) -> HeatGrid:
 # ---------------------------------------------------------------- tenants
 
 
-def tenants(run: RunData) -> str | None:
+def tenants(run: RunData) -> str:
     """Return the tenants' accounts; if the policy charges, also balances and loans over time."""
     if not run.info["cluster"]["tenants"]:
-        return None
+        return ""
     result = compute_tenant_accounts(run)
     table = _tenant_table(result)
     return table + _trade_over_time(run, result) if result.charged and len(run.slots) else table
@@ -409,7 +397,7 @@ def _spread(moves: pl.DataFrame, column: str, slots: Floats) -> Floats:
 # ---------------------------------------------------------------- setup
 
 
-def what_was_run(run: RunData) -> str | None:
+def what_was_run(run: RunData) -> str:
     """Return everything that the result depends on: cluster, parameters, inputs, versions."""
     info = run.info
     cluster = info["cluster"]

@@ -200,19 +200,10 @@ def _read_jobs(
     job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
     jobs = table.jobs(
         job=job,
-        submit="_submit",
-        duration="_duration",
-        queue=job_log.waiting_time(),
-        lost="_lost",
-        time_limit="_time_limit",
+        **job_log.job_columns(),
         deadline="_deadline",
-        gpus="_gpus",
-        gpu_type="_gpu_type",
-        cpus="_cpus",
-        memory="_memory",
         tenant=log.text("tenant", "user"),
         user=log.text("user"),
-        status="_status",
         model=log.text("model"),
     )
     return build_trace("csv", jobs, path, reading.tally, absolute=absolute)
@@ -328,9 +319,7 @@ class _Log:
         self._compare_durations()
         if "gpus" in self._names or "gpus_per_node" in self._names:
             is_none = (pl.col("_gpus") == 0) & ~pl.col("_has_shares")
-            is_share = (pl.col("_gpus") == 0) & pl.col("_has_shares")
-            self.table.count_repairs(is_share, job_log.SHARES_OF_GPUS, "kept")
-            self.table.count_repairs(pl.col("_has_slices"), job_log.SLICES_OF_GPUS, "kept")
+            job_log.count_shared_gpus(self.table)
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
@@ -430,10 +419,8 @@ class _Log:
     def _expect_valid(self, meaning: str, times: log_values.Times) -> None:
         """Refuse times that aren't valid, such as local times that the clock skipped."""
         column = self._names[meaning]
-        reason = f"{quote_for_display(column)}: {log_values.STANDS_FOR_MISSING}"
-        self.table.count_repairs(pl.lit(times.missing), reason)
-        for is_wrong, message, hint in log_values.time_problems(times, self._zone):
-            self._checks.append(Check(pl.lit(~is_wrong), column, message, hint))
+        label = quote_for_display(column)
+        self._checks += job_log.check_problems(self.table, times, column, label, self._zone)
 
     def _add_start_after_wait(self, times: dict[str, log_values.Times]) -> None:
         """Add the starts of jobs of which the log has the submission and the wait."""

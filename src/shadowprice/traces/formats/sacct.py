@@ -67,7 +67,6 @@ _MAX_SECONDS_TO_REQUEUE: Final = 86400.0
 """Maximum time from the end of an attempt to the submission of the next one.
 
 Slurm forgets a job that ended MinJobAge ago, five minutes by default."""
-_BLANKS: Final = re.compile(r"\s*")
 _ARRAY: Final = re.compile(r"\[([^\]]*)\]")
 _DUMP: Final = (
     "sacct --allusers --duplicates --parsable2 --starttime=2024-01-01 --format="
@@ -144,9 +143,7 @@ def _read_jobs(
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
     table.count_repairs(unknown, "unknown state", "kept")
     table.frame = _name_reused_numbers(table.frame, reading)
-    shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
-    table.count_repairs(shares, job_log.SHARES_OF_GPUS, "kept")
-    table.count_repairs(pl.col("_has_slices"), job_log.SLICES_OF_GPUS, "kept")
+    job_log.count_shared_gpus(table)
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
         late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
@@ -157,22 +154,7 @@ def _read_jobs(
     job_log.check_times(
         table, {"submit": "Submit", "start": "Start", "end": "End", "duration": "Elapsed"}
     )
-    waited = pl.col("_queue") - pl.col("_lost").fill_null(0.0)
-    jobs = table.jobs(
-        job="JobID",
-        submit="_submit",
-        duration="_duration",
-        queue=waited.clip(lower_bound=0.0),
-        lost="_lost",
-        time_limit="_time_limit",
-        gpus="_gpus",
-        gpu_type="_gpu_type",
-        cpus="_cpus",
-        memory="_memory",
-        tenant=column,
-        user="User",
-        status="_status",
-    )
+    jobs = table.jobs(job="JobID", **job_log.job_columns(), tenant=column, user="User")
     return build_trace("sacct", jobs, path, reading.tally, absolute=True)
 
 
@@ -332,7 +314,8 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
         position = 0
         while position < len(text):
             # Of the whole text, so that an error names the line of the file.
-            document, position = decoder.raw_decode(text, _next_document(text, position))
+            start = next(at for at in range(position, len(text)) if not text[at].isspace())
+            document, position = decoder.raw_decode(text, start)
             listed = document.get("jobs") if isinstance(document, dict) else None
             if not isinstance(listed, list):
                 hint = "write it with sacct --json"
@@ -341,12 +324,6 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
             reported = document.get("errors")
             errors += map(_error_text, reported if isinstance(reported, list) else ())
     return jobs, errors
-
-
-def _next_document(text: str, position: int) -> int:
-    """Return where the text goes on after white space."""
-    match = _BLANKS.match(text, position)
-    return match.end() if match else position
 
 
 def _error_text(error: object) -> str:
@@ -475,11 +452,9 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         is_read = (
             column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
         ) | column.missing
-        table.count_repairs(pl.lit(column.missing), f"{name}: {log_values.STANDS_FOR_MISSING}")
         hint = "unset SLURM_TIME_FORMAT: sacct then writes 2024-03-05T06:07:08"
         checks.append(Check(pl.lit(is_read), name, "is not a time", hint))
-        for is_wrong, message, hint in log_values.time_problems(column, zone):
-            checks.append(Check(pl.lit(~is_wrong), name, message, hint))
+        checks += job_log.check_problems(table, column, name, name, zone)
     for name, values in spans.items():
         is_read = frame[name].is_null() | values.is_not_null()
         is_none = frame[name].str.to_lowercase().is_in(_NO_SPANS).fill_null(False)
@@ -518,12 +493,12 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     tres = [log_values.each(frame[name], log_values.parse_tres, pl.Object()) for name in _TRES]
     rows = [[held or _NO_TRES for held in row] for row in zip(*tres, strict=True)]
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
-    counted = [_gpus(row, count) for row, count in zip(rows, nodes, strict=True)]
+    held = [_held_resources(row, count) for row, count in zip(rows, nodes, strict=True)]
     for index, name in enumerate(_TRES):
         is_by_other = pl.Series(
             [
-                count is None and row[index].gpus_per in _UNKNOWN_TOTALS
-                for count, row in zip(counted, rows, strict=True)
+                tres.gpus is None and row[index].gpus_per in _UNKNOWN_TOTALS
+                for tres, row in zip(held, rows, strict=True)
             ]
         )
         message, hint = (
@@ -536,17 +511,6 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     scope = pl.lit(log_values.each(stated, log_values.memory_scope, pl.String()))
     times = pl.when(scope == "n").then(nodes).when(scope == "c").then(cores).otherwise(1)
     in_all = (pl.lit(requested) * times).round().clip(upper_bound=_MAX_BYTES).cast(pl.Int64)
-    held = [
-        log_values.Tres(
-            count,
-            _first(tres.gpu_type for tres in row),
-            _first(tres.cpus for tres in row),
-            _first(tres.memory for tres in row),
-            has_shares=any(tres.has_shares for tres in row),
-            has_slices=any(tres.has_slices for tres in row),
-        )
-        for row, count in zip(rows, counted, strict=True)
-    ]
     table.frame = frame.with_columns(
         *log_values.tres_columns(held),
         *(values.alias(f"_shown_{name}") for name, values in shown.items()),
@@ -554,6 +518,18 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         _cpus=pl.coalesce("_cpus", pl.lit(cores)), _memory=pl.coalesce("_memory", in_all)
     )
     return checks
+
+
+def _held_resources(row: Sequence[log_values.Tres], nodes: float) -> log_values.Tres:
+    """Return the resources in a row's lists: of each kind, those of the first list that has it."""
+    return log_values.Tres(
+        _gpus(row, nodes),
+        _first(tres.gpu_type for tres in row),
+        _first(tres.cpus for tres in row),
+        _first(tres.memory for tres in row),
+        has_shares=any(tres.has_shares for tres in row),
+        has_slices=any(tres.has_slices for tres in row),
+    )
 
 
 def _gpus(row: Sequence[log_values.Tres], nodes: float) -> float | None:
