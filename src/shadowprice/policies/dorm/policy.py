@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
+from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.policies.dorm import DormParameters
@@ -20,7 +20,7 @@ from shadowprice.policies.dorm.recomputation import (
     mutable_placement,
 )
 from shadowprice.policies.reactive.base import QueueingPolicy
-from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
+from shadowprice.policies.reactive.free_capacity import FreeCapacity
 
 _STATISTICS: Final = (
     "recomputations", "programs", "stopped_at_node_limit", "placed_otherwise", "fell_back",
@@ -104,15 +104,10 @@ class Dorm(QueueingPolicy[DormParameters]):
     def _target_worker_count(self, job: Job) -> int:
         return int(job.worker_counts[0])
 
-    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # only the capacity of the empty cluster decides
-        for job in jobs:
-            if self._empty.workers(job, self._target_worker_count(job)):
-                self._queue[job.name] = OpenJob.of(job, self._arrivals)
-                self._arrivals += 1
-                yield Queue(job.name)
-            else:
-                yield Reject(job.name, NO_PLACEMENT)
+    def _enter(self, job: Job, workers: int) -> None:
+        del workers  # the program decides the count
+        self._queue[job.name] = OpenJob.of(job, self._arrivals)
+        self._arrivals += 1
 
     def _remove_job(self, name: str) -> None:
         entry = self._running.pop(name, None) or self._queue.pop(name, None)

@@ -170,6 +170,24 @@ class QueueingPolicy(ReactivePolicy[P]):
         fits = self._empty.workers(job, self._target_worker_count(job))
         return Quote.of(Queue(job.name) if fits else Reject(job.name, NO_PLACEMENT), view.slot)
 
+    @abstractmethod
+    def _enter(self, job: Job, workers: int) -> None:
+        """Add a job that waits, with a worker count that the empty cluster carries."""
+
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
+        for job in jobs:
+            refusal = self._try_admitting(view, job)
+            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
+
+    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
+        """Enter a job, or return why it is refused."""
+        del view
+        workers = self._empty.workers(job, self._target_worker_count(job))
+        if not workers:
+            return NO_PLACEMENT
+        self._enter(job, workers)
+        return None
+
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
         del view
         if not self._empty.workers(job, self._target_worker_count(job)):
@@ -188,24 +206,6 @@ class TableReactivePolicy(QueueingPolicy[P]):
         super().__init__(context, parameters)
         self._table = JobTable(context.cluster)
         self._cursors = np.zeros(2, dtype=np.int64)
-
-    @abstractmethod
-    def _enter(self, job: Job, workers: int) -> int:
-        """Add a job with a worker count that the empty cluster carries; return its row."""
-
-    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        for job in jobs:
-            refusal = self._try_admitting(view, job)
-            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
-
-    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
-        """Enter a job into the table, or return why it is refused."""
-        del view
-        workers = self._empty.workers(job, self._target_worker_count(job))
-        if not workers:
-            return NO_PLACEMENT
-        self._enter(job, workers)
-        return None
 
     def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
         """Return the rows that may move, and the capacity of servers beside the others."""
@@ -241,6 +241,6 @@ class TableReactivePolicy(QueueingPolicy[P]):
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view, before
         wanted = self._target_worker_count(state.job)
-        row = self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
+        self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
         if state.placement is not None:
-            self._table.set_placement(row, state.placement)
+            self._table.set_placement(self._table.rows[state.job.name], state.placement)
