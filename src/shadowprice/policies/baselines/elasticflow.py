@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from shadowprice.kernels.reactive.satisfactory import (
 from shadowprice.policies.baselines import ElasticFlowParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
-from shadowprice.policies.reactive.table import increasing_positions
+from shadowprice.policies.reactive.table import enlarged, increasing_positions
 
 NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
 _MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
@@ -89,11 +89,14 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
         super().__init__(context, parameters)
         self._sums = ClusterTotals(context.cluster)
-        self._columns = len(self._sums.total())
         self._changes_at = 0
-        self._width = 4
-        self._rows: dict[str, NDArray[Any]] = {}
-        self._grow(0, 4)
+        self._rows = self._table.columns
+        for name in ("gains", "gpus", "workers", "ps"):  # by row and level
+            self._rows[name] = np.zeros((0, 4), dtype=np.int64)
+        self._rows["demand"] = np.zeros((0, 4, len(self._sums.total())), dtype=np.int64)
+        for name in ("levels", "left", "deadline"):
+            self._rows[name] = np.zeros(0, dtype=np.int64)
+        self._rows["promised"] = np.zeros(0, dtype=np.bool_)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         if view.slot >= self._changes_at and self._table.rows:
@@ -151,7 +154,8 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         workers = self._empty.workers(job, self._target_worker_count(job))
         if not workers:
             return NO_PLACEMENT
-        row = self._enter(job, workers)
+        self._enter(job, workers)
+        row = self._table.rows[job.name]
         if self._rows["deadline"][row] == NO_DEADLINE:
             return None
         if self._all_satisfied(view.slot):
@@ -273,14 +277,12 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
                 if self._rows["deadline"][row] < view.slot:
                     self._rows["promised"][row] = False
 
-    def _enter(self, job: Job, workers: int) -> int:
+    def _enter(self, job: Job, workers: int) -> None:
         row = self._table.add(job)
         useful = increasing_positions(job.gains)
         useful = useful[job.worker_counts[useful] <= workers]
         counts, ps = job.worker_counts[useful], job.ps_counts[useful]
-        count = len(counts)
-        self._grow(len(self._table.jobs), count)
-        columns = self._rows
+        columns, count = self._rows, len(counts)
         for name, values in (
             ("demand", self._sums.demand(job, counts, ps)),
             ("gains", job.gains[useful]),
@@ -288,6 +290,9 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             ("workers", counts),
             ("ps", ps),
         ):
+            rows, width = columns[name].shape[:2]
+            if count > width:
+                columns[name] = enlarged(columns[name], rows, count)
             columns[name][row] = 0
             columns[name][row, :count] = values
         columns["levels"][row] = count
@@ -298,21 +303,3 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             deadline = min(deadline, until - 1)
         columns["deadline"][row] = deadline
         columns["promised"][row] = False
-        return row
-
-    def _grow(self, rows: int, width: int) -> None:
-        before = dict(self._rows)
-        self._width = max(self._width, width)
-        size = max(rows, len(before["left"]) if before else 0)
-        wide = (size, self._width)
-        shapes: dict[str, tuple[int, ...]] = {
-            "demand": (*wide, self._columns),
-            **dict.fromkeys(("gains", "gpus", "workers", "ps"), wide),
-            **dict.fromkeys(("levels", "left", "deadline"), (size,)),
-        }
-        if before and before["gains"].shape == wide:
-            return
-        self._rows = {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}
-        self._rows["promised"] = np.zeros(size, dtype=np.bool_)
-        for name, column in before.items():
-            self._rows[name][tuple(slice(length) for length in column.shape)] = column

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Floats, Integers
@@ -23,6 +24,7 @@ _MIN_COUNTS: Final = 1 << 18
 """Numbers of kinds of jobs, and of worker counts, up to which none is forgotten."""
 
 _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
+_BY_ROW: Final = ("worker", "ps", "first", "choices", "alike", "is_placed", *_MOSTLY_ZERO)
 
 
 class JobRows(ABC):
@@ -32,6 +34,7 @@ class JobRows(ABC):
         self._cluster = cluster
         self.rows: dict[str, int] = {}  # row of each open job, in order of arrival
         self.jobs: list[Job | None] = []  # by row
+        self.columns: dict[str, NDArray[Any]] = {}  # what a policy keeps of each job, by row
         self._vacant: list[int] = []
         self.hosts_workers = cluster.hosts_workers.copy()
         self.hosts_ps = cluster.hosts_ps.copy()
@@ -60,9 +63,10 @@ class JobRows(ABC):
     def clear(self, row: int) -> None:
         """Record that a job has no placement."""
 
-    @abstractmethod
     def _grow(self, size: int) -> None:
         """Allocate space for ``size`` rows."""
+        for name, column in self.columns.items():
+            self.columns[name] = enlarged(column, size)
 
     @abstractmethod
     def _placement(self, row: int) -> Placement:
@@ -243,22 +247,16 @@ class JobTable(JobRows):
         return self._shapes[key]
 
     def _grow(self, size: int) -> None:
-        for name in (
-            "worker",
-            "ps",
-            "first",
-            "choices",
-            "alike",
-            "is_placed",
-            "current_workers",
-            "current_ps",
-            "new_workers",
-            "new_ps",
-        ):
-            old = getattr(self, name)
-            larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
-            larger[: len(old)] = old
-            setattr(self, name, larger)
+        super()._grow(size)
+        for name in _BY_ROW:
+            setattr(self, name, enlarged(getattr(self, name), size))
+
+
+def enlarged(array: NDArray[Any], *shape: int) -> NDArray[Any]:
+    """Return an array extended by zeros; axes that ``shape`` doesn't name keep their lengths."""
+    larger = np.zeros((*shape, *array.shape[len(shape) :]), array.dtype)
+    larger[tuple(slice(length) for length in array.shape)] = array
+    return larger
 
 
 def increasing_positions(gains: Integers) -> Integers:

@@ -9,6 +9,7 @@ import numpy as np
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.utility import Constant, Deadline, Linear, Power, Reciprocal, Sigmoid, Utility
 from shadowprice.kernels.reactive import worth as kernel
+from shadowprice.policies.reactive.table import enlarged
 
 LAST_KNOT: Final = 1 << 40  # maximum tabulated duration in slots; longer durations have its utility
 
@@ -47,21 +48,19 @@ class UtilityTable:
             columns.knots[row, : len(table[0])], columns.values[row, : len(table[0])] = table
 
     def _reserve(self, rows: int, width: int) -> None:
-        old = self.columns
-        old_rows, old_width = old.knots.shape
+        old_rows, old_width = self.columns.knots.shape
         if rows <= old_rows and width <= old_width:
             return
         rows = old_rows if rows <= old_rows else max(rows, 2 * old_rows)
         # Only tabulated utilities have knots.
         width = old_width if width <= old_width else max(width, 2 * old_width)
+        family, parameters, knots, values = self.columns
         self.columns = kernel.Worths(
-            np.zeros(rows, np.int64),
-            np.zeros((rows, 3)),
-            np.zeros((rows, width), np.int64),
-            np.zeros((rows, width)),
+            enlarged(family, rows),
+            enlarged(parameters, rows),
+            enlarged(knots, rows, width),
+            enlarged(values, rows, width),
         )
-        for new, kept in zip(self.columns, old, strict=True):
-            new[tuple(slice(size) for size in kept.shape)] = kept
 
 
 def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
