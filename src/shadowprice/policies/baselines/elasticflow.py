@@ -91,12 +91,10 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._sums = ClusterTotals(context.cluster)
         self._changes_at = 0
         self._rows = self._table.columns
-        for name in ("gains", "gpus", "workers", "ps"):  # by row and level
-            self._rows[name] = np.zeros((0, 4), dtype=np.int64)
-        self._rows["demand"] = np.zeros((0, 4, len(self._sums.total())), dtype=np.int64)
-        for name in ("levels", "left", "deadline"):
-            self._rows[name] = np.zeros(0, dtype=np.int64)
-        self._rows["promised"] = np.zeros(0, dtype=np.bool_)
+        self._table.add_columns("gains", "gpus", "workers", "ps", width=[4])  # by level
+        self._table.add_columns("demand", width=[4, len(self._sums.total())])
+        self._table.add_columns("levels", "left", "deadline")
+        self._table.add_columns("promised", dtype=np.bool_)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         if view.slot >= self._changes_at and self._table.rows:

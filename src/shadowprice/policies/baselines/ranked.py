@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final, Self, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from shadowprice.core.amounts import MILLI, parse_duration
 from shadowprice.core.arrays import Integers
@@ -33,10 +32,7 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
         self._columns = self._table.columns
-        self._add_columns("workers", "ps")
-
-    def _add_columns(self, *names: str, dtype: DTypeLike = np.int64) -> None:
-        self._columns |= {name: np.zeros(0, dtype) for name in names}
+        self._table.add_columns("workers", "ps")
 
     def _target_worker_count(self, job: Job) -> int:
         return self._parameters.worker_count(job, self._context.seed)
@@ -99,7 +95,7 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:
         super().__init__(context, parameters)
         self._by_service = parameters.by == "service"
-        self._add_columns("gain", "internal", "together", "width")
+        self._table.add_columns("gain", "internal", "together", "width")
 
     def _fill_columns(self, job: Job, row: int) -> None:
         workers = int(self._columns["workers"][row])
@@ -162,8 +158,8 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         # integer of this unit.
         self._threshold = -(-slots * MILLI // 1)
         self._promote = parameters.promote
-        self._add_columns("width", *_HISTORY)
-        self._add_columns("runs", dtype=np.bool_)
+        self._table.add_columns("width", *_HISTORY)
+        self._table.add_columns("runs", dtype=np.bool_)
         self._last_place = 0
 
     def _fill_columns(self, job: Job, row: int) -> None:

@@ -90,8 +90,8 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         super().__init__(context, parameters)
         self._appraisal: OpenJobAppraisal | None = None
         self._worths = UtilityTable()
-        self._add_columns("arrival", "gain", "slots_left")
-        self._add_columns("share", dtype=np.float64)
+        self._table.add_columns("arrival", "gain", "slots_left")
+        self._table.add_columns("share", dtype=np.float64)
 
     @property
     def _candidates(self) -> risk_reward.Candidates:

@@ -215,8 +215,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
         pinned = np.zeros(len(rows), dtype=np.bool_)
         for index in np.flatnonzero(table.is_placed[rows]).tolist():
             row = int(rows[index])
-            job = table.jobs[row]
-            if job is not None and view.is_pinned(job.name):
+            if view.is_pinned(table.job(row).name):
                 pinned[index] = True
                 capacity -= table.current_workers[row, :, None] * table.worker[row]
                 capacity -= table.current_ps[row, :, None] * table.ps[row]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Floats, Integers
@@ -27,8 +26,8 @@ _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
 _BY_ROW: Final = ("worker", "ps", "first", "choices", "alike", "is_placed", *_MOSTLY_ZERO)
 
 
-class JobRows(ABC):
-    """Open jobs in order of arrival, as rows that are reused; a subclass has their placements."""
+class JobRows:
+    """Open jobs in order of arrival, as rows that are reused; a subclass may have placements."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -59,7 +58,18 @@ class JobRows(ABC):
         self._vacant.append(row)
         return row
 
-    @abstractmethod
+    def add_columns(
+        self, *names: str, width: Sequence[int] = (), dtype: DTypeLike = np.int64
+    ) -> None:
+        """Add columns to a table without jobs, whose entries are arrays of a ``width``."""
+        self.columns |= {name: np.zeros((0, *width), dtype) for name in names}
+
+    def job(self, row: int) -> Job:
+        """Return the job of a row."""
+        job = self.jobs[row]
+        assert job is not None
+        return job
+
     def clear(self, row: int) -> None:
         """Record that a job has no placement."""
 
@@ -68,9 +78,9 @@ class JobRows(ABC):
         for name, column in self.columns.items():
             self.columns[name] = enlarged(column, size)
 
-    @abstractmethod
     def _placement(self, row: int) -> Placement:
         """Return the next placement of a row."""
+        raise NotImplementedError
 
     def lose(self, server: int) -> None:
         """Mark a server as lost; its jobs are displaced one by one."""
@@ -96,9 +106,7 @@ class JobRows(ABC):
         to_pause: list[str] = []
         moved = change != 0
         for row, kind in zip(rows[moved].tolist(), change[moved].tolist(), strict=True):
-            job = self.jobs[row]
-            assert job is not None
-            placement = self._placement(row)
+            job, placement = self.job(row), self._placement(row)
             if kind == LESS:
                 yield Place(job.name, placement) if placement.servers else Pause(job.name)
             else:
@@ -231,9 +239,7 @@ class JobTable(JobRows):
         self._shapes, self._alike = {}, {}
         self.counts, self.ps_counts = np.zeros((2, 0), dtype=np.int64)
         for row in self.rows.values():
-            job = self.jobs[row]
-            assert job is not None
-            self._set_shape(row, job)
+            self._set_shape(row, self.job(row))
 
     def _shape(self, job: Job) -> tuple[int, int]:
         """Return the position and number of a job's useful worker counts."""
