@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shadowprice.core.arrays import Integers
-from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.milp import LinearProgram, weighted
 from shadowprice.policies.tenants.tenancy import GangJob
 
 
@@ -117,16 +117,14 @@ class GangBatch:
             members = [
                 candidate for candidate, way in zip(chosen, ways, strict=True) if way.job == index
             ]
-            program.row(members, [1] * len(members), upper=1)
+            program.row(weighted(members), upper=1)
         for tenant, floor in (floors or {}).items():
-            members = [
-                index for index, way in enumerate(ways) if self.jobs[way.job].tenant == tenant
+            worths = [
+                (candidate, way.worth)
+                for candidate, way in zip(chosen, ways, strict=True)
+                if self.jobs[way.job].tenant == tenant
             ]
-            program.row(
-                [chosen[index] for index in members],
-                [ways[index].worth for index in members],
-                lower=floor,
-            )
+            program.row(worths, lower=floor)
         if placed:
             self._place(program, ways, chosen)
         else:
@@ -145,12 +143,10 @@ class GangBatch:
     ) -> None:
         for slot in range(self.slots):
             running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
-            columns = [chosen[index] for index in running]
-            for units, counts in (
-                (self.workers, [ways[index].workers for index in running]),
-                (self.ps, [ways[index].ps for index in running]),
-            ):
-                program.row(columns, counts, upper=int(units.sum()))
+            workers = [(chosen[index], ways[index].workers) for index in running]
+            program.row(workers, upper=int(self.workers.sum()))
+            ps = [(chosen[index], ways[index].ps) for index in running]
+            program.row(ps, upper=int(self.ps.sum()))
 
     def _place(
         self, program: LinearProgram, ways: Sequence[GangOption], chosen: Sequence[int]
@@ -168,22 +164,19 @@ class GangBatch:
             worker_columns.append(on_server)
             ps_columns.append(host)
             # All workers are placed, and all parameter servers share one server.
-            program.row(
-                [*on_server, column], [*[1] * len(on_server), -way.workers], lower=0, upper=0
-            )
-            program.row([*host, column], [*[1] * len(host), -1], lower=0, upper=0)
+            program.row([*weighted(on_server), (column, -way.workers)], lower=0, upper=0)
+            program.row([*weighted(host), (column, -1)], lower=0, upper=0)
             min_colocated = way.workers if way.colocated else way.workers - reach
             for server in servers:
                 if min_colocated > 0:
-                    program.row([on_server[server], host[server]], [1, -min_colocated], lower=0)
+                    program.row([(on_server[server], 1), (host[server], -min_colocated)], lower=0)
         for slot in range(self.slots):
             running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
             for server in servers:
                 columns = [worker_columns[index][server] for index in running]
-                program.row(columns, [1] * len(columns), upper=int(self.workers[server]))
-                columns = [ps_columns[index][server] for index in running if ways[index].ps]
-                counts = [ways[index].ps for index in running if ways[index].ps]
-                program.row(columns, counts, upper=int(self.ps[server]))
+                program.row(weighted(columns), upper=int(self.workers[server]))
+                ps = [(ps_columns[index][server], ways[index].ps) for index in running]
+                program.row([term for term in ps if term[1]], upper=int(self.ps[server]))
 
 
 def find_dominating_schedule(batch: GangBatch, earned: Mapping[int, float]) -> OptimumResult | None:

@@ -17,7 +17,7 @@ from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths, fill
 from shadowprice.kernels.reactive.places import PlacementTable
 from shadowprice.policies.dorm import DormParameters
-from shadowprice.policies.milp import INFINITY, LinearProgram
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.placements import dense_placement, fit_counts
 from shadowprice.policies.reactive.free_capacity import FreeCapacity
 from shadowprice.policies.reactive.table import increasing_positions
@@ -122,7 +122,7 @@ class _Program:
         kept = [(terms.keep, 1.0) for terms in self.terms if terms.keep is not None]
         min_kept = len(kept) - self.instance.adjustments
         if min_kept > 0:
-            self._add_row(kept, min_kept, INFINITY)
+            self.program.row(kept, lower=min_kept)
 
     def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
         """Return the best values, None if there are none, and whether they are optimal."""
@@ -160,10 +160,6 @@ class _Program:
             targets.append(None if same else (workers, ps))
         return targets, utilisation
 
-    def _add_row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
-        columns, values = [column for column, _ in terms], [value for _, value in terms]
-        self.program.row(columns, values, lower=lower, upper=upper)
-
     def _add_item(self, at: int) -> _Terms:
         item = self.instance.items[at]
         keep = (
@@ -172,9 +168,9 @@ class _Program:
         choices = [self.program.column(cost=float(gain), upper=1) for gain in item.gain]
         picked = [(column, 1.0) for column in choices]
         if keep is None:
-            self._add_row(picked, 0, 1)
+            self.program.row(picked, lower=0, upper=1)
         else:
-            self._add_row([(keep, 1.0), *picked], 1, 1)
+            self.program.row([(keep, 1.0), *picked], lower=1, upper=1)
         workers = self._add_spread(choices, item.counts, self.instance.max_workers_by_group[at])
         ps = self._add_spread(choices, item.ps_counts, self.instance.max_ps_by_group[at])
         return _Terms(keep, choices, workers, ps)
@@ -197,7 +193,7 @@ class _Program:
         ]
         for group, term in zip(hosts.tolist(), columns, strict=True):
             spread[group] = [term]
-        self._add_row([*columns, *((column, -n) for column, n in needs)], 0, 0)
+        self.program.row([*columns, *((column, -n) for column, n in needs)], lower=0, upper=0)
         return spread
 
     def _add_capacity_rows(self) -> None:
@@ -221,7 +217,7 @@ class _Program:
                 # Scaled to the free capacity, so that the solver's tolerances are relative.
                 scale = max(room, *(value for _, value in terms))
                 scaled = [(column, value / scale) for column, value in terms]
-                self._add_row(scaled, -INFINITY, room / scale)
+                self.program.row(scaled, upper=room / scale)
 
     def _add_fairness_row(self) -> None:
         terms: list[tuple[int, float]] = []
@@ -238,7 +234,7 @@ class _Program:
                 (column, float(loss) - base)
                 for column, loss in zip(columns.choices, item.loss, strict=True)
             ]
-        self._add_row(terms, -INFINITY, self.instance.fairness - waiting + _SLACK)
+        self.program.row(terms, upper=self.instance.fairness - waiting + _SLACK)
 
 
 @dataclass(slots=True, eq=False)
