@@ -441,7 +441,7 @@ class PricedBag(PricedJob):
             plan = self._planner_for(loosened).best(factor)
         return None if plan is None else self._offer(plan, factor)
 
-    def schedule(self, offer: PricedOffer) -> Schedule:
+    def place(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer's copies."""
         pool = self.board.window(len(offer.choice))
         demand, share = self.job.worker, self.board.shares(self.job.worker)
