@@ -87,11 +87,10 @@ class Dorm(QueueingPolicy[DormParameters]):
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view, before
-        entry = OpenJob.of(state.job, self._arrivals)
-        self._arrivals += 1
+        self._enter(state.job, 0)
         if state.placement is None:
-            self._queue[state.job.name] = entry
             return
+        entry = self._queue.pop(state.job.name)
         self._free_capacity.allocate(state.job, state.placement)
         workers = state.placement.total_workers
         # The largest useful count that its current workers cover.
@@ -110,10 +109,9 @@ class Dorm(QueueingPolicy[DormParameters]):
         self._arrivals += 1
 
     def _remove_job(self, name: str) -> None:
-        entry = self._running.pop(name, None) or self._queue.pop(name, None)
-        if entry is not None:
-            self._groups.remove(entry)
-            self._free_capacity.release(name)
+        self._running.pop(name, None)
+        self._queue.pop(name, None)
+        self._free_capacity.release(name)
 
     def _regroup(self, server: int, *, up: bool) -> None:
         """Rebuild the server groups after a server was lost or restored."""

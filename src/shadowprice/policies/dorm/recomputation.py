@@ -72,17 +72,20 @@ def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolutio
     After ``node_limit`` branch-and-bound nodes, the best solution so far is taken.
     """
     current = sum(item.standing_gain for item in instance.items)
-    unchanged = DormSolution([None] * len(instance.items), current, optimal=True)
-    program = _Program(instance)
-    if not program.program.columns:
-        return unchanged
-    values, optimal = program.solve(node_limit, gap)
-    solution = (
-        DormSolution(*program.read(values), optimal=optimal) if values is not None else unchanged
-    )
-    if solution.utilisation > current + _SLACK:
-        return solution
-    return DormSolution(unchanged.targets, current, optimal)
+    unchanged: list[tuple[Integers, Integers] | None] = [None] * len(instance.items)
+    model = _Program(instance)
+    if not model.program.columns:
+        return DormSolution(unchanged, current, optimal=True)
+    start = [0.0] * model.program.columns
+    for terms in model.terms:
+        if terms.keep is not None:
+            start[terms.keep] = 1.0
+    result = model.program.solve(gap=gap, node_limit=node_limit, start=start)
+    if result.feasible:
+        targets, utilisation = model.read(np.rint(result.values))
+        if utilisation > current + _SLACK:
+            return DormSolution(targets, utilisation, result.optimal)
+    return DormSolution(unchanged, current, result.optimal)
 
 
 @dataclass(slots=True)
@@ -123,15 +126,6 @@ class _Program:
         min_kept = len(kept) - self.instance.adjustments
         if min_kept > 0:
             self.program.row(kept, lower=min_kept)
-
-    def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
-        """Return the best values, None if there are none, and whether they are optimal."""
-        current = [0.0] * self.program.columns
-        for terms in self.terms:
-            if terms.keep is not None:
-                current[terms.keep] = 1.0
-        result = self.program.solve(gap=gap, node_limit=node_limit, start=current)
-        return (np.rint(result.values) if result.feasible else None), result.optimal
 
     def read(self, values: Floats) -> tuple[list[tuple[Integers, Integers] | None], float]:
         """Return the items' targets, and their utilisation."""
@@ -294,7 +288,6 @@ class DormServerGroups:
         self.resources = int(counted.sum())
         self._total = np.where(counted, total, 0.0)
         self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)
-        self._used: dict[OpenJob, tuple[Floats, Floats]] = {}
         self._max_by_group: dict[bytes, tuple[Integers, Integers]] = {}
 
     @property
@@ -302,17 +295,11 @@ class DormServerGroups:
         """Whether at most one group can carry workers, and one parameter servers."""
         return all(int(hosts.sum()) <= 1 for hosts in self._group_hosts)
 
-    def gains(self, entry: OpenJob) -> Floats:
-        """Return the sum over resources of used / capacity for each of a job's choices."""
-        return self._fractions(entry)[0]
-
-    def shares(self, entry: OpenJob) -> Floats:
-        """Return the dominant share of each of a job's choices."""
-        return self._fractions(entry)[1]
-
-    def share(self, entry: OpenJob, choice: int) -> float:
-        """Return the dominant share of one choice; 0 for -1, a waiting job."""
-        return 0.0 if choice < 0 else float(self.shares(entry)[choice])
+    def fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:
+        """Return the sum over resources of used / capacity, and the maximum, of each choice."""
+        amounts = entry.counts[:, None] * entry.job.worker + entry.ps_counts[:, None] * entry.ps
+        fractions = amounts * self._weights
+        return fractions.sum(axis=1), fractions.max(axis=1)
 
     def max_by_group(self, entry: OpenJob) -> tuple[Integers, Integers]:
         """Return how many of a job's workers and PS fit on each empty group."""
@@ -368,17 +355,6 @@ class DormServerGroups:
         )  # fmt: skip
         return [float(share) for share in shares]
 
-    def _fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:
-        if entry not in self._used:
-            amounts = entry.counts[:, None] * entry.job.worker + entry.ps_counts[:, None] * entry.ps
-            fractions = amounts * self._weights
-            self._used[entry] = (fractions.sum(axis=1), fractions.max(axis=1))
-        return self._used[entry]
-
-    def remove(self, entry: OpenJob) -> None:
-        """Drop a job's cached shares."""
-        self._used.pop(entry, None)
-
     def _sums(self, counts: Integers) -> Integers:
         return np.array([counts[member].sum() for member in self.members], dtype=np.int64)
 
@@ -388,6 +364,9 @@ _ROUNDING = 1e-9
 _WORKERS, _PS = 0, 1
 _KINDS = (_WORKERS, _PS)
 """Indices of workers and parameter servers in pairs."""
+
+NumbersByGroup = tuple[Sequence[int] | Integers, Sequence[int] | Integers]
+"""Numbers of workers and of parameter servers on each group of servers."""
 
 
 @dataclass(slots=True)
@@ -407,23 +386,43 @@ class MutablePlacement:
         """The layout as an immutable placement."""
         return dense_placement(*self.counts)
 
-    def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
-        """Remove processes, from the servers with the fewest first, to keep the rest together."""
-        counts = self.counts[kind]
-        used = np.flatnonzero(counts if members is None else counts * members)
-        for server in used[np.argsort(counts[used], kind="stable")].tolist():
-            if surplus <= 0:
-                return
-            removed = min(surplus, int(counts[server]))
-            self._add(kind, server, -removed)
-            surplus -= removed
+    def reach(self, workers: int, ps: int) -> bool:
+        """Trim and extend to these numbers on any servers; if that fails, change nothing."""
+        return self.fit([np.ones(len(self.free), np.bool_)], ([workers], [ps]))
 
-    def extend(self, kind: int, more: int, members: Flags | None = None) -> bool:
+    def fit(self, groups: Sequence[Flags], target: NumbersByGroup) -> bool:
+        """Trim and extend to numbers on groups of servers; if that fails, change nothing."""
+        before = (self.counts[_WORKERS].copy(), self.counts[_PS].copy())
+        for order in (_KINDS, _KINDS[::-1]):  # one kind may take the only servers of the other
+            self.trim(groups, target)
+            if all(
+                self._extend(kind, int(number - self.counts[kind][group].sum()), group)
+                for kind in order
+                for group, number in zip(groups, target[kind], strict=True)
+            ):
+                return True
+            self.restore(before)
+        return False
+
+    def trim(self, groups: Sequence[Flags], target: NumbersByGroup) -> None:
+        """Remove processes, from the servers with the fewest first, to keep the rest together."""
+        for kind in _KINDS:
+            counts = self.counts[kind]
+            for group, number in zip(groups, target[kind], strict=True):
+                surplus = int(counts[group].sum() - number)
+                used = np.flatnonzero(counts * group)
+                for server in used[np.argsort(counts[used], kind="stable")].tolist():
+                    if surplus <= 0:
+                        break
+                    removed = min(surplus, int(counts[server]))
+                    self._add(kind, server, -removed)
+                    surplus -= removed
+
+    def _extend(self, kind: int, more: int, group: Flags) -> bool:
         """Add processes, best fit on one server or else the emptiest first; False if none fit."""
         if more <= 0:
             return True
-        hosts = self.hosts[kind] if members is None else self.hosts[kind] & members
-        fits = fit_counts(self.free, self.demands[kind], hosts)
+        fits = fit_counts(self.free, self.demands[kind], self.hosts[kind] & group)
         enough = np.flatnonzero(fits >= more)
         if len(enough):
             # A server of the job first, then the tightest fit, then the first server.
@@ -440,20 +439,6 @@ class MutablePlacement:
             if not more:
                 break
         return True
-
-    def reach(self, workers: int, ps: int) -> bool:
-        """Trim and extend to these numbers on any servers; if that fails, change nothing."""
-        before = (self.counts[_WORKERS].copy(), self.counts[_PS].copy())
-        wanted = (workers, ps)
-        for order in (_KINDS, _KINDS[::-1]):  # one kind may take the only servers of the other
-            for kind in _KINDS:
-                self.trim(kind, int(self.counts[kind].sum()) - wanted[kind])
-            if all(
-                self.extend(role, wanted[role] - int(self.counts[role].sum())) for role in order
-            ):
-                return True
-            self.restore(before)
-        return False
 
     def restore(self, before: tuple[Integers, Integers]) -> None:
         """Restore an earlier layout whose capacity is still free."""
@@ -488,6 +473,7 @@ class Recomputation:
         # Sorted by arrival, to break ties between equal shares.
         entries = sorted([*self.running, *self.queued], key=lambda entry: entry.order)
         self._fair = dict(zip(entries, self.groups.fair_shares(entries), strict=True))
+        self._fractions = {entry: self.groups.fractions(entry) for entry in entries}
         allowed = ceiling(self.parameters.fairness_loss * 2 * self.groups.resources)
         self.bound = max(allowed, self._total_loss({}))
 
@@ -537,6 +523,7 @@ class Recomputation:
 
     def _item(self, entry: OpenJob) -> JobItem:
         groups, choice = self.groups, entry.choice
+        gains, shares = self._fractions[entry]
         offered = np.ones(len(entry.counts), dtype=np.bool_)
         standing = None
         if choice >= 0:
@@ -548,10 +535,10 @@ class Recomputation:
             ps_counts=entry.ps_counts[offered],
             worker=entry.job.worker,
             ps=entry.ps,
-            gain=groups.gains(entry)[offered],
-            loss=np.abs(groups.shares(entry)[offered] - self._fair[entry]),
+            gain=gains[offered],
+            loss=np.abs(shares[offered] - self._fair[entry]),
             standing=standing,
-            standing_gain=0.0 if choice < 0 else float(groups.gains(entry)[choice]),
+            standing_gain=0.0 if choice < 0 else float(gains[choice]),
             standing_loss=self._loss(entry, choice),
         )
 
@@ -568,16 +555,13 @@ class Recomputation:
             if target is not None
         ]
         for _, target, layout in changed:  # shrink jobs first, so that others can grow
-            for kind in _KINDS:
-                for group, member in enumerate(self.groups.members):
-                    surplus = int(layout.counts[kind][member].sum() - target[kind][group])
-                    layout.trim(kind, surplus, member)
+            layout.trim(self.groups.members, target)
         # Running jobs are placed before new ones, and then jobs with more progress per worker, at
         # their minimum number of workers.
         changed.sort(
             key=lambda change: (
                 change[0].choice < 0,
-                -float(self.groups.gains(change[0])[0]) / int(change[0].counts[0]),
+                -float(self._fractions[change[0]][0][0]) / int(change[0].counts[0]),
                 change[0].order,
             )
         )
@@ -595,28 +579,13 @@ class Recomputation:
     ) -> int | None:
         """Extend a trimmed layout to its target or a smaller choice; return that, if any."""
         choice = int(np.searchsorted(entry.counts, target[0].sum()))
-        if self._fill(target, layout):
+        if layout.fit(self.groups.members, target):
             return choice
         self.statistics["placed_otherwise"] = self.statistics.get("placed_otherwise", 0) + 1
         for smaller in range(choice, -1, -1):
             if layout.reach(int(entry.counts[smaller]), int(entry.ps_counts[smaller])):
                 return smaller
         return None
-
-    def _fill(self, target: tuple[Integers, Integers], layout: MutablePlacement) -> bool:
-        """Extend a trimmed layout to its target; change nothing if it doesn't fit."""
-        before = (layout.counts[_WORKERS].copy(), layout.counts[_PS].copy())
-        for order in (_KINDS, _KINDS[::-1]):  # one kind may occupy the only servers for the other
-            if all(
-                layout.extend(
-                    kind, int(target[kind][group] - layout.counts[kind][member].sum()), member
-                )
-                for kind in order
-                for group, member in enumerate(self.groups.members)
-            ):
-                return True
-            layout.restore(before)
-        return False
 
     def _start_queued(self) -> PlacementChanges:
         """Start queued jobs if that doesn't raise their fairness loss; change no running job."""
@@ -635,7 +604,8 @@ class Recomputation:
     # ---------------------------------------------------------------- fairness
 
     def _loss(self, entry: OpenJob, choice: int) -> float:
-        return abs(self.groups.share(entry, choice) - self._fair[entry])
+        share = 0.0 if choice < 0 else float(self._fractions[entry][1][choice])
+        return abs(share - self._fair[entry])
 
     def _total_loss(self, outcome: Mapping[OpenJob, tuple[int, MutablePlacement]]) -> float:
         """Return the total fairness loss after these changes."""
