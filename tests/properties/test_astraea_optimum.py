@@ -27,7 +27,7 @@ def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) 
                 tenant=number % 2,
                 arrival=0,
                 worker_type=0,
-                ps_type=0,
+                ps_type=1,
                 counts=counts,
                 spread_slots=-(-2 * work // counts),
                 colocated_slots=-(-work // counts),
@@ -94,7 +94,7 @@ def market_of(batch: GangBatch, theta: float) -> RoundMarket:
         shares = np.array([total - total // 2, total // 2])
         return UnitPool(capacity, shares, price_table(theta, total), batch.slots)
 
-    return RoundMarket([places(batch.workers)], [places(batch.ps)])
+    return RoundMarket([places(batch.workers), places(batch.ps)])
 
 
 @pytest.mark.parametrize("seed", sample(range(6)))

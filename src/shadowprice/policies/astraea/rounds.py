@@ -215,8 +215,7 @@ class RoundPolicy:
             owner = self.tenancy.tenants[pool.tenants[0]]
             old = before[0] if self.sharing else pool_before.get(owner)
             if old is not None:
-                pool.seen_worker, pool.seen_ps = list(old.seen_worker), list(old.seen_ps)
-                pool.taught = dict(old.taught)
+                pool.seen, pool.taught = list(old.seen), dict(old.taught)
         self._check_given_theta()
         if self.tenancy.tenants != tenants:
             self._running.clear()  # their payments refer to the earlier tenants
@@ -269,7 +268,6 @@ class RoundPolicy:
         and of a parameter server. Theorem 1 holds if ``premises_held``: Lemma 3 does, lambda is at
         least Lemma 1's, batches doubled to the last completion, and all jobs were completed.
         """
-        worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
         theta = self.parameters.theta
         lemma_3 = {
@@ -286,7 +284,7 @@ class RoundPolicy:
             "all_jobs_completed": self._completed == len(jobs),
         }
         return {
-            "sigma": lemma3_sigma(max(worker), max(ps, default=1.0)),
+            "sigma": lemma3_sigma(*self.pools[0].max_thetas()),
             "batches": bound.batches,
             "loss_at_most": bound.loss_at_most,
             "ratio_at_least": bound.ratio_at_least,
@@ -298,9 +296,12 @@ class RoundPolicy:
     def _check_given_theta(self) -> None:
         """Raise `InputError` if prices at a given theta would be too high to count in a round."""
         theta = self.parameters.theta
-        given = (("worker", theta.worker), ("ps", theta.ps))
         for pool in self.pools:
-            for (name, value), units in zip(given, (pool.workers, pool.ps), strict=True):
+            count = pool.worker_types
+            for name, value, units in (
+                ("worker", theta.worker, pool.units[:count]),
+                ("ps", theta.ps, pool.units[count:]),
+            ):
                 limit = max_theta(int(units.sum(axis=1).max(initial=0)), self.longest)
                 if value is not None and value * theta.scale > limit:
                     message = f"prices at {value:g} are too high to count"
@@ -313,9 +314,7 @@ class RoundPolicy:
         utilities = [utility for utility in utilities if utility > 0]
         if not utilities:
             return None
-        worker, ps = self.pools[0].thetas()
-        # Without parameter servers, (8) prices only workers.
-        return lemma_1_rounds(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
+        return lemma_1_rounds(sum(utilities), min(utilities), *self.pools[0].max_thetas())
 
     # ---------------------------------------------------------------- events
 
@@ -399,12 +398,9 @@ class RoundPolicy:
     def _extension_payment(self, name: str, plan: Schedule) -> float:
         """Return the payment of a gang for the slots of an extended plan."""
         running = self._running.get(name)
-        if running is None or running.award.lenders is None:
+        if running is None or running.award.income is None:
             return 0.0
-        award = running.award
-        assert award.worker_income is not None
-        assert award.ps_income is not None
-        by_slot = (award.worker_income + award.ps_income).sum(axis=1)
+        by_slot = np.sum([one.sum(axis=1) for one in running.award.income.values()], axis=0)
         slots = np.unique(plan.slots) - running.begin
         return float(by_slot[np.minimum(slots, len(by_slot) - 1)].sum()) / MICRO
 
@@ -630,9 +626,9 @@ class RoundPolicy:
             index, on_server = slot - turn.start, pool.servers == server
             if index >= market.slots:
                 return
-            market.workers[claim.worker_type].reserve(tenant, index, index + 1, on_server * workers)
+            market.pools[claim.worker_type].reserve(tenant, index, index + 1, on_server * workers)
             if claim.ps_type is not None:
-                market.ps[claim.ps_type].reserve(tenant, index, index + 1, on_server * ps)
+                market.pools[claim.ps_type].reserve(tenant, index, index + 1, on_server * ps)
 
     def _build_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
@@ -681,11 +677,11 @@ class RoundPolicy:
         """
         gang, job = award.gang, award.job
         thetas = pool.thetas()
-        kinds = [(int(gang.workers_on.sum()), pool.workers[job.worker_type], job.worker_type)]
+        kinds = [(int(gang.workers_on.sum()), job.worker_type)]
         if gang.ps:
-            kinds.append((int(gang.ps_on.sum()), pool.ps[job.ps_type], job.ps_type))
-        for (taken, units, kind), by_type in zip(kinds, thetas, strict=False):
-            rise = taken / int(units.sum()) * math.log(by_type[kind])
+            kinds.append((int(gang.ps_on.sum()), job.ps_type))
+        for taken, kind in kinds:
+            rise = taken / int(pool.units[kind].sum()) * math.log(thetas[kind])
             self._gangs_are_small &= rise <= _SMALL_RISE
             slots = taken * int(gang.end - gang.start)
             self._utility_covers_slots &= int(gang.value) >= slots * MICRO
@@ -696,21 +692,19 @@ class RoundPolicy:
         for name, running in self._running.items():
             award = running.award
             index, last = slot - running.begin, award.gang.end - award.gang.start - 1
-            if award.lenders is None or index < 0:
+            if award.income is None or award.lenders is None or index < 0:
                 continue
             if index > last:
                 state = view.open_jobs.get(name)
                 if state is None or not len(state.plan) or state.plan.completion < slot:
                     continue
                 index = last  # its plan was extended
-            assert award.worker_income is not None
-            assert award.ps_income is not None
-            kinds = {tenancy.worker_types[award.job.worker_type]: award.worker_income[index]}
-            if award.gang.ps:
-                kinds[tenancy.ps_types[award.job.ps_type]] = award.ps_income[index]
             payer = tenancy.tenants[award.job.tenant]
             for lender in np.flatnonzero(award.lenders[index]).tolist():
-                amounts = {kind: int(income[lender]) for kind, income in kinds.items()}
+                amounts = {
+                    tenancy.types[kind]: int(income[index, lender])
+                    for kind, income in award.income.items()
+                }
                 yield Charge(name, slot, payer, tenancy.tenants[lender], amounts)
 
     # ---------------------------------------------------------------- unscheduled jobs
@@ -791,13 +785,9 @@ class RoundPolicy:
             index = view.slot - turn.start
             if not 0 <= index < market.slots:
                 continue
-            for names, kinds in (
-                (self.tenancy.worker_types, market.workers),
-                (self.tenancy.ps_types, market.ps),
-            ):
-                for name, unit_pool in zip(names, kinds, strict=True):
-                    price = int(unit_pool.current_prices()[index]) / MICRO
-                    prices[pool.servers, cluster.column[name]] += price * unit_pool.capacity
+            for name, unit_pool in zip(self.tenancy.types, market.pools, strict=True):
+                price = int(unit_pool.current_prices()[index]) / MICRO
+                prices[pool.servers, cluster.column[name]] += price * unit_pool.capacity
         return prices
 
 
