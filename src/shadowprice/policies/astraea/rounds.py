@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -49,7 +49,7 @@ from shadowprice.policies.tenants.tenancy import (
 
 
 class RoundCalendar:
-    """Endless iterator over all rounds, in order: the geometric intervals of Algorithm 1.
+    """All rounds in order, without an end: the geometric intervals of Algorithm 1.
 
     The paper counts slots from 1 and divides time at tau_0 = 1, tau_1 = 2, tau_2 = 4, ... (Section
     4.2 prints ``tau_l = 2^(l-1)`` beside these values, but the values and the example are ``2^l``).
@@ -69,26 +69,20 @@ class RoundCalendar:
     def __init__(self, rounds: int, longest: int) -> None:
         if rounds < 1 or longest < 2:
             raise InputError("Astraea needs lambda of at least 1 and a horizon of at least 2 slots")
-        self._rounds, self._longest = rounds, longest
-        self._batch, self._number, self._start = 1, 0, 2 * rounds
-        self._collected = self._collects()
+        self._rounds = rounds
+        self._max_exponent = longest.bit_length() - 1
 
-    def __iter__(self) -> RoundCalendar:
-        return self
+    def __iter__(self) -> Iterator[Round]:
+        return map(self.round, itertools.count())
 
-    def __next__(self) -> Round:
-        length = 1 << min(self._batch, self._longest.bit_length() - 1)
-        end = self._start + length
-        current = Round(self._batch, self._number, self._start, end, self._collected)
-        self._start, self._number = end, self._number + 1
-        if self._number == self._rounds:
-            self._batch, self._number = self._batch + 1, 0
-            self._collected = self._collects()
-        return current
-
-    def _collects(self) -> int:
-        """Return the slot before which jobs must arrive to join the batch that starts now."""
-        return (1 << self._batch) - 1 if 1 << self._batch <= self._longest else self._start
+    def round(self, index: int) -> Round:
+        """Return the round at a position from 0."""
+        batch, number = index // self._rounds + 1, index % self._rounds
+        exponent = min(batch, self._max_exponent)
+        begin = ((batch - exponent + 1) * self._rounds) << exponent  # of the batch
+        collected = (1 << batch) - 1 if batch == exponent else begin
+        start = begin + (number << exponent)
+        return Round(batch, number, start, start + (1 << exponent), collected)
 
 
 _SMALL_RISE: Final = 0.1
@@ -177,7 +171,7 @@ class RoundPolicy:
             parameters.calendar == "auto" and context.known_jobs is None
         )
         self._calendar = RoundCalendar(self.rounds, self.longest)
-        self._ahead: deque[Round] = deque()
+        self._round = 0  # position of the next round in the calendar
         self._changed = False  # since jobs last tried to join a round on demand
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
@@ -460,12 +454,9 @@ class RoundPolicy:
         return self._rigid and view.until is not None and never_fits
 
     def _rounds_from(self, slot: int) -> Iterator[Round]:
-        """Yield the rounds that start in a slot or later, endlessly."""
-        yield from (turn for turn in self._ahead if turn.start >= slot)
-        for turn in self._calendar:
-            self._ahead.append(turn)
-            if turn.start >= slot:
-                yield turn
+        """Return the rounds that start in a slot or later, without an end."""
+        turns = map(self._calendar.round, itertools.count(self._round))
+        return (turn for turn in turns if turn.start >= slot)
 
     def _next_start(self, view: View, job: Job) -> int:
         """Return the first slot in which a job's next round can begin."""
@@ -490,14 +481,13 @@ class RoundPolicy:
     # ---------------------------------------------------------------- rounds
 
     def _begin_by_calendar(self, view: View, slot: int) -> Iterator[Decision]:
-        while not self._ahead or self._ahead[0].start < slot:
-            if self._ahead:
-                # Slots are skipped only while no job waits, so this round had no jobs.
-                self._ahead.popleft()
-            else:
-                self._ahead.append(next(self._calendar))
-        if self._ahead[0].start == slot:
-            yield from self._decide_round(view, self._ahead.popleft())
+        # Slots are skipped only while no job waits, so the rounds in between had no jobs.
+        while self._calendar.round(self._round).start < slot:
+            self._round += 1
+        turn = self._calendar.round(self._round)
+        if turn.start == slot:
+            self._round += 1
+            yield from self._decide_round(view, turn)
 
     def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
         """Decide a round of the paper's calendar in every pool."""
