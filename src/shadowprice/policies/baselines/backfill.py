@@ -22,6 +22,7 @@ from shadowprice.kernels.reactive.backfill import (
     last_startable,
 )
 from shadowprice.policies.baselines import BackfillParameters
+from shadowprice.policies.placements import demand_by_server
 from shadowprice.policies.reactive.base import QueueingPolicy
 from shadowprice.policies.reactive.free_capacity import FreeCapacity
 from shadowprice.policies.reactive.table import JobRows
@@ -134,8 +135,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def _run(self, job: Job, placement: Placement, start: int, ends: int) -> None:
         """Record a job's placement from now on."""
         self._free_capacity.allocate(job, placement)
-        amounts = np.outer(placement.workers, job.worker)
-        amounts += np.outer(placement.ps, self._free_capacity.ps_demand(job))
+        amounts = demand_by_server(job, placement.workers, placement.ps)
         servers = np.array(placement.servers, dtype=np.int64)
         self._running[job.name] = _Running(job, start, ends, servers, amounts)
         self._columns["waits"][self._table.rows[job.name]] = False

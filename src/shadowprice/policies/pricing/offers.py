@@ -20,7 +20,13 @@ from shadowprice.core.potential import planned_progress
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.placements import constant_schedule, dense_placement, fit_counts
+from shadowprice.policies.placements import (
+    constant_schedule,
+    demand_by_server,
+    dense_placement,
+    fit_counts,
+    slots_needed,
+)
 from shadowprice.policies.pricing.board import PriceBoard
 
 
@@ -257,22 +263,20 @@ class RestartAwareSearch(DerivedSearch):
 
     def _fixed_plan(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
         """Return a plan with one placement from a slot on, None if it doesn't fit."""
-        job, colocated = self.job, placement.colocated
-        workers = placement.total_workers
-        remaining_after = remaining - job.gain(workers, colocated=colocated, moved=self._begun)
-        end = slot + 1 + max(0, -(-remaining_after // job.gain(workers, colocated=colocated)))
+        end = slot + slots_needed(
+            self.job,
+            placement.total_workers,
+            remaining,
+            colocated=placement.colocated,
+            restarts=self._begun,
+        )
         if end > self.view.end:
             return None
-        ledger = self.view.ledger
-        used = ledger.used[slot - ledger.start : end - ledger.start]
-        entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
-        for server, workers_on, ps_on in entries:
-            demand = workers_on * job.worker
-            if job.ps is not None:
-                demand = demand + ps_on * job.ps
-            if (used[:, server] + demand > ledger.capacity[server]).any():
-                return None
-        return constant_schedule(placement, slot, end)
+        ledger, servers = self.view.ledger, list(placement.servers)
+        used = ledger.used[slot - ledger.start : end - ledger.start, servers]
+        demand = demand_by_server(self.job, placement.workers, placement.ps)
+        fits = bool((used + demand <= ledger.capacity[servers]).all())
+        return constant_schedule(placement, slot, end) if fits else None
 
     def explain_infeasible(self) -> Refusal | None:
         """Return why no plan completes the work; restarts, if a plan without them does."""
@@ -328,11 +332,9 @@ class FixedPlacementSearch(DerivedSearch):
         workers = int(job.worker_counts[choice])
         # Co-location may be faster, so it is tried first, with its own duration.
         for colocated in (True, False):
-            first = job.gain(workers, colocated=colocated, moved=self._begun)
-            gain = job.gain(workers, colocated=colocated)
-            if not gain:
+            if not job.gain(workers, colocated=colocated):
                 continue
-            slots = 1 + max(0, -(-(remaining - first) // gain))
+            slots = slots_needed(job, workers, remaining, colocated=colocated, restarts=self._begun)
             for start in range(view.slot, view.end - slots + 1):
                 placement = self._fit(start, slots, choice, colocated=colocated)
                 if placement is not None:

@@ -16,7 +16,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
-from shadowprice.policies.placements import fit_counts
+from shadowprice.policies.placements import demand_by_server, fit_counts
 
 NO_PLACEMENT: Final = Refusal(
     RefusalReason.NEVER_FITS, "round-robin placement finds no room for it even in the empty cluster"
@@ -91,14 +91,8 @@ class FreeCapacity:
         return self._none if job.ps is None else job.ps
 
     def _add(self, job: Job, placement: Placement, sign: int) -> None:
-        for server, workers, ps in zip(
-            placement.servers, placement.workers, placement.ps, strict=True
-        ):
-            row = self.free[server]
-            if workers:
-                row += sign * workers * job.worker
-            if ps and job.ps is not None:
-                row += sign * ps * job.ps
+        demand = demand_by_server(job, placement.workers, placement.ps)
+        self.free[list(placement.servers)] += sign * demand
 
 
 class EmptyCluster:
