@@ -52,7 +52,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
 
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
         super().__init__(context, parameters)
-        self._free_capacity = FreeCapacity(context.cluster)
+        self._servers = self._free_capacity = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
         self._max_age = max(float(span), 1e-9)
         limited = np.where(context.cluster.capacity >= UNLIMITED, 0, context.cluster.capacity)
@@ -72,12 +72,6 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def _begin(self, view: View) -> Iterator[Decision]:
         yield from self._end_overdue(view, view.slot)
         yield from self._start(view.slot)
-
-    def _lose(self, server: int) -> None:
-        self._free_capacity.lose(server)
-
-    def _restore(self, server: int) -> None:
-        self._free_capacity.restore(server)
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         del view, names

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.arrays import Integers
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.devices import gpus_of_worker
 from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
@@ -45,24 +45,20 @@ def deadline_slot(job: Job) -> int:
 
 
 class ClusterTotals:
-    """Totals of limited resources over the servers that are up: for workers, for PS, for both."""
+    """Totals of limited resources over servers: for workers, for PS, for both."""
 
     def __init__(self, cluster: Cluster) -> None:
         capacity = cluster.capacity
         unlimited = (capacity >= UNLIMITED).any(axis=0)
         self._counted = np.flatnonzero(~unlimited & (capacity > 0).any(axis=0))
+        self.columns = 3 * len(self._counted)
         self._capacity = capacity[:, self._counted]
         self._workers = np.array([role is not Role.PS for role in cluster.roles])
         self._ps = np.array([role is not Role.WORKER for role in cluster.roles])
-        self._up = np.ones(cluster.servers, dtype=np.bool_)
 
-    def set_up(self, server: int, *, up: bool) -> None:
-        """Record that a server was lost or restored."""
-        self._up[server] = up
-
-    def total(self) -> Integers:
+    def total(self, up: Flags) -> Integers:
         """Return the total capacity by column."""
-        capacity = self._capacity * self._up[:, None]
+        capacity = self._capacity * up[:, None]
         sums = (capacity[self._workers], capacity[self._ps], capacity)
         return np.concatenate([part.sum(axis=0) for part in sums])
 
@@ -92,7 +88,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._changes_at = 0
         self._rows = self._table.columns
         self._table.add_columns("gains", "gpus", "workers", "ps", width=[4])  # by level
-        self._table.add_columns("demand", width=[4, len(self._sums.total())])
+        self._table.add_columns("demand", width=[4, self._sums.columns])
         self._table.add_columns("levels", "left", "deadline")
         self._table.add_columns("promised", dtype=np.bool_)
 
@@ -113,14 +109,6 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         del view, names
         self._changes_at = 0
-
-    def _lose(self, server: int) -> None:
-        super()._lose(server)
-        self._sums.set_up(server, up=False)
-
-    def _restore(self, server: int) -> None:
-        super()._restore(server)
-        self._sums.set_up(server, up=True)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job; if it has a deadline, its admission promised that deadline."""
@@ -263,7 +251,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         slots = int(last[rows].max(initial=0)) + 1
         # Not filled, which takes most of the time: a plan isn't read after its completion slot.
         plan = np.empty((len(deadline), slots), dtype=np.int16)
-        free = np.tile(self._sums.total(), (slots, 1))
+        free = np.tile(self._sums.total(self._servers.up), (slots, 1))
         return last, plan, free
 
     def _refresh(self, view: View) -> None:

@@ -27,7 +27,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
 
     def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
         super().__init__(context, parameters)
-        self._free_capacity = FreeCapacity(context.cluster)
+        self._servers = self._free_capacity = FreeCapacity(context.cluster)
         self._open: dict[str, Job] = {}  # in order of arrival
         self._queue: dict[str, int] = {}  # worker counts of jobs that wait, in order of arrival
         self._blocked = False
@@ -75,11 +75,8 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._queue = {name: self._queue[name] for name in self._open if name in self._queue}
         self._blocked = False
 
-    def _lose(self, server: int) -> None:
-        self._free_capacity.lose(server)
-
     def _restore(self, server: int) -> None:
-        self._free_capacity.restore(server)
+        super()._restore(server)
         self._blocked = False
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:

@@ -42,9 +42,8 @@ class Dorm(QueueingPolicy[DormParameters]):
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         super().__init__(context, parameters)
-        self._free_capacity = FreeCapacity(context.cluster)
-        self._up = np.ones(context.cluster.servers, dtype=np.bool_)
-        self._groups = DormServerGroups(context.cluster, self._up, parameters.exact_servers)
+        self._servers = self._free_capacity = FreeCapacity(context.cluster)
+        self._regroup()
         self._running: dict[str, OpenJob] = {}
         self._queue: dict[str, OpenJob] = {}
         self._arrivals = 0
@@ -68,12 +67,12 @@ class Dorm(QueueingPolicy[DormParameters]):
             yield from self._recompute(view)
 
     def _lose(self, server: int) -> None:
-        self._free_capacity.lose(server)
-        self._regroup(server, up=False)
+        super()._lose(server)
+        self._regroup()
 
     def _restore(self, server: int) -> None:
-        self._free_capacity.restore(server)
-        self._regroup(server, up=True)
+        super()._restore(server)
+        self._regroup()
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
@@ -113,10 +112,10 @@ class Dorm(QueueingPolicy[DormParameters]):
         self._queue.pop(name, None)
         self._free_capacity.release(name)
 
-    def _regroup(self, server: int, *, up: bool) -> None:
-        """Rebuild the server groups after a server was lost or restored."""
-        self._up[server] = up
-        self._groups = DormServerGroups(self._cluster, self._up, self._parameters.exact_servers)
+    def _regroup(self) -> None:
+        """Build the groups of the servers that are up."""
+        exact = self._parameters.exact_servers
+        self._groups = DormServerGroups(self._cluster, self._servers.up, exact)
 
     # ---------------------------------------------------------------- recomputation
 

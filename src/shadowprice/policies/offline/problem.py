@@ -39,7 +39,6 @@ class JobRequest:
     job: Job
     required: int  # progress units still to make
     first: int
-    last: int  # last slot in which it may run
     completions: tuple[tuple[int, float], ...]
     """Completion slots with a positive utility, ascending, each with its utility. Of slots with
     equal utility only the latest is listed, because completing earlier is allowed."""
@@ -188,4 +187,4 @@ def build_request(job: Job, start: int, end: int, required: int | None = None) -
     later = np.append(utility[1:], 0.0)
     keep = (utility > 0) & (utility > later)
     completions = zip((slots[keep] - start).tolist(), utility[keep].tolist(), strict=True)
-    return JobRequest(job, work, first - start, end - 1 - start, tuple(completions))
+    return JobRequest(job, work, first - start, tuple(completions))

@@ -24,7 +24,11 @@ from shadowprice.core.policy import (
 )
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RevisionRefusedError
-from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, EmptyCluster
+from shadowprice.policies.reactive.free_capacity import (
+    NO_PLACEMENT,
+    AvailableServers,
+    EmptyCluster,
+)
 from shadowprice.policies.reactive.table import JobTable
 from shadowprice.policies.registry import Parameters
 
@@ -43,6 +47,7 @@ class ReactivePolicy(ABC, Generic[P]):
         self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._cluster = context.cluster
+        self._servers = AvailableServers(context.cluster)
         self._changed = False
 
     def parameters_in_force(self) -> Mapping[str, object]:
@@ -135,13 +140,13 @@ class ReactivePolicy(ABC, Generic[P]):
     def _displace(self, view: View, names: Sequence[str]) -> None:
         """Record that jobs have lost their placements."""
 
-    @abstractmethod
     def _lose(self, server: int) -> None:
         """Mark a server as lost."""
+        self._servers.lose(server)
 
-    @abstractmethod
     def _restore(self, server: int) -> None:
         """Mark a lost server as up."""
+        self._servers.restore(server)
 
     @abstractmethod
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
@@ -204,7 +209,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
-        self._table = JobTable(context.cluster)
+        self._servers = self._table = JobTable(context.cluster)
         self._cursors = np.zeros(2, dtype=np.int64)
 
     def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
@@ -230,12 +235,6 @@ class TableReactivePolicy(QueueingPolicy[P]):
         del view
         for name in names:
             self._table.clear(self._table.rows[name])
-
-    def _lose(self, server: int) -> None:
-        self._table.lose(server)
-
-    def _restore(self, server: int) -> None:
-        self._table.restore(server)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view, before

@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
@@ -17,6 +16,7 @@ from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
+from shadowprice.policies.reactive.free_capacity import AvailableServers
 
 _MIN_SHAPES: Final = 4096
 _MIN_COUNTS: Final = 1 << 18
@@ -26,17 +26,15 @@ _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
 _BY_ROW: Final = ("worker", "ps", "first", "choices", "alike", "is_placed", *_MOSTLY_ZERO)
 
 
-class JobRows:
+class JobRows(AvailableServers):
     """Open jobs in order of arrival, as rows that are reused; a subclass may have placements."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self.rows: dict[str, int] = {}  # row of each open job, in order of arrival
         self.jobs: list[Job | None] = []  # by row
         self.columns: dict[str, NDArray[Any]] = {}  # what a policy keeps of each job, by row
         self._vacant: list[int] = []
-        self.hosts_workers = cluster.hosts_workers.copy()
-        self.hosts_ps = cluster.hosts_ps.copy()
 
     def add(self, job: Job) -> int:
         """Add a job; return its row."""
@@ -81,15 +79,6 @@ class JobRows:
     def _placement(self, row: int) -> Placement:
         """Return the next placement of a row."""
         raise NotImplementedError
-
-    def lose(self, server: int) -> None:
-        """Mark a server as lost; its jobs are displaced one by one."""
-        self.hosts_workers[server] = self.hosts_ps[server] = False
-
-    def restore(self, server: int) -> None:
-        """Mark a lost server as up."""
-        self.hosts_workers[server] = self._cluster.hosts_workers[server]
-        self.hosts_ps[server] = self._cluster.hosts_ps[server]
 
     def in_order(self) -> Integers:
         """Return the rows in order of arrival."""
@@ -142,7 +131,6 @@ class JobTable(JobRows):
         # Equal for jobs with equal demands and useful worker counts.
         self.alike = np.zeros(0, dtype=np.int64)
         self._alike: dict[tuple[bytes, bytes, int], int] = {}
-        self._total: Floats | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with sparse placements: most jobs are on few servers."""
@@ -196,24 +184,6 @@ class JobTable(JobRows):
         self.current_workers[row, servers] = placement.workers
         self.current_ps[row, servers] = placement.ps
         self.is_placed[row] = True
-
-    def lose(self, server: int) -> None:
-        """Mark a server as lost; its jobs are displaced one by one."""
-        super().lose(server)
-        self._total = None
-
-    def restore(self, server: int) -> None:
-        """Mark a lost server as up."""
-        super().restore(server)
-        self._total = None
-
-    def total(self) -> Floats:
-        """Return the total capacity of servers that are up by resource; 0 if it is unlimited."""
-        if self._total is None:
-            rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]
-            total = rows.astype(np.float64).sum(axis=0)
-            self._total = np.where((rows >= UNLIMITED).any(axis=0), 0.0, total)
-        return self._total
 
     def rearrange(self, rows: Integers, change: Integers) -> Iterator[Decision]:
         """Yield the moves of jobs to their next placements; see `_move`."""

@@ -117,7 +117,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             self._release(name)
 
     def _restore(self, server: int) -> None:
-        del server  # lost servers are read from the view when a slot begins
+        super()._restore(server)
         self._free_broken()
 
     def _free_broken(self) -> None:
