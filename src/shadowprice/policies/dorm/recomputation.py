@@ -14,13 +14,13 @@ from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.reactive.dominant_share import Widths, fill
+from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.kernels.reactive.places import PlacementTable
 from shadowprice.policies.dorm import DormParameters
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.placements import dense_placement, fit_counts
 from shadowprice.policies.reactive.free_capacity import FreeCapacity
-from shadowprice.policies.reactive.table import increasing_positions
+from shadowprice.policies.reactive.table import build_widths, useful_counts
 
 _SLACK: Final = 1e-9
 
@@ -245,9 +245,8 @@ class OpenJob:
     @classmethod
     def of(cls, job: Job, order: int) -> OpenJob:
         """Build the entry of a queued job."""
-        useful = increasing_positions(job.gains)
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
-        return cls(job, order, job.worker_counts[useful], job.ps_counts[useful], ps)
+        return cls(job, order, *useful_counts(job), ps)
 
 
 def _classes(cluster: Cluster, rows: Integers, maximum: int) -> Integers:
@@ -334,7 +333,6 @@ class DormServerGroups:
         jobs, groups = len(entries), len(self.members)
         if not jobs or not groups:
             return [0.0] * jobs
-        sizes = np.array([len(entry.counts) for entry in entries], dtype=np.int64)
         empty = np.zeros((jobs, groups), dtype=np.int64)
         placements = PlacementTable(
             np.array([entry.job.worker for entry in entries]),
@@ -342,13 +340,8 @@ class DormServerGroups:
             empty, empty, np.zeros_like(empty), np.zeros_like(empty),
             np.zeros(jobs, dtype=np.bool_),
         )  # fmt: skip
-        widths = Widths(
-            np.cumsum(sizes) - sizes,
-            sizes,
-            np.concatenate([entry.counts for entry in entries]),
-            np.concatenate([entry.ps_counts for entry in entries]),
-            np.arange(jobs),
-        )
+        useful = [(entry.counts, entry.ps_counts) for entry in entries]
+        widths = build_widths(np.arange(jobs), useful, np.arange(jobs))
         shares = fill(
             self.gather(self._capacity), self._total, np.arange(jobs), placements, widths,
             np.zeros(2, dtype=np.int64), np.zeros(jobs, dtype=np.int64),

@@ -18,12 +18,8 @@ from shadowprice.kernels.reactive.places import LESS, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
 from shadowprice.policies.reactive.free_capacity import AvailableServers
 
-_MIN_SHAPES: Final = 4096
-_MIN_COUNTS: Final = 1 << 18
-"""Numbers of kinds of jobs, and of worker counts, up to which none is forgotten."""
-
 _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
-_BY_ROW: Final = ("worker", "ps", "first", "choices", "alike", "is_placed", *_MOSTLY_ZERO)
+_BY_ROW: Final = ("worker", "ps", "is_placed", *_MOSTLY_ZERO)
 
 
 class JobRows(AvailableServers):
@@ -113,24 +109,15 @@ class JobTable(JobRows):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self._shapes: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         width = (0, len(cluster.resources))
         self.worker = np.zeros(width, dtype=np.int64)
         self.ps = np.zeros(width, dtype=np.int64)  # zeros for all-reduce jobs
-        # Position of a row's first useful worker count in `counts`.
-        self.first = np.zeros(0, dtype=np.int64)
-        self.choices = np.zeros(0, dtype=np.int64)  # number of its useful worker counts
-        self.counts = np.zeros(0, dtype=np.int64)  # ascending for each job
-        self.ps_counts = np.zeros(0, dtype=np.int64)
         places = (0, cluster.servers)
         self.current_workers = np.zeros(places, dtype=np.int64)  # current placements
         self.current_ps = np.zeros(places, dtype=np.int64)
         self.new_workers = np.zeros(places, dtype=np.int64)  # next placements
         self.new_ps = np.zeros(places, dtype=np.int64)
         self.is_placed = np.zeros(0, dtype=np.bool_)  # whether each job has a placement
-        # Equal for jobs with equal demands and useful worker counts.
-        self.alike = np.zeros(0, dtype=np.int64)
-        self._alike: dict[tuple[bytes, bytes, int], int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with sparse placements: most jobs are on few servers."""
@@ -157,19 +144,11 @@ class JobTable(JobRows):
             self.current_ps, self.new_workers, self.new_ps, self.is_placed,
         )  # fmt: skip
 
-    @property
-    def widths(self) -> Widths:
-        """Useful worker counts, for kernels."""
-        return Widths(self.first, self.choices, self.counts, self.ps_counts, self.alike)
-
     def add(self, job: Job) -> int:
         """Add a job; return its row."""
         row = super().add(job)
         self.worker[row] = job.worker
         self.ps[row] = 0 if job.ps is None else job.ps
-        self._set_shape(row, job)
-        if len(self._alike) > _MIN_SHAPES or len(self.counts) > _MIN_COUNTS:
-            self._forget_shapes()
         return row
 
     def clear(self, row: int) -> None:
@@ -196,32 +175,6 @@ class JobTable(JobRows):
     def _placement(self, row: int) -> Placement:
         return dense_placement(self.new_workers[row], self.new_ps[row])
 
-    def _set_shape(self, row: int, job: Job) -> None:
-        self.first[row], self.choices[row] = self._shape(job)
-        demands = (self.worker[row].tobytes(), self.ps[row].tobytes(), int(self.first[row]))
-        self.alike[row] = self._alike.setdefault(demands, len(self._alike))
-
-    def _forget_shapes(self) -> None:
-        """Forget shapes of jobs that left once they are most: a service sees any number of them."""
-        open_counts = int(self.choices[self.in_order()].sum())
-        if len(self._alike) <= 2 * len(self.rows) and len(self.counts) <= 2 * open_counts:
-            return
-        self._shapes, self._alike = {}, {}
-        self.counts, self.ps_counts = np.zeros((2, 0), dtype=np.int64)
-        for row in self.rows.values():
-            self._set_shape(row, self.job(row))
-
-    def _shape(self, job: Job) -> tuple[int, int]:
-        """Return the position and number of a job's useful worker counts."""
-        useful = increasing_positions(job.gains)
-        counts, ps_counts = job.worker_counts[useful], job.ps_counts[useful]
-        key = (counts.tobytes(), ps_counts.tobytes())
-        if key not in self._shapes:
-            self._shapes[key] = (len(self.counts), len(counts))
-            self.counts = np.concatenate((self.counts, counts))
-            self.ps_counts = np.concatenate((self.ps_counts, ps_counts))
-        return self._shapes[key]
-
     def _grow(self, size: int) -> None:
         super()._grow(size)
         for name in _BY_ROW:
@@ -233,6 +186,23 @@ def enlarged(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     larger = np.zeros((*shape, *array.shape[len(shape) :]), array.dtype)
     larger[tuple(slice(length) for length in array.shape)] = array
     return larger
+
+
+def useful_counts(job: Job) -> tuple[Integers, Integers]:
+    """Return the worker counts that gain more than every smaller one, and the PS they need."""
+    useful = increasing_positions(job.gains)
+    return job.worker_counts[useful], job.ps_counts[useful]
+
+
+def build_widths(
+    rows: Integers, useful: Sequence[tuple[Integers, Integers]], alike: Sequence[int] | Integers
+) -> Widths:
+    """Return the useful worker counts of rows, and the class of each row, for kernels."""
+    first, choices, kinds = np.zeros((3, int(rows.max()) + 1), dtype=np.int64)
+    lengths = np.array([len(counts) for counts, _ in useful])
+    first[rows], choices[rows], kinds[rows] = np.cumsum(lengths) - lengths, lengths, alike
+    counts, ps_counts = (np.concatenate(part) for part in zip(*useful, strict=True))
+    return Widths(first, choices, counts, ps_counts, kinds)
 
 
 def increasing_positions(gains: Integers) -> Integers:

@@ -163,14 +163,13 @@ class GangPolicy(ReactivePolicy[P]):
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued, and with how many workers."""
         del explained  # a refusal always has a reason
-        return Quote.of(self._answer(job), view.slot)
+        return Quote.of(self._answer(job, self._build_gang(job)), view.slot)
 
     @abstractmethod
     def _build_queue(self, gang: FixedGang) -> Queue:
         """Return the decision that queues an admitted gang, with its message."""
 
-    def _answer(self, job: Job) -> Queue | Reject:
-        gang = self._build_gang(job)
+    def _answer(self, job: Job, gang: FixedGang | Refusal) -> Queue | Reject:
         return Reject(job.name, gang) if isinstance(gang, Refusal) else self._build_queue(gang)
 
     def _build_gang(self, job: Job) -> FixedGang | Refusal:
@@ -208,11 +207,9 @@ class GangPolicy(ReactivePolicy[P]):
         del view  # admission depends on the gang's size only
         for job in jobs:
             gang = self._build_gang(job)
-            if isinstance(gang, Refusal):
-                yield Reject(job.name, gang)
-            else:
+            if isinstance(gang, FixedGang):
                 self._gangs[job.name] = gang
-                yield self._build_queue(gang)
+            yield self._answer(job, gang)
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
         del view
