@@ -27,6 +27,18 @@ def dense_placement(workers: Integers, ps: Integers) -> Placement:
     return Placement(*(tuple(column.tolist()) for column in (used, workers[used], ps[used])))
 
 
+def distribute(room: Integers, order: Integers, count: int) -> Integers | None:
+    """Distribute a count over servers in order; return None if their capacity is too small."""
+    offered = np.minimum(room[order], count)
+    before = np.cumsum(offered) - offered
+    taken = np.clip(count - before, 0, offered)
+    if int(taken.sum()) < count:
+        return None
+    result = np.zeros(len(room), dtype=np.int64)
+    result[order] = taken
+    return result
+
+
 def demand_by_server(
     job: Job, workers: Sequence[int] | Integers, ps: Sequence[int] | Integers
 ) -> Integers:

@@ -18,7 +18,7 @@ from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.kernels.reactive.places import PlacementTable
 from shadowprice.policies.dorm import DormParameters
 from shadowprice.policies.milp import LinearProgram
-from shadowprice.policies.placements import dense_placement, fit_counts
+from shadowprice.policies.placements import dense_placement, distribute, fit_counts
 from shadowprice.policies.reactive.free_capacity import FreeCapacity
 from shadowprice.policies.reactive.table import build_widths, useful_counts
 
@@ -423,14 +423,11 @@ class MutablePlacement:
             best = np.lexsort((enough, fits[enough], ~own))[0]
             self._add(kind, int(enough[best]), more)
             return True
-        if int(fits.sum()) < more:
+        added = distribute(fits, np.argsort(-fits, kind="stable"), more)
+        if added is None:
             return False
-        for server in np.argsort(-fits, kind="stable").tolist():
-            added = min(more, int(fits[server]))
-            self._add(kind, server, added)
-            more -= added
-            if not more:
-                break
+        self.free -= added[:, None] * self.demands[kind]
+        self.counts[kind][:] += added
         return True
 
     def restore(self, before: tuple[Integers, Integers]) -> None:

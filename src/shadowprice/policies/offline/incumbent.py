@@ -13,6 +13,7 @@ from shadowprice.core.arrays import Integers
 from shadowprice.core.schedule import Schedule
 from shadowprice.policies.milp import LinearProgram, weighted
 from shadowprice.policies.offline.problem import EqualItems, JobRequest, OfflineSolution, Problem
+from shadowprice.policies.placements import distribute
 
 
 def pack(free: Integers, items: Sequence[EqualItems]) -> list[Integers] | None:
@@ -31,16 +32,14 @@ def _first_fit(capacity: Integers, items: Sequence[EqualItems]) -> list[Integers
         free = capacity.copy()
         packed = [np.zeros(len(free), dtype=np.int64) for _ in items]
         for index in order:
-            item, remaining = items[index], items[index].count
+            item = items[index]
             room = item.fit_counts(free)
-            for server in np.argsort(-room if descending else room, kind="stable").tolist():
-                count = min(remaining, int(room[server]))
-                if count:
-                    packed[index][server] = count
-                    free[server] -= count * item.demand
-                    remaining -= count
-            if remaining:
+            servers = np.argsort(-room if descending else room, kind="stable")
+            counts = distribute(room, servers, item.count)
+            if counts is None:
                 break
+            packed[index] = counts
+            free -= counts[:, None] * item.demand
         else:
             return packed
     return None

@@ -24,6 +24,7 @@ from shadowprice.policies.placements import (
     constant_schedule,
     demand_by_server,
     dense_placement,
+    distribute,
     fit_counts,
     slots_needed,
 )
@@ -353,14 +354,14 @@ class FixedPlacementSearch(DerivedSearch):
             return self._on_one(free, room, workers, ps)
         # Servers with the most capacity first: fewer servers mean less traffic.
         order = np.argsort(-room, kind="stable")
-        on_workers = _fill(room, order, workers)
+        on_workers = distribute(room, order, workers)
         if on_workers is None:
             return None
         on_ps = np.zeros_like(on_workers)
         if ps and job.ps is not None:
             remaining = free - on_workers[:, None] * job.worker
             ps_room = fit_counts(remaining, job.ps, self._hosts[1])
-            filled = _fill(ps_room, np.argsort(-ps_room, kind="stable"), ps)
+            filled = distribute(ps_room, np.argsort(-ps_room, kind="stable"), ps)
             if filled is None:
                 return None
             on_ps = filled
@@ -388,18 +389,6 @@ class FixedPlacementSearch(DerivedSearch):
             "the job does not save its progress, so it needs one placement from its start to its "
             "end; no placement is free for that long",
         )
-
-
-def _fill(room: Integers, order: Integers, count: int) -> Integers | None:
-    """Distribute a count over servers in order; return None if their capacity is too small."""
-    offered = np.minimum(room[order], count)
-    before = np.cumsum(offered) - offered
-    taken = np.clip(count - before, 0, offered)
-    if int(taken.sum()) < count:
-        return None
-    result = np.zeros(len(room), dtype=np.int64)
-    result[order] = taken
-    return result
 
 
 _MAX_NEWTON_STEPS = 20

@@ -17,6 +17,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Placement
+from shadowprice.policies.placements import dense_placement, distribute
 from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.sharing import SharingParameters, Size
 from shadowprice.policies.tenants.tenancy import (
@@ -75,17 +76,23 @@ def first_fit(gang: FixedGang, units: Integers) -> Placement | None:
     The PS take the first server that can serve the workers elsewhere, after it is filled (3i).
     """
     workers, ps = units_for(units, gang.claim)
-    if workers.sum() < gang.workers:
+    host, servers = 0, 0
+    if gang.claim.ps_type is not None:
+        hosts = (
+            (int(server), count)
+            for count, reach in enumerate(gang.reach)
+            if reach >= 0
+            for server in np.flatnonzero((ps >= count) & (workers >= gang.workers - reach))[:1]
+        )
+        host, servers = next(hosts, (-1, 0))
+    # The host takes as many workers as it can, so that the PS can serve the rest.
+    order = np.argsort(np.arange(len(workers)) != host, kind="stable")
+    workers_on = None if host < 0 else distribute(workers, order, gang.workers)
+    if workers_on is None:
         return None
-    if gang.claim.ps_type is None:
-        return _fill(gang.workers, workers, None, 0)
-    for servers, reach in enumerate(gang.reach):
-        if reach < 0:
-            continue
-        hosts = np.flatnonzero((ps >= servers) & (workers >= gang.workers - reach))
-        if hosts.size:
-            return _fill(gang.workers, workers, int(hosts[0]), servers)
-    return None
+    ps_on = np.zeros_like(workers_on)
+    ps_on[host] = servers
+    return dense_placement(workers_on, ps_on)
 
 
 def add_ps_placement(gang: FixedGang, cells: Integers, units: Integers) -> Placement | None:
@@ -124,24 +131,6 @@ def occupy(gang: FixedGang, placement: Placement, units: Integers) -> None:
     units[claim.worker_type, servers] -= placement.workers
     if claim.ps_type is not None:
         units[claim.ps_type, servers] -= placement.ps
-
-
-def _fill(count: int, workers: Integers, host: int | None, servers: int) -> Placement:
-    entries: list[tuple[int, int, int]] = []
-    remaining = count
-    if host is not None:
-        # The host takes as many workers as it can, so that the PS can serve the rest.
-        taken = min(int(workers[host]), remaining)
-        entries.append((host, taken, servers))
-        remaining -= taken
-    for server in np.flatnonzero(workers).tolist():
-        if not remaining:
-            break
-        if server != host:
-            taken = min(int(workers[server]), remaining)
-            entries.append((server, taken, 0))
-            remaining -= taken
-    return Placement.of(entries)
 
 
 P = TypeVar("P", bound=SharingParameters)
