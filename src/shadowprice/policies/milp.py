@@ -112,8 +112,10 @@ class LinearProgram:
         from. Raises `ShadowpriceError` if the solver fails.
         """
         solver = _solver(gap)
-        if time_limit < INFINITY:
-            _limit(solver, max(0.0, time_limit), clock)
+        if time_limit < INFINITY and clock is Clock.WALL:  # the solver's own
+            solver.setOptionValue("time_limit", max(0.0, time_limit))
+        elif time_limit < INFINITY:
+            _interrupt(solver, Deadline.after(max(0.0, time_limit), clock))
         if node_limit is not None:
             solver.setOptionValue("mip_max_nodes", node_limit)
         solver.passModel(self.model(relaxed=relaxed))
@@ -233,14 +235,6 @@ def _solver(gap: float) -> highspy.Highs:
     for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
         solver.setOptionValue(tolerance, 1e-9)
     return solver
-
-
-def _limit(solver: highspy.Highs, seconds: float, clock: Clock) -> None:
-    """Stop the solver after ``seconds`` of ``clock``."""
-    if clock is Clock.WALL:  # the solver's own
-        solver.setOptionValue("time_limit", seconds)
-        return
-    _interrupt(solver, Deadline.after(seconds, clock))
 
 
 def _interrupt(solver: highspy.Highs, deadline: Deadline) -> None:

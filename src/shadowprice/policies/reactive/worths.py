@@ -34,11 +34,12 @@ class UtilityTable:
 
     def enter(self, row: int, utility: Utility) -> None:
         """Set the utility of a row; the table grows if needed."""
-        family, parameters = _kernel_family(utility)
+        family, names = _FAMILIES.get(type(utility), (kernel.TABULATED, ()))
+        parameters = [float(getattr(utility, name)) for name in names]
         table: tuple[Integers, Floats] | None = None
         if family == kernel.TABULATED:
             table = knots(utility)
-            parameters = (float(len(table[0])),)
+            parameters = [float(len(table[0]))]
         self._reserve(row + 1, 0 if table is None else len(table[0]))
         columns = self.columns
         columns.family[row] = family
@@ -63,23 +64,16 @@ class UtilityTable:
         )
 
 
-def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
-    """Return the kernels' family of a utility, and its parameters."""
-    # By exact type, because subclasses may compute other values.
-    match utility:
-        case Constant(value) if type(utility) is Constant:
-            return kernel.CONSTANT, (value,)
-        case Sigmoid(value, decay, target) if type(utility) is Sigmoid:
-            return kernel.SIGMOID, (value, decay, target)
-        case Reciprocal(value) if type(utility) is Reciprocal:
-            return kernel.RECIPROCAL, (value,)
-        case Linear(value, slope) if type(utility) is Linear:
-            return kernel.LINEAR, (value, slope)
-        case Power(scale, exponent) if type(utility) is Power:
-            return kernel.POWER, (scale, exponent)
-        case Deadline(value, by) if type(utility) is Deadline:
-            return kernel.DEADLINE, (value, by)
-    return kernel.TABULATED, ()
+# By exact type, because subclasses may compute other values.
+_FAMILIES: Final[dict[type[Utility], tuple[int, tuple[str, ...]]]] = {
+    Constant: (kernel.CONSTANT, ("value",)),
+    Sigmoid: (kernel.SIGMOID, ("value", "decay", "target")),
+    Reciprocal: (kernel.RECIPROCAL, ("value",)),
+    Linear: (kernel.LINEAR, ("value", "slope")),
+    Power: (kernel.POWER, ("scale", "exponent")),
+    Deadline: (kernel.DEADLINE, ("value", "by")),
+}
+"""The kernels' family of a utility, and the fields that are its parameters."""
 
 
 def knots(utility: Utility) -> tuple[Integers, Floats]:
