@@ -391,9 +391,9 @@ def _raise_thetas(thetas: list[float], taught: TaughtTheta) -> None:
         thetas[kind] = max(thetas[kind], theta)
 
 
-def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
-    """Return one pool, which all tenants share."""
-    shared = TenantPool(
+def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
+    """Return the pool that all tenants share."""
+    return TenantPool(
         tuple(range(len(tenancy.tenants))),
         np.arange(tenancy.cluster.servers),
         tenancy.units,
@@ -401,7 +401,6 @@ def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
         len(tenancy.worker_types),
         theta,
     )
-    return [shared]
 
 
 def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
@@ -414,11 +413,6 @@ def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
         owned = tenancy.owned[:, [tenant]]
         pools.append(TenantPool((tenant,), servers, units, owned, worker_types, theta))
     return pools
-
-
-def theta_record(tenancy: TenantShares, pool: TenantPool) -> Mapping[str, float]:
-    """Return theta in force by unit type."""
-    return dict(zip(tenancy.types, pool.thetas(), strict=True))
 
 
 def assign_worker_units(units: Integers, shares: Integers) -> Integers:

@@ -59,19 +59,17 @@ class GangBatch:
         ways = []
         for index, job in enumerate(self.jobs):
             release = self.releases[index] if self.releases is not None else 0
-            kinds = self._kinds(job)
-            for colocated, ps, slots, count in kinds:
+            for colocated, ps, slots, count in self._kinds(job):
                 for start in range(release, self.slots - slots + 1):
                     end = start + slots
-                    utility = self._utility(index, end)
+                    utility = (
+                        float(job.utility(np.array([end], np.int64))[0])
+                        if self.worth is None
+                        else self.worth(index, end)
+                    )
                     if utility > 0:
                         ways.append(GangOption(index, start, end, count, ps, colocated, utility))
         return ways
-
-    def _utility(self, at: int, end: int) -> float:
-        if self.worth is not None:
-            return self.worth(at, end)
-        return float(self.jobs[at].utility(np.array([end], np.int64))[0])
 
     def _kinds(self, job: GangJob) -> list[tuple[bool, int, int, int]]:
         """Return undominated tuples (colocated, parameter servers, slots, workers)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.astraea import RoundParameters, Theta
+from shadowprice.policies.astraea import RoundParameters
 from shadowprice.policies.astraea.market import (
     GangAward,
     Round,
@@ -29,8 +29,7 @@ from shadowprice.policies.astraea.market import (
     TenantPool,
     explain_refusal,
     private_pools,
-    shared_pools,
-    theta_record,
+    shared_pool,
 )
 from shadowprice.policies.astraea.prices import lemma3_sigma, lemma_1_rounds, max_theta, performance
 from shadowprice.policies.placements import restarts
@@ -116,8 +115,8 @@ class _Running:
 class RoundPolicy:
     """Collects jobs in batches and schedules each batch in rounds.
 
-    ``pools_of`` divides the units among pools; every tenant is in one. With ``sharing``, tenants of
-    a pool lend each other unused units for payment.
+    With ``sharing``, all tenants are in one pool and lend each other unused units for payment.
+    Otherwise, each has a pool of its own servers.
 
     A round is decided when it starts, and a gang never moves. A gang that loses a server returns to
     its batch and keeps its progress. A gang that takes longer than stated keeps its units, even
@@ -133,17 +132,11 @@ class RoundPolicy:
     """
 
     def __init__(
-        self,
-        context: PolicyContext,
-        parameters: RoundParameters,
-        tenancy: TenantShares,
-        pools_of: Callable[[TenantShares, Theta], Iterable[TenantPool]],
-        *,
-        sharing: bool,
+        self, context: PolicyContext, parameters: RoundParameters, *, sharing: bool
     ) -> None:
         self.parameters = parameters
-        self._pools_of = pools_of
         self.sharing = sharing
+        tenancy = read_tenant_shares(context.cluster)
         self._build_pools(tenancy)
         self._rigid = parameters.workers == "rigid"
         require_tenants(tenancy, context.known_jobs)
@@ -225,20 +218,20 @@ class RoundPolicy:
                 self._waiting[name] = replace(waited, job=state.job, claim=claim)
 
     def _build_pools(self, tenancy: TenantShares) -> None:
-        self.tenancy = tenancy
-        self.pools = tuple(self._pools_of(tenancy, self.parameters.theta))
+        self.tenancy, theta = tenancy, self.parameters.theta
+        self.pools = (
+            [shared_pool(tenancy, theta)] if self.sharing else private_pools(tenancy, theta)
+        )
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
 
     # ---------------------------------------------------------------- parameters
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, shares and theta by type included."""
-        thetas: Mapping[str, object] = {
-            self.tenancy.tenants[pool.tenants[0]]: theta_record(self.tenancy, pool)
-            for pool in self.pools
-        }
-        if self.sharing:
-            thetas = theta_record(self.tenancy, self.pools[0])
+        by_pool = [dict(zip(self.tenancy.types, pool.thetas(), strict=True)) for pool in self.pools]
+        thetas: Mapping[str, object] = by_pool[0]
+        if not self.sharing:  # a pool for each tenant
+            thetas = dict(zip(self.tenancy.tenants, by_pool, strict=True))
         dumped = self.parameters.model_dump(exclude={"rounds", "theta"})
         return {
             "lambda": self.rounds,
@@ -793,8 +786,7 @@ def _by_age(gang: GangJob) -> tuple[int, str]:
 
 def build_astraea(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
     """Build Astraea: own shares first, then loans paid for at posted prices."""
-    tenancy = read_tenant_shares(context.cluster)
-    return RoundPolicy(context, parameters, tenancy, shared_pools, sharing=True)
+    return RoundPolicy(context, parameters, sharing=True)
 
 
 def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
@@ -803,5 +795,4 @@ def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> Roun
     Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed
     Machine Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1).
     """
-    tenancy = read_tenant_shares(context.cluster)
-    return RoundPolicy(context, parameters, tenancy, private_pools, sharing=False)
+    return RoundPolicy(context, parameters, sharing=False)

@@ -12,10 +12,9 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.devices import gpus_of_worker
-from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
+from shadowprice.core.events import Decision, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.places import LESS, run_in_order
@@ -125,15 +124,12 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._refresh(view)
         yield from super()._arrive(view, jobs)
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the deadline could be met together with the promised ones."""
-        del explained  # a refusal always has its reason
+    def _find_refusal(self, view: View, job: Job) -> Refusal | None:
         self._refresh(view)
         refusal = self._try_admitting(view, job)
-        if refusal is not None:
-            return Quote.of(Reject(job.name, refusal), view.slot)
-        self._table.remove(job.name)
-        return Quote.of(Queue(job.name), view.slot)
+        if refusal is None:
+            self._table.remove(job.name)
+        return refusal
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it can't be promised, remove it and return the reason."""

@@ -9,10 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from shadowprice.core.arrays import Floats, Integers
-from shadowprice.core.events import Decision, JobsArrived, PolicyEvent, Queue, Reject
+from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.kernels.order import stable_order
@@ -113,16 +112,13 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     # ------------------------------------------------------------ admission
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued: it is in the table only during the appraisal."""
-        del explained  # a refusal always has its reason
+    def _find_refusal(self, view: View, job: Job) -> Refusal | None:
         refusal = self._try_admitting(view, job)
-        if refusal is not None:
-            return Quote.of(Reject(job.name, refusal), view.slot)
-        assert self._appraisal is not None
-        self._appraisal.remove_last()
-        self._table.remove(job.name)
-        return Quote.of(Queue(job.name), view.slot)
+        if refusal is None:
+            assert self._appraisal is not None
+            self._appraisal.remove_last()
+            self._table.remove(job.name)
+        return refusal
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it is refused, remove it and return the reason."""

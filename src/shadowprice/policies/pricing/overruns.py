@@ -74,23 +74,12 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
         if not view.is_pinned(job.name) or view.end == view.until:
             return None
         end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
-    plan = _append(kept, placement, start, end)
+    rows = [*kept.rows(), *constant_schedule(placement, start, end).rows()]
+    plan = Schedule.from_arrays(*np.array(rows, dtype=np.int64).T)
     # The job's own reservations are replaced by the new plan.
     excess = _excess(view, job, placement, start, end, own=ahead)
     displaced, loss = _choose_displaced(view, job, placement, start, end, excess)
     return None if (excess > 0).any() else Extension(plan, displaced, loss)
-
-
-def _append(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
-    added = constant_schedule(placement, start, end)
-    if not len(kept):
-        return added
-    parts = zip(
-        (kept.slots, kept.servers, kept.workers, kept.ps),
-        (added.slots, added.servers, added.workers, added.ps),
-        strict=True,
-    )
-    return Schedule.from_arrays(*(np.concatenate(pair) for pair in parts))
 
 
 def _excess(

@@ -171,9 +171,16 @@ class QueueingPolicy(ReactivePolicy[P]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
-        del explained  # there is only one reason to refuse
+        del explained  # a refusal always has its reason
+        refusal = self._find_refusal(view, job)
+        decision = Queue(job.name) if refusal is None else Reject(job.name, refusal)
+        return Quote.of(decision, view.slot)
+
+    def _find_refusal(self, view: View, job: Job) -> Refusal | None:
+        """Return why a job would be refused now, without entering it."""
+        del view
         fits = self._empty.workers(job, self._target_worker_count(job))
-        return Quote.of(Queue(job.name) if fits else Reject(job.name, NO_PLACEMENT), view.slot)
+        return None if fits else NO_PLACEMENT
 
     @abstractmethod
     def _enter(self, job: Job, workers: int) -> None:
