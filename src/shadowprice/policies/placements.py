@@ -48,7 +48,7 @@ def demand_by_server(
 
 
 def slots_needed(job: Job, workers: int, remaining: int, *, colocated: bool, restarts: bool) -> int:
-    """Return the slots that workers need for remaining work, the first with a restart if so."""
+    """Return the slots that workers need; with ``restarts``, the first one counts a restart."""
     gain = job.gain(workers, colocated=colocated)
     first = job.gain(workers, colocated=colocated, moved=restarts)
     return 1 + max(0, -(-(remaining - first) // gain))

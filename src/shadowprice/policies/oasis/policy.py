@@ -245,7 +245,7 @@ class OasisPolicy(PricedAdmission):
 
     @property
     def _may_divide(self) -> bool:
-        """Whether the next job with parameter servers divides the servers."""
+        """Return whether the next job with parameter servers divides the servers."""
         return self._options.split == "auto" and not self._halved
 
     def _pools(self, cluster: Cluster) -> Sequence[tuple[Carries, Flags]]:

@@ -178,10 +178,10 @@ class PricedAdmission(ABC):
 
     @abstractmethod
     def _build_planner(self, cluster: Cluster, boards: Sequence[PriceBoard]) -> PricedPlanner:
-        """Return a planner at the prices of boards, one a pool."""
+        """Return a planner at the prices of boards, one for each pool."""
 
     def _build(self, cluster: Cluster, constants: Sequence[PriceConstants]) -> None:
-        """Build the boards and the planner for a cluster, with one pair of constants a pool."""
+        """Build the boards and the planner for a cluster, with the constants of each pool."""
         boards = [
             PriceBoard(cluster, learner.pool, constant, cluster.horizon)
             for learner, constant in zip(self._learners, constants, strict=True)
@@ -643,7 +643,7 @@ class PricedAdmission(ABC):
         return self._count_restarts(priced, begun=restarts(view, state))
 
     def _count_restarts(self, priced: PricedJob, *, begun: bool) -> OfferSearch:
-        """Return a search for plans with restarts, or without any if a stop loses all work."""
+        """Return a search that counts restarts, or avoids them if a stop loses all work."""
         if priced.job.bag is not None:
             return priced
         if priced.job.resumable is False:

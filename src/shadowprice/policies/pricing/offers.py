@@ -172,7 +172,7 @@ class DerivedSearch(OfferSearch):
 
 
 class PricedPlanner(ABC):
-    """Finds the schedule with the largest payoff at the prices of its ``boards``, one a pool."""
+    """Finds the schedule with the largest payoff at the prices of its boards, one for each pool."""
 
     boards: tuple[PriceBoard, ...]
 
