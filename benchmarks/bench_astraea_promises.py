@@ -15,11 +15,12 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from tests.support.astraea_cases import find_dominating_schedule
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.astraea.setting import SHORT, draw_jobs, shared_cluster
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
-from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
+from shadowprice.policies.astraea.optimum import GangBatch
 from shadowprice.policies.astraea.prices import min_thetas, price_table
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
-from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
+from shadowprice.policies.astraea.optimum import GangBatch
 from shadowprice.policies.astraea.prices import price_table
 from shadowprice.policies.tenants.tenancy import MICRO, GangJob, workers_servable
+from tests.support.astraea_cases import find_dominating_schedule
 from tests.support.examples import sample
 
 

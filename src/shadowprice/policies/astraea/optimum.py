@@ -175,14 +175,3 @@ class GangBatch:
                 program.row(weighted(columns), upper=int(self.workers[server]))
                 ps = [(ps_columns[index][server], ways[index].ps) for index in running]
                 program.row([term for term in ps if term[1]], upper=int(self.ps[server]))
-
-
-def find_dominating_schedule(batch: GangBatch, earned: Mapping[int, float]) -> OptimumResult | None:
-    """Return a schedule that is better for one tenant and worse for none; None if none exists.
-
-    ``earned`` has the current utility of each tenant. The result is exact: the total utility is
-    maximised over all schedules in which no tenant loses. The maximum exceeds the current total if
-    and only if such a schedule is better for some tenant (Theorem 5's claim).
-    """
-    optimum = batch.solve(floors={tenant: value - 1e-7 for tenant, value in earned.items()})
-    return optimum if optimum.value > sum(earned.values()) + 1e-5 else None
