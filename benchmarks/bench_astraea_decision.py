@@ -53,7 +53,7 @@ def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
                 tenant=int(TENANTS * generator.random() ** 3),
                 arrival=int(generator.integers(slots)),
                 worker_type=0,
-                ps_type=0,
+                ps_type=1,
                 counts=counts,
                 spread_slots=np.ceil(work * step / counts).astype(np.int64),
                 colocated_slots=np.ceil(work * compute / counts).astype(np.int64),
@@ -74,7 +74,7 @@ def build_market(servers: int, slots: int, jobs: list[GangJob]) -> RoundMarket:
         shares[: total % TENANTS] += 1
         capacity = np.full(servers, most)
         kinds.append(UnitPool(capacity, shares, price_table(theta, total), slots))
-    return RoundMarket([kinds[0]], [kinds[1]])
+    return RoundMarket(kinds)
 
 
 def loops(market: RoundMarket, job: GangJob, *, borrow: bool) -> tuple[float, int]:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from tests.support.astraea_cases import find_dominating_schedule
 
 from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.astraea.setting import SHORT, draw_jobs, shared_cluster
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
-from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
+from shadowprice.policies.astraea.optimum import GangBatch
 from shadowprice.policies.astraea.prices import min_thetas, price_table
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
@@ -44,7 +45,7 @@ def random_batch(seed: int) -> GangBatch:
                 tenant=number % 2,
                 arrival=0,
                 worker_type=0,
-                ps_type=0,
+                ps_type=1,
                 counts=counts,
                 spread_slots=-(-2 * work // counts),
                 colocated_slots=-(-work // counts),
@@ -65,7 +66,7 @@ def dominated(batch: GangBatch, scale: float) -> tuple[bool, float]:
         prices = price_table(max(scale * theta, 1.001), total)
         kinds.append(UnitPool(capacity, shares, prices, batch.slots))
     earned = {0: 0.0, 1: 0.0}
-    for award in RoundMarket([kinds[0]], [kinds[1]]).hold(batch.jobs):
+    for award in RoundMarket(kinds).hold(batch.jobs):
         earned[award.job.tenant] += award.gang.value / MICRO
     better = find_dominating_schedule(batch, earned)
     before = sum(earned.values())

@@ -34,7 +34,7 @@ def job_of(row: dict[str, object], *, rigid: bool) -> GangJob:
         tenant=TENANTS.index(row["tenant"]),
         arrival=int(row["arrival"]),
         worker_type=0,
-        ps_type=0,
+        ps_type=1,
         counts=counts,
         spread_slots=spread,
         colocated_slots=colocated,
@@ -50,7 +50,7 @@ def market(slots: int) -> RoundMarket:
         theta = EXAMPLE["settings"]["theta"][kind]
         return UnitPool(capacity, shares, price_table(theta, int(capacity.sum())), slots)
 
-    return RoundMarket([places("worker")], [places("ps")])
+    return RoundMarket([places("worker"), places("ps")])
 
 
 def played(*, rigid: bool) -> tuple[list[list[GangAward]], list[str]]:
@@ -85,11 +85,10 @@ def test_the_example_s_placements_prices_and_incomes() -> None:
         assert award.gang.payoff == row["payoff"] * MICRO
         assert award.gang.worker_prices.tolist() == [row["worker_price"] * MICRO] * 4
         assert award.gang.ps_prices.tolist() == [row["ps_price"] * MICRO] * 4
-        assert award.worker_income is not None
-        assert award.ps_income is not None
-        income = (award.worker_income + award.ps_income).sum(axis=0)
+        assert award.income is not None
+        income = sum(award.income.values()).sum(axis=0)
         assert dict(zip(TENANTS, (income / MICRO).tolist(), strict=True)) == row["income"]
-    assert all(award.worker_income is None for award in first[:2])
+    assert all(award.income is None for award in first[:2])
     assert second == []
     assert left == EXAMPLE["left_for_the_next_batch"]
 
@@ -120,7 +119,7 @@ def test_without_limits_no_tenant_borrows() -> None:
         "j12": 89,
         "j21": 86,
     }
-    assert all(award.worker_income is None for award in first)
+    assert all(award.income is None for award in first)
     assert left == ["j22"]
 
 
@@ -136,9 +135,9 @@ def test_a_steeper_report_pays_in_the_example() -> None:
         arrival = EXAMPLE["jobs"][2]["arrival"]
         completion = 8 + awards["j21"].gang.end - 1
         income = sum(
-            float((award.worker_income + award.ps_income)[:, 1].sum()) / MICRO
+            float(sum(award.income.values())[:, 1].sum()) / MICRO
             for award in awards.values()
-            if award.worker_income is not None and award.ps_income is not None
+            if award.income is not None
         )
         return 100 - 2 * (completion - arrival), income
 

@@ -69,7 +69,7 @@ def random_round(seed: int, kinds: int = 2) -> tuple[RoundMarket, list[GangJob]]
                 tenant=int(generator.integers(tenants)),
                 arrival=int(generator.integers(3)),
                 worker_type=int(generator.integers(kinds)),
-                ps_type=int(generator.integers(kinds)),
+                ps_type=kinds + int(generator.integers(kinds)),
                 counts=counts,
                 spread_slots=np.array([-(-2 * work // n) for n in counts.tolist()], np.int64),
                 colocated_slots=np.array([-(-work // n) for n in counts.tolist()], np.int64),
@@ -77,34 +77,32 @@ def random_round(seed: int, kinds: int = 2) -> tuple[RoundMarket, list[GangJob]]
                 utility=lambda d, value=value, slope=slope: value + slope * d,
             )
         )
-    return RoundMarket([places(4) for _ in range(kinds)], [places(2) for _ in range(kinds)]), jobs
+    return RoundMarket([places(most) for most in (4, 2) for _ in range(kinds)]), jobs
 
 
 @PROPERTY
 @given(st.integers(0, 2**32 - 1))
 def test_a_round_keeps_capacities_shares_and_books(seed: int) -> None:
     market, jobs = random_round(seed)
-    before = [places.free.copy() for places in (*market.workers, *market.ps)]
+    before = [places.free.copy() for places in market.pools]
     awards = market.hold(jobs)
     assert len({award.job.name for award in awards}) == len(awards)
 
-    for kind, (types, used_on) in enumerate(((market.workers, "workers_on"), (market.ps, "ps_on"))):
-        for number, places in enumerate(types):
-            used = np.zeros_like(places.free)
-            own: Counter[tuple[int, int]] = Counter()
-            for award in awards:
-                job, gang = award.job, award.gang
-                wanted = job.ps_type if kind else job.worker_type
-                if wanted != number:
-                    continue
-                used[gang.start : gang.end] += getattr(gang, used_on)
-                if award.worker_income is None:
-                    for slot in range(gang.start, gang.end):
-                        own[job.tenant, slot] += int(getattr(gang, used_on).sum())
-            was = before[kind * len(market.workers) + number]
-            assert (was - used == places.free).all()
-            assert (places.free >= 0).all()
-            assert all(count <= places.shares[tenant] for (tenant, _), count in own.items())
+    for kind, (places, was) in enumerate(zip(market.pools, before, strict=True)):
+        used = np.zeros_like(places.free)
+        own: Counter[tuple[int, int]] = Counter()
+        for award in awards:
+            job, gang = award.job, award.gang
+            if kind not in {job.worker_type, job.ps_type}:
+                continue
+            used_on = gang.workers_on if kind == job.worker_type else gang.ps_on
+            used[gang.start : gang.end] += used_on
+            if award.income is None:
+                for slot in range(gang.start, gang.end):
+                    own[job.tenant, slot] += int(used_on.sum())
+        assert (was - used == places.free).all()
+        assert (places.free >= 0).all()
+        assert all(count <= places.shares[tenant] for (tenant, _), count in own.items())
 
     for award in awards:
         check_award(award)
@@ -114,17 +112,19 @@ def check_award(award: GangAward) -> None:
     gang = award.gang
     assert gang.payoff > 0
     assert gang.value == award.job.values(8)[gang.end]
-    if award.worker_income is not None and award.ps_income is not None:
-        assert (award.worker_income.sum(axis=1) == gang.worker_costs).all()
-        assert (award.ps_income.sum(axis=1) == gang.ps_costs).all()
-        assert (award.worker_income >= 0).all()
-        assert (award.ps_income >= 0).all()
+    if award.income is not None:
+        worker_type, *ps_types = award.income
+        assert (award.income[worker_type].sum(axis=1) == gang.worker_costs).all()
+        assert (gang.ps > 0) == bool(ps_types)
+        for kind in ps_types:
+            assert (award.income[kind].sum(axis=1) == gang.ps_costs).all()
+        assert all((income >= 0).all() for income in award.income.values())
 
 
 def test_random_rounds_cover_loans_and_jobs_without_parameter_servers() -> None:
     awards = [award for seed in range(20) for award in play(seed)]
-    assert sum(award.worker_income is not None for award in awards) > 20
-    assert sum(award.gang.cost > 0 for award in awards if award.worker_income is not None) > 10
+    assert sum(award.income is not None for award in awards) > 20
+    assert sum(award.gang.cost > 0 for award in awards if award.income is not None) > 10
     assert {award.gang.colocated for award in awards} == {True, False}
     assert {award.gang.ps for award in awards} >= {0, 1, 2}
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
-from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
+from shadowprice.policies.astraea.optimum import GangBatch
 from shadowprice.policies.astraea.prices import price_table
 from shadowprice.policies.tenants.tenancy import MICRO, GangJob, workers_servable
+from tests.support.astraea_cases import find_dominating_schedule
 from tests.support.examples import sample
 
 
@@ -27,7 +28,7 @@ def random_batch(seed: int, *, jobs: int = 3, slots: int = 3, servers: int = 2) 
                 tenant=number % 2,
                 arrival=0,
                 worker_type=0,
-                ps_type=0,
+                ps_type=1,
                 counts=counts,
                 spread_slots=-(-2 * work // counts),
                 colocated_slots=-(-work // counts),
@@ -94,7 +95,7 @@ def market_of(batch: GangBatch, theta: float) -> RoundMarket:
         shares = np.array([total - total // 2, total // 2])
         return UnitPool(capacity, shares, price_table(theta, total), batch.slots)
 
-    return RoundMarket([places(batch.workers)], [places(batch.ps)])
+    return RoundMarket([places(batch.workers), places(batch.ps)])
 
 
 @pytest.mark.parametrize("seed", sample(range(6)))

@@ -362,7 +362,7 @@ def test_a_job_raises_theta_up_to_the_points_of_its_tenant() -> None:
         Engine(CLUSTER, policy).handle(JobsArrived(0, (job,)))
         thetas[value, points] = policy.pools[0].thetas()  # type: ignore[attr-defined]
     assert thetas[1e5, 40.0] == thetas[40.0, None] < thetas[1e5, None]
-    assert thetas[1e5, 0.0] == ([NEARLY_FREE], [NEARLY_FREE])
+    assert thetas[1e5, 0.0] == [NEARLY_FREE, NEARLY_FREE]
 
 
 @given(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,26 +13,15 @@ import numpy as np
 import pytest
 
 from shadowprice.core.job import Job
-from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.oasis.policy import OasisPricedJob
-from shadowprice.policies.pricing.offers import RestartAwareJob
+from shadowprice.policies.pricing.offers import RestartAwareSearch
 from tests.oracles.oasis import Side, schedule_cost
 from tests.support.oasis_cases import Market, random_case
 
 MOST = 60
 """Limit of placements of a slot, beyond which enumerating all schedules takes too long."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """The parts of a view that a quote reads."""
-
-    slot: int
-    end: int
-    ledger: LedgerView
-    cluster: Any
 
 
 def dealt(total: int, rooms: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -115,10 +104,9 @@ def cases(seeds: range) -> Iterator[tuple[Market, Job, int, list[Any], bool]]:
 def test_offers_complete_the_work_within_their_bounds(part: int) -> None:
     possible = found = largest = longer = 0
     for market, job, remaining, offered, begun in cases(range(part * 200, part * 200 + 200)):
-        now, end = market.ledger.start, market.ledger.end
-        view: Any = Window(now, end, LedgerView(market.ledger), market.on)
-        plain = OasisPricedJob(market.planner(), view, job, remaining)
-        charged = RestartAwareJob(plain, view, job, remaining, begun=begun)
+        now = market.ledger.start
+        plain = market.priced(job, remaining)
+        charged = RestartAwareSearch(plain, begun=begun)
         offer = charged.best()
         most = largest_payoff(job, offered, now, remaining, begun=begun)
         possible += most > -math.inf
@@ -155,10 +143,8 @@ def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
     """Algorithm 2 as printed: more than all of a job's chunks, if restarts take some."""
     longer = 0
     for market, job, remaining, _, begun in cases(range(150)):
-        now, end = market.ledger.start, market.ledger.end
-        view: Any = Window(now, end, LedgerView(market.ledger), market.on)
-        plain = OasisPricedJob(market.planner(literal=True), view, job, remaining)
-        offer = RestartAwareJob(plain, view, job, remaining, begun=begun).best()
+        plain = market.priced(job, remaining, literal=True)
+        offer = RestartAwareSearch(plain, begun=begun).best()
         if offer is None:
             continue
         plan = plain.schedule(offer) if offer.plan is None else offer.plan
@@ -180,10 +166,9 @@ def test_a_plan_that_is_not_longer_than_before_is_no_offer() -> None:
 
     short = 0
     for market, job, remaining, _, begun in cases(range(150)):
-        now, end = market.ledger.start, market.ledger.end
-        view: Any = Window(now, end, LedgerView(market.ledger), market.on)
+        view = market.priced(job, remaining).view
         plain = Deaf(market.planner(), view, job, remaining)
-        charged = RestartAwareJob(plain, view, job, remaining, begun=begun)
+        charged = RestartAwareSearch(plain, begun=begun)
         offer, before = charged.best(), plain.best()
         if offer is not None:
             assert done_by(job, charged.schedule(offer), begun=begun) >= remaining
@@ -194,12 +179,10 @@ def test_a_plan_that_is_not_longer_than_before_is_no_offer() -> None:
 
 def test_an_offer_without_restarts_is_the_planners_own() -> None:
     for market, job, remaining, _, begun in cases(range(40)):
-        now, end = market.ledger.start, market.ledger.end
-        view: Any = Window(now, end, LedgerView(market.ledger), market.on)
         free = replace(job, restart=Fraction(0))
-        plain = OasisPricedJob(market.planner(), view, free, remaining)
+        plain = market.priced(free, remaining)
         mine, theirs = (
-            RestartAwareJob(plain, view, free, remaining, begun=begun).best(),
+            RestartAwareSearch(plain, begun=begun).best(),
             plain.best(),
         )
         assert (mine is None) == (theirs is None)

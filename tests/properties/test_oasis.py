@@ -44,8 +44,7 @@ FACTORS = st.floats(1e-3, 1.0)
 
 def payoff(market: Market, seed_case: tuple[Market, Job, int]) -> float:
     _, job, remaining = seed_case
-    start = market.ledger.start
-    offer = market.planner().best(job, start, market.ledger.end, remaining)
+    offer = market.priced(job, remaining).best()
     return -math.inf if offer is None else offer.payoff
 
 

@@ -192,10 +192,8 @@ def test_hived_without_opportunism_is_bound_to_its_cells() -> None:
 
 def test_dealt_servers_are_the_shares() -> None:
     tenancy = read_tenant_shares(CLUSTER)
-    workers, ps = assign_units(tenancy)
-    assert (workers.sum(axis=2) == tenancy.worker_shares).all()
-    assert (ps.sum(axis=2) == tenancy.ps_shares).all()
-    assert (workers.sum(axis=1) <= tenancy.workers).all()
-    assert (ps.sum(axis=1) <= tenancy.ps).all()
+    units = assign_units(tenancy)
+    assert (units.sum(axis=2) == tenancy.owned).all()
+    assert (units.sum(axis=1) <= tenancy.units).all()
     # Whole servers if the share has them: a has one of two units and a single one.
-    assert sorted(workers[0, 0].tolist()) == [0, 0, 1, 2]
+    assert sorted(units[0, 0].tolist()) == [0, 0, 1, 2]

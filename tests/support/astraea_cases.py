@@ -15,6 +15,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.engine import Engine
+from shadowprice.policies.astraea.optimum import GangBatch, OptimumResult
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
@@ -163,3 +164,14 @@ def simulate(
     execution = execution or ExactExecution()
     simulation = Simulation(cluster, jobs, made, until, execution, incidents)
     return simulation.run(observers)
+
+
+def find_dominating_schedule(batch: GangBatch, earned: Mapping[int, float]) -> OptimumResult | None:
+    """Return a schedule that is better for one tenant and worse for none; None if none exists.
+
+    ``earned`` has the current utility of each tenant. The result is exact: the total utility is
+    maximised over all schedules in which no tenant loses. The maximum exceeds the current total if
+    and only if such a schedule is better for some tenant (Theorem 5's claim).
+    """
+    optimum = batch.solve(floors={tenant: value - 1e-7 for tenant, value in earned.items()})
+    return optimum if optimum.value > sum(earned.values()) + 1e-5 else None

@@ -11,11 +11,21 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.oasis.policy import ScheduleSearch, server_pools
+from shadowprice.policies.oasis.policy import OasisPlanner, OasisPricedJob, server_pools
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 from tests.oracles.oasis import Side
 from tests.support.workloads import make_cluster, random_job
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a view that offers depend on."""
+
+    slot: int
+    end: int
+    ledger: LedgerView
+    cluster: Cluster
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class Market:
     def members(self) -> tuple[Any, Any]:
         return server_pools(self.on, halved=True)
 
-    def planner(self, *, literal: bool = False, gap: float = 0.0) -> ScheduleSearch:
+    def planner(self, *, literal: bool = False, gap: float = 0.0) -> OasisPlanner:
         """Return a planner with the prices of the ledger."""
         boards = [
             PriceBoard(
@@ -45,9 +55,18 @@ class Market:
             )
             for members, low, high in zip(self.members, self.low, self.high, strict=True)
         ]
-        planner = ScheduleSearch(*boards, self.on.slot_seconds, literal=literal, gap=gap)
+        planner = OasisPlanner(boards, self.on.slot_seconds, literal=literal, gap=gap)
         planner.follow(LedgerView(self.ledger))
         return planner
+
+    def priced(
+        self, job: Job, remaining: int, *, slots: int | None = None, **options: Any
+    ) -> OasisPricedJob:
+        """Return a job at these prices, planned over all slots of the ledger or the first ones."""
+        start = self.ledger.start
+        end = self.ledger.end if slots is None else start + slots
+        view: Any = Window(start, end, LedgerView(self.ledger), self.on)
+        return OasisPricedJob(self.planner(**options), view, job, remaining)
 
     def sides(self) -> tuple[Side, Side]:
         """Return the two pools in the form of the twins."""

@@ -25,9 +25,9 @@ from shadowprice.kernels.slots.placement import RANDOMISED, Method, place_extern
 from shadowprice.kernels.slots.polygons import Counts, Point, Slot
 from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.milp import LinearProgram, weighted
 from shadowprice.policies.pdors import PdorsParameters
-from shadowprice.policies.pdors.policy import Pdors, PdorsPlanner, SlotChoices, build_pairs
+from shadowprice.policies.pdors.policy import Pdors, PdorsPricedJob, SlotChoices, build_pairs
 from shadowprice.simulator.driver import Simulation
 from shadowprice.traces.generator import GeneratorOptions, colocated_cluster, generate
 
@@ -270,11 +270,11 @@ class PlacementProbe(Pdors):
         if not isinstance(event, JobsArrived):
             yield from super().decide(view, event)
             return
-        planner = self._planner
-        assert isinstance(planner, PdorsPlanner)
         for job in event.jobs:
-            planner.follow(view.ledger)
-            choices = planner.choices(job, view)
+            self._planner.follow(view.ledger)
+            priced = self._planner.quote(view, job, job.required)
+            assert isinstance(priced, PdorsPricedJob)
+            choices = priced.choices
             count = len(choices.cost)
             sampled = np.unique(np.linspace(0, count - 1, self._states).astype(int))
             for state in sampled.tolist():
@@ -342,14 +342,14 @@ def solve_interior(
         program.column(cost=-cost, upper=limit, integer=False)
         for cost, limit in zip(price.tolist(), limits.tolist(), strict=True)
     ]
-    program.row(columns[:count], [1.0] * count, lower=0.0)
-    program.row(columns[count:], [1.0] * count, lower=0.0)
+    program.row(weighted(columns[:count]), lower=0.0)
+    program.row(weighted(columns[count:]), lower=0.0)
     for resource in np.flatnonzero((slot.worker > 0) | (slot.server > 0)).tolist():
-        demand = np.array([slot.worker[resource], slot.server[resource]], np.float64)
-        scale = float(demand.max())
+        worker, server = float(slot.worker[resource]), float(slot.server[resource])
+        scale = max(worker, server)
         for column, machine in enumerate(usable.tolist()):
             free = max(float(slot.free[machine, resource]), 0.0) / scale
-            program.row([column, column + count], (demand / scale).tolist(), upper=free)
+            program.row([(column, worker / scale), (column + count, server / scale)], upper=free)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
     for option, value in (
         ("output_flag", False), ("threads", 1), ("solver", "ipm"), ("run_crossover", "off"),

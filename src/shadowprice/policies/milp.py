@@ -71,23 +71,28 @@ class LinearProgram:
 
     def row(
         self,
-        columns: Iterable[int],
-        values: Iterable[float],
+        terms: Iterable[tuple[int, float]],
         *,
         lower: float = -INFINITY,
         upper: float = INFINITY,
     ) -> int:
-        """Add ``lower <= values . columns <= upper`` and return the row number.
+        """Add ``lower <= sum of terms <= upper`` and return the row number.
 
-        Values of a repeated column are summed: HiGHS rejects such a row, or never terminates.
+        Coefficients of a repeated column are summed: HiGHS rejects such a row, or never terminates.
         """
-        merged = _merge(columns, values)
+        merged = _merge(terms)
         self._columns.extend(merged)
         self._values.extend(merged.values())
         self._starts.append(len(self._columns))
         self._row_lower.append(lower)
         self._row_upper.append(upper)
         return len(self._row_lower) - 1
+
+    def limit(self, terms: Terms, upper: int) -> None:
+        """Add ``sum of terms <= upper`` in integers, if there are terms."""
+        if terms:
+            reduced, upper = _reduced(terms, upper)
+            self.row(reduced, upper=upper)
 
     def solve(
         self,
@@ -107,8 +112,10 @@ class LinearProgram:
         from. Raises `ShadowpriceError` if the solver fails.
         """
         solver = _solver(gap)
-        if time_limit < INFINITY:
-            _limit(solver, max(0.0, time_limit), clock)
+        if time_limit < INFINITY and clock is Clock.WALL:  # the solver's own
+            solver.setOptionValue("time_limit", max(0.0, time_limit))
+        elif time_limit < INFINITY:
+            _interrupt(solver, Deadline.after(max(0.0, time_limit), clock))
         if node_limit is not None:
             solver.setOptionValue("mip_max_nodes", node_limit)
         solver.passModel(self.model(relaxed=relaxed))
@@ -143,12 +150,26 @@ class LinearProgram:
         return model
 
 
-def _merge(columns: Iterable[int], values: Iterable[float]) -> dict[int, float]:
-    """Return the sum of the values of each column."""
+def weighted(columns: Iterable[int], weight: float = 1.0) -> list[tuple[int, float]]:
+    """Return the terms of a sum of columns, each times a weight."""
+    return [(column, weight) for column in columns]
+
+
+def _merge(terms: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Return the sum of the coefficients of each column."""
     merged: dict[int, float] = {}
-    for column, value in zip(columns, values, strict=True):
+    for column, value in terms:
         merged[column] = merged.get(column, 0.0) + value
     return merged
+
+
+def _reduced(terms: Terms, upper: int) -> tuple[Terms, int]:
+    """Divide ``sum of terms <= upper`` by its common divisor.
+
+    With small integers the solver's tolerances can't hide an overbooking.
+    """
+    divisor = int(np.gcd.reduce([amount for _, amount in terms]))
+    return [(column, amount // divisor) for column, amount in terms], upper // divisor
 
 
 class IncrementalProgram:
@@ -182,14 +203,18 @@ class IncrementalProgram:
         """Change the limits of a row."""
         self._solver.changeRowBounds(row, lower, upper)
 
-    def row(self, columns: Sequence[int], values: Sequence[float], upper: float) -> None:
-        """Add ``values . columns <= upper``, as `LinearProgram.row`."""
-        merged = _merge(columns, values)
+    def row(self, terms: Iterable[tuple[int, float]], upper: float) -> None:
+        """Add ``sum of terms <= upper``, as `LinearProgram.row`."""
+        merged = _merge(terms)
         positions = np.array(list(merged), dtype=np.int32)
         coefficients = np.array(list(merged.values()), dtype=np.float64)
         status = self._solver.addRow(-INFINITY, upper, len(merged), positions, coefficients)
         if status == highspy.HighsStatus.kError:
             raise ShadowpriceError("HiGHS rejected a row")
+
+    def limit(self, terms: Terms, upper: int) -> None:
+        """Add ``sum of terms <= upper`` in integers."""
+        self.row(*_reduced(terms, upper))
 
     def solve(self) -> SolverResult:
         """Maximise the program as it is now."""
@@ -210,14 +235,6 @@ def _solver(gap: float) -> highspy.Highs:
     for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
         solver.setOptionValue(tolerance, 1e-9)
     return solver
-
-
-def _limit(solver: highspy.Highs, seconds: float, clock: Clock) -> None:
-    """Stop the solver after ``seconds`` of ``clock``."""
-    if clock is Clock.WALL:  # the solver's own
-        solver.setOptionValue("time_limit", seconds)
-        return
-    _interrupt(solver, Deadline.after(seconds, clock))
 
 
 def _interrupt(solver: highspy.Highs, deadline: Deadline) -> None:

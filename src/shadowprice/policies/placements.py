@@ -1,10 +1,13 @@
-"""Helpers for placements: how often a demand fits on servers, and plans with one placement."""
+"""Helpers for placements: what fits on servers, what it takes, and plans with one placement."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from shadowprice.core.arrays import Flags, Integers
+from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement, Schedule
 
@@ -22,6 +25,33 @@ def dense_placement(workers: Integers, ps: Integers) -> Placement:
     """Return the placement with these counts on each server."""
     used = np.flatnonzero(workers + ps)
     return Placement(*(tuple(column.tolist()) for column in (used, workers[used], ps[used])))
+
+
+def distribute(room: Integers, order: Integers, count: int) -> Integers | None:
+    """Distribute a count over servers in order; return None if their capacity is too small."""
+    offered = np.minimum(room[order], count)
+    before = np.cumsum(offered) - offered
+    taken = np.clip(count - before, 0, offered)
+    if int(taken.sum()) < count:
+        return None
+    result = np.zeros(len(room), dtype=np.int64)
+    result[order] = taken
+    return result
+
+
+def demand_by_server(
+    job: Job, workers: Sequence[int] | Integers, ps: Sequence[int] | Integers
+) -> Integers:
+    """Return the resources of numbers of workers and of PS, shape (servers, resources)."""
+    demand = np.outer(workers, job.worker)
+    return demand if job.ps is None else demand + np.outer(ps, job.ps)
+
+
+def slots_needed(job: Job, workers: int, remaining: int, *, colocated: bool, restarts: bool) -> int:
+    """Return the slots that workers need; with ``restarts``, the first one counts a restart."""
+    gain = job.gain(workers, colocated=colocated)
+    first = job.gain(workers, colocated=colocated, moved=restarts)
+    return 1 + max(0, -(-(remaining - first) // gain))
 
 
 def constant_schedule(placement: Placement, start: int, end: int) -> Schedule:

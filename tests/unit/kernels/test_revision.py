@@ -157,7 +157,7 @@ def dual_value(value: np.ndarray, use: np.ndarray, weight: np.ndarray, budget: n
     for worth, often in zip(value, weight, strict=True):
         program.column(cost=float(worth * often), upper=1.0, integer=False)
     for r, room in enumerate(budget):
-        program.row(range(len(value)), (use[:, r] * weight).tolist(), upper=float(room))
+        program.row(enumerate((use[:, r] * weight).tolist()), upper=float(room))
     return program.solve().objective
 
 

@@ -117,7 +117,7 @@ def test_the_instance_of_fig_5_in_which_all_ten_were_refused() -> None:
     # The prices of each pool as one machine, as they were.
     learners: list[ConstantsLearner] = list(policy._learners)
     cleared = [learner.constants() for learner in learners]
-    limited = limit_lower(cleared, learners, policy._alone(), jobs)
+    limited = limit_lower(cleared, learners, policy._alone(on), jobs)
     fell = [
         after.ln_lower - before.ln_lower for before, after in zip(cleared, limited, strict=True)
     ]

@@ -25,7 +25,8 @@ def job_of(density: float, *uses: float, arrival: int = 0) -> tuple[int, PriceCo
     """Return a job with shares times slots of each resource, and its density."""
     none, shares = np.zeros(len(uses)), np.array(uses)
     best, ln_use = math.log(density * shares.sum()), math.log(shares.sum())
-    return arrival, PriceContribution(none, best, best, ln_use, 1, 10, none, shares, best, none)
+    ln_best = np.array([best, best])
+    return arrival, PriceContribution(ln_best, none, best, ln_use, 1, 10, none, shares)
 
 
 def test_clearing_price_is_the_density_of_the_marginal_job() -> None:

@@ -38,14 +38,14 @@ def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(
         market, job, remaining = random_case(seed)
         start, slots = market.ledger.start, market.on.horizon
         sides = market.sides()
-        offer = (planner := market.planner()).best(job, start, start + slots, remaining)
+        offer = (priced := market.priced(job, remaining)).best()
         exact = milp_payoff(job, start, slots, remaining, *sides)
         assert (offer is None) == (exact is None), seed
         if offer is None or exact is None:
             continue
         offers += 1
         assert offer.payoff == pytest.approx(exact, rel=1e-6, abs=1e-6), seed
-        schedule = planner.schedule(job, start, offer)
+        schedule = priced.schedule(offer)
         keeps_rules(market, job, schedule, remaining)
         assert schedule.completion == offer.completion
         cost = schedule_cost(job, schedule, start, *sides)
@@ -60,19 +60,17 @@ def test_whole_chunks_are_those_of_algorithm_2_line_by_line() -> None:
     for seed in range(2000, 2150):
         market, job, _ = random_case(seed, horizon=4, linear=True)
         start, end = market.ledger.start, market.ledger.end
-        offer = market.planner(literal=True).best(job, start, end, job.required)
+        offer = (priced := market.priced(job, job.required, literal=True)).best()
         printed = literal_payoff(job, start, end - start, market.on.slot_seconds, *market.sides())
         assert (offer is None) == (printed is None), seed
-        exact = market.planner().best(job, start, end, job.required)
+        exact = market.priced(job, job.required).best()
         if offer is None or printed is None:
             continue
         offers += 1
         assert offer.payoff == pytest.approx(printed[0], rel=1e-9, abs=1e-9), seed
         assert exact is not None
         assert exact.payoff >= offer.payoff - 1e-9 * abs(offer.payoff), seed
-        keeps_rules(
-            market, job, market.planner(literal=True).schedule(job, start, offer), job.required
-        )
+        keeps_rules(market, job, priced.schedule(offer), job.required)
     assert offers > 50
 
 
@@ -81,9 +79,8 @@ def test_whole_chunks_can_lose_what_the_exact_search_finds() -> None:
     better = 0
     for seed in range(3000, 3060):
         market, job, _ = random_case(seed, horizon=4, linear=True)
-        start, end = market.ledger.start, market.ledger.end
-        exact = market.planner().best(job, start, end, job.required)
-        literal = market.planner(literal=True).best(job, start, end, job.required)
+        exact = market.priced(job, job.required).best()
+        literal = market.priced(job, job.required, literal=True).best()
         if exact is not None:
             better += literal is None or literal.payoff < exact.payoff - 1e-6 * abs(exact.payoff)
     assert better > 5
@@ -94,7 +91,7 @@ def test_searching_near_slots_first_misses_no_offer() -> None:
     for seed in range(4000, 4019):
         market, job, remaining = random_case(seed, horizon=44)
         start, end = market.ledger.start, market.ledger.end
-        offer = market.planner().best(job, start, end, remaining)
+        offer = market.priced(job, remaining).best()
         exact = milp_payoff(job, start, end - start, remaining, *market.sides())
         assert (offer is None) == (exact is None)
         if offer is not None:
@@ -108,7 +105,7 @@ def test_offer_within_a_gap_states_an_upper_bound() -> None:
     for seed in (*range(4000, 4019), *range(6000, 6060)):
         market, job, remaining = random_case(seed, **({"horizon": 44} if seed < 5000 else {}))
         start, end = market.ledger.start, market.ledger.end
-        offer = market.planner(gap=0.5).best(job, start, end, remaining)
+        offer = market.priced(job, remaining, gap=0.5).best()
         exact = milp_payoff(job, start, end - start, remaining, *market.sides())
         assert (offer is None) == (exact is None)
         if offer is None or exact is None:
@@ -125,14 +122,13 @@ def test_equal_queries_have_equal_results() -> None:
         answers = []
         for _ in range(2):
             market, job, remaining = random_case(seed)
-            planner, start = market.planner(), market.ledger.start
-            offer = planner.best(job, start, market.ledger.end, remaining)
-            rows = None if offer is None else planner.schedule(job, start, offer).rows()
+            priced = market.priced(job, remaining)
+            offer = priced.best()
+            rows = None if offer is None else priced.schedule(offer).rows()
             answers.append((None if offer is None else offer.payoff, rows))
         assert answers[0] == answers[1]
 
 
 def test_without_a_slot_there_is_no_offer() -> None:
     market, job, _ = random_case(1)
-    start = market.ledger.start
-    assert market.planner().best(job, start, start, job.required) is None
+    assert market.priced(job, job.required, slots=0).best() is None

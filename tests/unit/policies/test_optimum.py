@@ -31,7 +31,7 @@ from shadowprice.core.utility import Constant, Linear, Sigmoid, utility_value
 from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram
-from shadowprice.policies.offline.incumbent import EqualItems, SlotServers, build_items, pack
+from shadowprice.policies.offline.incumbent import EqualItems, pack
 from shadowprice.policies.offline.model import add_totals, pools
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
@@ -203,12 +203,12 @@ def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
         np.array(counts)
         for counts in itertools.product(*choices)
         if pack(
-            problem.machines(slot),
+            problem.free[slot],
             [
                 group
                 for index, count in enumerate(counts)
                 if count
-                for group in build_items(index, requests[index].job, count)
+                for group in problem.items(index, count)
             ],
         )
         is not None
@@ -282,23 +282,28 @@ def test_packing_is_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
     servers = int(rng.integers(1, 4))
     free = rng.integers(0, 8, (servers, 2))
-    workers, ps = np.array([True] * servers), rng.random(servers) < 0.6
-    machines = SlotServers(free, workers, ps)
+    ps, workers = rng.random(servers) < 0.6, np.array([True] * servers)
     items = [
-        EqualItems(index, bool(rng.random() < 0.6), int(rng.integers(1, 4)), rng.integers(1, 5, 2))
+        EqualItems(
+            index,
+            is_worker := bool(rng.random() < 0.6),
+            int(rng.integers(1, 4)),
+            rng.integers(1, 5, 2),
+            workers if is_worker else ps,
+        )
         for index in range(int(rng.integers(1, 4)))
     ]
-    given_ = pack(machines, items)
-    singles = [(item, machines.hosts(item)) for item in items for _ in range(item.count)]
+    given_ = pack(free, items)
+    singles = [item for item in items for _ in range(item.count)]
 
     def fits(at: int, left: np.ndarray) -> bool:
         if at == len(singles):
             return True
-        job, hosts = singles[at]
-        for server in np.flatnonzero(hosts).tolist():
-            if (left[server] >= job.demand).all():
+        item = singles[at]
+        for server in np.flatnonzero(item.hosts).tolist():
+            if (left[server] >= item.demand).all():
                 after = left.copy()
-                after[server] -= job.demand
+                after[server] -= item.demand
                 if fits(at + 1, after):
                     return True
         return False
@@ -308,7 +313,7 @@ def test_packing_is_exact(seed: int) -> None:
         used = np.zeros_like(free)
         for item, counts in zip(items, given_, strict=True):
             assert counts.sum() == item.count
-            assert not counts[~machines.hosts(item)].any()
+            assert not counts[~item.hosts].any()
             used += counts[:, None] * item.demand
         assert (used <= free).all()
 
@@ -486,7 +491,7 @@ def test_a_limit_of_processor_time_ends_a_search() -> None:
     columns = [program.column(cost=1.0, upper=1) for _ in range(40)]
     for weights in rng.integers(0, 100, (4, 40)).tolist():
         half = sum(weights) // 2
-        program.row(columns, weights, lower=half, upper=half)
+        program.row(zip(columns, weights, strict=True), lower=half, upper=half)
     used = time.process_time()
     result = program.solve(time_limit=0.5, clock=Clock.PROCESSOR)
     assert time.process_time() - used >= 0.5
@@ -499,7 +504,7 @@ def test_a_row_that_is_added_later_may_name_a_column_twice() -> None:
     x = program.column(cost=1.0, upper=5.0, integer=False)
     relaxation = IncrementalProgram(program, Deadline.never(), relaxed=True)
     assert relaxation.solve().objective == pytest.approx(5.0)
-    relaxation.row([x, x], [1.0, 1.0], 6.0)
+    relaxation.row([(x, 1.0), (x, 1.0)], 6.0)
     assert relaxation.solve().objective == pytest.approx(3.0)
     relaxation.limit_columns([x], [2.0])
     assert relaxation.solve().objective == pytest.approx(2.0)

@@ -35,7 +35,7 @@ from shadowprice.core.utility import Constant, Deadline, Linear, Reciprocal, Sig
 from shadowprice.engine import Engine
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
-from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.milp import LinearProgram, weighted
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling import policy as policy_module
 from shadowprice.policies.rolling import prices
@@ -801,19 +801,17 @@ def joint(on: int, jobs: Sequence[Job]) -> bool:
     """Whether all jobs can meet their deadlines on a number of GPUs, as an integer program."""
     program = LinearProgram()
     end = max(int(job.utility.by) for job in jobs) + 1  # type: ignore[attr-defined]
-    used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
+    used: list[list[tuple[int, float]]] = [[] for _ in range(end)]
     for job in jobs:
-        gained: tuple[list[int], list[float]] = ([], [])
+        gained: list[tuple[int, float]] = []
         for slot in range(int(job.utility.by) + 1):  # type: ignore[attr-defined]
             choices = [program.column(upper=1.0) for _ in job.worker_counts]
-            program.row(choices, [1.0] * len(choices), upper=1.0)
-            used[slot][0].extend(choices)
-            used[slot][1].extend(job.worker_counts.tolist())
-            gained[0].extend(choices)
-            gained[1].extend(job.gains.tolist())
-        program.row(*gained, lower=float(job.required))
-    for columns, workers in used:
-        program.row(columns, workers, upper=float(on))
+            program.row(weighted(choices), upper=1.0)
+            used[slot] += zip(choices, job.worker_counts.tolist(), strict=True)
+            gained += zip(choices, job.gains.tolist(), strict=True)
+        program.row(gained, lower=float(job.required))
+    for workers in used:
+        program.row(workers, upper=float(on))
     return program.solve().feasible
 
 

@@ -15,7 +15,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, Deadline, Reciprocal
 from shadowprice.engine import Engine
-from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.milp import LinearProgram, weighted
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.open_jobs import ColocationFit
 from shadowprice.simulator.driver import Simulation
@@ -129,36 +129,32 @@ def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
     """
     program = LinearProgram()
     end = max(int(job.utility.by) for job in jobs) + 1  # type: ignore[attr-defined]
-    used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
-    on_server: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+    used: list[list[tuple[int, float]]] = [[] for _ in range(end)]
+    on_server: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for job in jobs:
-        gained: tuple[list[int], list[float]] = ([], [])
+        gained: list[tuple[int, float]] = []
         for slot in range(int(job.utility.by) + 1):  # type: ignore[attr-defined]
             every: list[int] = []
             counts = job.worker_counts.tolist()
             for count, gain in zip(counts, job.gains.tolist(), strict=True):
                 choice = program.column(upper=1.0)
                 every.append(choice)
-                used[slot][0].append(choice)
-                used[slot][1].append(count)
-                gained[0].append(choice)
-                gained[1].append(gain)
+                used[slot].append((choice, count))
+                gained.append((choice, gain))
             for server in range(number):
                 for count, gain in zip(counts, job.internal_gains.tolist(), strict=True):
                     choice = program.column(upper=1.0)
                     every.append(choice)
-                    room = on_server.setdefault((slot, server), ([], []))
-                    for columns, takes in (used[slot], room):
-                        columns.append(choice)
-                        takes.append(count)
-                    gained[0].append(choice)
-                    gained[1].append(gain)
-            program.row(every, [1.0] * len(every), upper=1.0)
-        program.row(*gained, lower=float(job.required))
-    for columns, workers in used:
-        program.row(columns, workers, upper=float(number * gpus))
-    for columns, workers in on_server.values():
-        program.row(columns, workers, upper=float(gpus))
+                    room = on_server.setdefault((slot, server), [])
+                    for workers in (used[slot], room):
+                        workers.append((choice, count))
+                    gained.append((choice, gain))
+            program.row(weighted(every), upper=1.0)
+        program.row(gained, lower=float(job.required))
+    for workers in used:
+        program.row(workers, upper=float(number * gpus))
+    for workers in on_server.values():
+        program.row(workers, upper=float(gpus))
     return program.solve().feasible
 
 

@@ -59,13 +59,13 @@ TITLES: Final = {
 
 
 def _gangs(cluster: Cluster, jobs: Sequence[Job]) -> tuple[TenantShares, list[GangJob]]:
-    """Return the tenants' shares of a cluster, and its jobs as gangs."""
+    """Return the tenants' shares of a cluster with a type of workers and of PS, and its gangs."""
     tenancy = read_tenant_shares(cluster)
     gangs = []
     for job in jobs:
         claim = tenancy.claim_of(job)
         assert isinstance(claim, UnitClaim)
-        gangs.append(gang_job(job, claim, int(tenancy.ps[0].max())))
+        gangs.append(gang_job(job, claim, int(tenancy.units[1].max())))
     return tenancy, gangs
 
 
@@ -80,11 +80,12 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
     2002.)
     """
     tenancy, gangs = _gangs(cluster, jobs)
-    capacity = int(tenancy.workers[0].sum())
+    workers, ps = tenancy.units
+    capacity = int(workers.sum())
     first = min(job.arrival for job in jobs)
     minimum_work, shortest = [], []
     for gang in gangs:
-        slots = min_gang_slots(gang, tenancy.workers[0], tenancy.ps[0])
+        slots = min_gang_slots(gang, workers, ps)
         possible = slots < UNLIMITED
         minimum_work.append(int((gang.counts[possible] * slots[possible]).min()))
         shortest.append(int(slots[possible].min()))
@@ -125,11 +126,12 @@ def offline(
     After ``time_limit`` seconds the result is the best schedule so far, without a proof.
     """
     tenancy, gangs = _gangs(cluster, jobs)
+    workers, ps = tenancy.units
     first = min(job.arrival for job in jobs)
     batch = GangBatch(
         gangs,
-        tenancy.workers[0],
-        tenancy.ps[0],
+        workers,
+        ps,
         TIMESPAN,
         releases=[job.arrival - first for job in jobs],
         worth=lambda index, end: utility_value(

@@ -341,10 +341,8 @@ class RevenueObserver(Observer):
 def initial_shares(cluster: Cluster) -> dict[str, float]:
     """Return each tenant's share of the cluster: the mean of its shares of workers and of PS."""
     tenancy = read_tenant_shares(cluster)
-    parts = sum(
-        shares.sum(axis=0) / shares.sum() / 2
-        for shares in (tenancy.worker_shares, tenancy.ps_shares)
-    )
+    kinds = np.split(tenancy.owned, [len(tenancy.worker_types)])
+    parts = sum(shares.sum(axis=0) / shares.sum() / 2 for shares in kinds)
     return {name: float(part) for name, part in zip(tenancy.tenants, parts, strict=True)}
 
 

@@ -28,6 +28,7 @@ from shadowprice.policies.tenants.tenancy import (
     TenantShares,
     UnitClaim,
     gang_job,
+    units_for,
 )
 
 
@@ -120,10 +121,10 @@ class GangAward:
 
     job: GangJob
     gang: Gang
-    worker_income: Integers | None = None
-    """Income of each tenant, the owner included, for the workers in each slot, shape (slots of the
-    gang, tenants): Eq. (2), Eq. (11). None within the tenant's own share, which is free."""
-    ps_income: Integers | None = None
+    income: Mapping[int, Integers] | None = None
+    """Income of each tenant, the owner included, for the units of each type in each slot, shape
+    (slots of the gang, tenants): Eq. (2), Eq. (11). None within the tenant's own share, which is
+    free."""
     lenders: Flags | None = None
     """Tenants whose unused share the gang uses in each slot, even at price 0."""
 
@@ -146,15 +147,13 @@ class RoundMarket:
     busiest one with ``pack_in_time``.
     """
 
-    def __init__(
-        self, workers: Sequence[UnitPool], ps: Sequence[UnitPool], *, pack_in_time: bool = False
-    ) -> None:
-        self.workers = tuple(workers)
-        self.ps = tuple(ps)
-        self.slots = self.workers[0].slots
+    def __init__(self, pools: Sequence[UnitPool], *, pack_in_time: bool = False) -> None:
+        self.pools = tuple(pools)
+        first = self.pools[0]
+        self.slots = first.slots
         self._empty_pool = UnitPool(
-            np.zeros_like(self.workers[0].capacity),
-            np.zeros_like(self.workers[0].shares),
+            np.zeros_like(first.capacity),
+            np.zeros_like(first.shares),
             np.zeros(1, np.int64),
             self.slots,
         )
@@ -162,8 +161,8 @@ class RoundMarket:
 
     def pools_for(self, job: GangJob) -> tuple[UnitPool, UnitPool]:
         """Return the pools of a job's workers and its parameter servers."""
-        ps = self.ps[job.ps_type] if job.uses_ps else self._empty_pool
-        return self.workers[job.worker_type], ps
+        ps = self.pools[job.ps_type] if job.uses_ps else self._empty_pool
+        return self.pools[job.worker_type], ps
 
     def search(self, job: GangJob, *, borrow: bool, bonus: int = 0) -> Gang | None:
         """Return the gang of greatest positive payoff; None if there is none: Algorithm 3.
@@ -226,22 +225,19 @@ class RoundMarket:
         if not sharing:
             return awards
         # A tenant contributes the units of its share that the first pass left unused: line 4.
-        worker_unused = [pool.unused_shares() for pool in self.workers]
-        ps_unused = [pool.unused_shares() for pool in self.ps]
+        unused = [pool.unused_shares() for pool in self.pools]
         for job in waiting:
             gang = self.search(job, borrow=True)
             if gang is None:
                 continue
             self.reserve(job, gang)
-            used = slice(gang.start, gang.end)
-            worker_income = gangs.divide(gang.worker_costs, worker_unused[job.worker_type][used])
-            lenders = worker_unused[job.worker_type][used] > 0
+            costs = {job.worker_type: gang.worker_costs}
             if gang.ps:
-                ps_income = gangs.divide(gang.ps_costs, ps_unused[job.ps_type][used])
-                lenders = lenders | (ps_unused[job.ps_type][used] > 0)
-            else:
-                ps_income = np.zeros_like(worker_income)
-            awards.append(GangAward(job, gang, worker_income, ps_income, lenders))
+                costs[job.ps_type] = gang.ps_costs
+            lent = {kind: unused[kind][gang.start : gang.end] for kind in costs}
+            income = {kind: gangs.divide(paid, lent[kind]) for kind, paid in costs.items()}
+            lenders = np.any([units > 0 for units in lent.values()], axis=0)
+            awards.append(GangAward(job, gang, income, lenders))
         return awards
 
 
@@ -283,9 +279,9 @@ def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
 def _bottleneck(tenancy: TenantShares, market: RoundMarket, gang: GangJob, where: str) -> str:
     """Return the scarcer unit type of a round: the larger fraction taken."""
     workers, ps = market.pools_for(gang)
-    kinds = [(tenancy.worker_types[gang.worker_type], workers)]
-    if gang.uses_ps and tenancy.ps_types:
-        kinds.append((tenancy.ps_types[gang.ps_type], ps))
+    kinds = [(tenancy.types[gang.worker_type], workers)]
+    if gang.uses_ps:
+        kinds.append((tenancy.types[gang.ps_type], ps))
     taken = [
         (float(kind.taken.mean() / max(int(kind.capacity.sum()), 1)), -index)
         for index, (_, kind) in enumerate(kinds)
@@ -298,13 +294,10 @@ NEARLY_FREE = 1.0 + 1e-9  # minimum of theta: prices are then below a millionth
 
 
 class TaughtTheta(NamedTuple):
-    """Theta that one job requires of its types; ``ps_type`` is None without parameter servers."""
+    """Theta that one job requires of its types."""
 
     arrival: int
-    worker_type: int
-    worker: float
-    ps_type: int | None
-    ps: float
+    thetas: Mapping[int, float]
 
 
 @dataclass(eq=False)
@@ -313,18 +306,15 @@ class TenantPool:
 
     tenants: tuple[int, ...]  # their indices in the cluster
     servers: Integers  # their indices in the cluster
-    workers: Integers  # units, shape (types, servers of the pool)
-    ps: Integers
-    worker_shares: Integers  # units that each tenant owns, shape (types, tenants of the pool)
-    ps_shares: Integers
+    units: Integers  # shape (types, servers of the pool)
+    owned: Integers  # units that each tenant owns, shape (types, tenants of the pool)
+    worker_types: int  # number of types of workers, which come first
     theta: Theta
-    seen_worker: list[float] = field(init=False)
-    seen_ps: list[float] = field(init=False)
+    seen: list[float] = field(init=False)
     taught: dict[str, TaughtTheta] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.seen_worker = [1.0] * len(self.workers)
-        self.seen_ps = [1.0] * len(self.ps)
+        self.seen = [1.0] * len(self.units)
 
     def position(self, tenant: int) -> int:
         """Return a tenant's position in the pool."""
@@ -332,18 +322,16 @@ class TenantPool:
 
     def max_ps(self, claim: UnitClaim) -> int:
         """Return the maximum of parameter servers of a claim's type on one server."""
-        return 0 if claim.ps_type is None else int(self.ps[claim.ps_type].max(initial=0))
+        return int(self.units_for(claim)[1].max(initial=0))
 
     def units_for(self, claim: UnitClaim) -> tuple[Integers, Integers]:
         """Return the units of a claim's types on each server."""
-        ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
-        return self.workers[claim.worker_type], ps
+        return units_for(self.units, claim)
 
     def learn(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
         """Raise theta to its definition over one more job, whose points cap its utility."""
         # The definition assumes that a job is worth at least 1 per worker-slot.
-        theta = self._compute_theta(job, claim, rigid=rigid, min_price=1.0)
-        _raise_thetas(self.seen_worker, self.seen_ps, theta)
+        _raise_thetas(self.seen, self._compute_theta(job, claim, rigid=rigid, min_price=1.0))
 
     def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
         """Learn theta from an open job, until it is taken back or forgotten."""
@@ -359,21 +347,28 @@ class TenantPool:
         self, job: Job, claim: UnitClaim, *, rigid: bool, min_price: float
     ) -> TaughtTheta:
         gang = gang_job(job, claim, self.max_ps(claim), rigid=rigid, tenant=0)
-        max_workers = int(self.workers[claim.worker_type].max(initial=0))
+        max_workers = int(self.units[claim.worker_type].max(initial=0))
         worker, ps = min_thetas([gang], max_workers, job.payable, min_price)
-        return TaughtTheta(job.arrival, claim.worker_type, worker, claim.ps_type, ps)
+        thetas = {claim.worker_type: worker}
+        if claim.ps_type is not None:
+            thetas[claim.ps_type] = ps
+        return TaughtTheta(job.arrival, thetas)
 
-    def thetas(self) -> tuple[list[float], list[float]]:
-        """Return theta in force by type, of workers and of parameter servers."""
-        worker, ps = list(self.seen_worker), list(self.seen_ps)
+    def thetas(self) -> list[float]:
+        """Return theta in force by type."""
+        thetas = list(self.seen)
         for taught in self.taught.values():
-            _raise_thetas(worker, ps, taught)
+            _raise_thetas(thetas, taught)
         if self.theta.worker is not None and self.theta.ps is not None:
-            worker, ps = [self.theta.worker] * len(worker), [self.theta.ps] * len(ps)
-        worker, ps = (
-            [max(self.theta.scale * theta, NEARLY_FREE) for theta in kind] for kind in (worker, ps)
-        )
-        return worker, ps
+            ps_types = len(thetas) - self.worker_types
+            thetas = [self.theta.worker] * self.worker_types + [self.theta.ps] * ps_types
+        return [max(self.theta.scale * theta, NEARLY_FREE) for theta in thetas]
+
+    def max_thetas(self) -> tuple[float, float]:
+        """Return the largest theta of workers and of parameter servers, 1 without PS units."""
+        thetas = self.thetas()
+        # Without parameter servers, (8) prices only workers.
+        return max(thetas[: self.worker_types]), max(thetas[self.worker_types :], default=1.0)
 
     def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
         """Open an empty market of some slots on the servers that are up.
@@ -381,69 +376,43 @@ class TenantPool:
         A learnt theta is lowered where prices would be too high to count: a job may have any value.
         """
         up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
-        kinds = []
-        for units_by_type, shares, thetas in zip(
-            (self.workers, self.ps),
-            (self.worker_shares, self.ps_shares),
-            self.thetas(),
-            strict=True,
-        ):
-            pools = []
-            for units, owned, theta in zip(units_by_type, shares, thetas, strict=True):
-                total = int(units[up].sum())
-                countable = min(theta, max_theta(total, slots)) if self.taught else theta
-                prices = price_table(countable, total)
-                pools.append(UnitPool(np.where(up, units, 0), owned, prices, slots))
-            kinds.append(pools)
-        return RoundMarket(kinds[0], kinds[1], pack_in_time=pack_in_time)
+        pools = []
+        for units, owned, theta in zip(self.units, self.owned, self.thetas(), strict=True):
+            total = int(units[up].sum())
+            countable = min(theta, max_theta(total, slots)) if self.taught else theta
+            prices = price_table(countable, total)
+            pools.append(UnitPool(np.where(up, units, 0), owned, prices, slots))
+        return RoundMarket(pools, pack_in_time=pack_in_time)
 
 
-def _raise_thetas(worker: list[float], ps: list[float], taught: TaughtTheta) -> None:
+def _raise_thetas(thetas: list[float], taught: TaughtTheta) -> None:
     """Raise thetas by type to what a job requires."""
-    worker[taught.worker_type] = max(worker[taught.worker_type], taught.worker)
-    if taught.ps_type is not None:
-        ps[taught.ps_type] = max(ps[taught.ps_type], taught.ps)
+    for kind, theta in taught.thetas.items():
+        thetas[kind] = max(thetas[kind], theta)
 
 
-def shared_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
-    """Return one pool, which all tenants share."""
-    shared = TenantPool(
+def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
+    """Return the pool that all tenants share."""
+    return TenantPool(
         tuple(range(len(tenancy.tenants))),
         np.arange(tenancy.cluster.servers),
-        tenancy.workers,
-        tenancy.ps,
-        tenancy.worker_shares,
-        tenancy.ps_shares,
+        tenancy.units,
+        tenancy.owned,
+        len(tenancy.worker_types),
         theta,
     )
-    return [shared]
 
 
 def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
     """Return one pool per tenant, each on servers of its own."""
-    workers, ps = assign_units(tenancy)
+    assigned, worker_types = assign_units(tenancy), len(tenancy.worker_types)
     pools = []
     for tenant in range(len(tenancy.tenants)):
-        units = workers[:, tenant].sum(axis=0) + ps[:, tenant].sum(axis=0)
-        servers = np.flatnonzero(units)
-        pools.append(
-            TenantPool(
-                (tenant,),
-                servers,
-                np.ascontiguousarray(workers[:, tenant, servers]),
-                np.ascontiguousarray(ps[:, tenant, servers]),
-                tenancy.worker_shares[:, [tenant]],
-                tenancy.ps_shares[:, [tenant]],
-                theta,
-            )
-        )
+        servers = np.flatnonzero(assigned[:, tenant].sum(axis=0))
+        units = np.ascontiguousarray(assigned[:, tenant, servers])
+        owned = tenancy.owned[:, [tenant]]
+        pools.append(TenantPool((tenant,), servers, units, owned, worker_types, theta))
     return pools
-
-
-def theta_record(tenancy: TenantShares, pool: TenantPool) -> Mapping[str, float]:
-    """Return theta in force by unit type."""
-    worker, ps = pool.thetas()
-    return dict(zip((*tenancy.worker_types, *tenancy.ps_types), (*worker, *ps), strict=True))
 
 
 def assign_worker_units(units: Integers, shares: Integers) -> Integers:
@@ -473,18 +442,10 @@ def assign_ps_units(units: Integers, shares: Integers, workers: Integers) -> Int
     return allocated
 
 
-def assign_units(tenancy: TenantShares) -> tuple[Integers, Integers]:
-    """Allocate all units: those of workers and of PS, (types, tenants, servers)."""
-    servers = tenancy.cluster.servers
-    shape = (len(tenancy.tenants), servers)
-    rows = [
-        assign_worker_units(units, shares)
-        for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
-    ]
-    workers = np.array(rows, np.int64).reshape(-1, *shape)
-    worker_units = workers.sum(axis=0)
-    rows = [
-        assign_ps_units(units, shares, worker_units)
-        for units, shares in zip(tenancy.ps, tenancy.ps_shares, strict=True)
-    ]
-    return workers, np.array(rows, np.int64).reshape(-1, *shape)
+def assign_units(tenancy: TenantShares) -> Integers:
+    """Allocate all units, shape (types, tenants, servers)."""
+    kinds = list(zip(tenancy.units, tenancy.owned, strict=True))
+    count = len(tenancy.worker_types)
+    workers = [assign_worker_units(*kind) for kind in kinds[:count]]
+    worker_units = np.sum(workers, axis=0)
+    return np.array([*workers, *(assign_ps_units(*kind, worker_units) for kind in kinds[count:])])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shadowprice.core.arrays import Integers
-from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.milp import LinearProgram, weighted
 from shadowprice.policies.tenants.tenancy import GangJob
 
 
@@ -59,19 +59,17 @@ class GangBatch:
         ways = []
         for index, job in enumerate(self.jobs):
             release = self.releases[index] if self.releases is not None else 0
-            kinds = self._kinds(job)
-            for colocated, ps, slots, count in kinds:
+            for colocated, ps, slots, count in self._kinds(job):
                 for start in range(release, self.slots - slots + 1):
                     end = start + slots
-                    utility = self._utility(index, end)
+                    utility = (
+                        float(job.utility(np.array([end], np.int64))[0])
+                        if self.worth is None
+                        else self.worth(index, end)
+                    )
                     if utility > 0:
                         ways.append(GangOption(index, start, end, count, ps, colocated, utility))
         return ways
-
-    def _utility(self, at: int, end: int) -> float:
-        if self.worth is not None:
-            return self.worth(at, end)
-        return float(self.jobs[at].utility(np.array([end], np.int64))[0])
 
     def _kinds(self, job: GangJob) -> list[tuple[bool, int, int, int]]:
         """Return undominated tuples (colocated, parameter servers, slots, workers)."""
@@ -117,16 +115,14 @@ class GangBatch:
             members = [
                 candidate for candidate, way in zip(chosen, ways, strict=True) if way.job == index
             ]
-            program.row(members, [1] * len(members), upper=1)
+            program.row(weighted(members), upper=1)
         for tenant, floor in (floors or {}).items():
-            members = [
-                index for index, way in enumerate(ways) if self.jobs[way.job].tenant == tenant
+            worths = [
+                (candidate, way.worth)
+                for candidate, way in zip(chosen, ways, strict=True)
+                if self.jobs[way.job].tenant == tenant
             ]
-            program.row(
-                [chosen[index] for index in members],
-                [ways[index].worth for index in members],
-                lower=floor,
-            )
+            program.row(worths, lower=floor)
         if placed:
             self._place(program, ways, chosen)
         else:
@@ -145,12 +141,10 @@ class GangBatch:
     ) -> None:
         for slot in range(self.slots):
             running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
-            columns = [chosen[index] for index in running]
-            for units, counts in (
-                (self.workers, [ways[index].workers for index in running]),
-                (self.ps, [ways[index].ps for index in running]),
-            ):
-                program.row(columns, counts, upper=int(units.sum()))
+            workers = [(chosen[index], ways[index].workers) for index in running]
+            program.row(workers, upper=int(self.workers.sum()))
+            ps = [(chosen[index], ways[index].ps) for index in running]
+            program.row(ps, upper=int(self.ps.sum()))
 
     def _place(
         self, program: LinearProgram, ways: Sequence[GangOption], chosen: Sequence[int]
@@ -168,30 +162,16 @@ class GangBatch:
             worker_columns.append(on_server)
             ps_columns.append(host)
             # All workers are placed, and all parameter servers share one server.
-            program.row(
-                [*on_server, column], [*[1] * len(on_server), -way.workers], lower=0, upper=0
-            )
-            program.row([*host, column], [*[1] * len(host), -1], lower=0, upper=0)
+            program.row([*weighted(on_server), (column, -way.workers)], lower=0, upper=0)
+            program.row([*weighted(host), (column, -1)], lower=0, upper=0)
             min_colocated = way.workers if way.colocated else way.workers - reach
             for server in servers:
                 if min_colocated > 0:
-                    program.row([on_server[server], host[server]], [1, -min_colocated], lower=0)
+                    program.row([(on_server[server], 1), (host[server], -min_colocated)], lower=0)
         for slot in range(self.slots):
             running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
             for server in servers:
                 columns = [worker_columns[index][server] for index in running]
-                program.row(columns, [1] * len(columns), upper=int(self.workers[server]))
-                columns = [ps_columns[index][server] for index in running if ways[index].ps]
-                counts = [ways[index].ps for index in running if ways[index].ps]
-                program.row(columns, counts, upper=int(self.ps[server]))
-
-
-def find_dominating_schedule(batch: GangBatch, earned: Mapping[int, float]) -> OptimumResult | None:
-    """Return a schedule that is better for one tenant and worse for none; None if none exists.
-
-    ``earned`` has the current utility of each tenant. The result is exact: the total utility is
-    maximised over all schedules in which no tenant loses. The maximum exceeds the current total if
-    and only if such a schedule is better for some tenant (Theorem 5's claim).
-    """
-    optimum = batch.solve(floors={tenant: value - 1e-7 for tenant, value in earned.items()})
-    return optimum if optimum.value > sum(earned.values()) + 1e-5 else None
+                program.row(weighted(columns), upper=int(self.workers[server]))
+                ps = [(ps_columns[index][server], ways[index].ps) for index in running]
+                program.row([term for term in ps if term[1]], upper=int(self.ps[server]))

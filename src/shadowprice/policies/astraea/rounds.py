@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.astraea import RoundParameters, Theta
+from shadowprice.policies.astraea import RoundParameters
 from shadowprice.policies.astraea.market import (
     GangAward,
     Round,
@@ -29,8 +29,7 @@ from shadowprice.policies.astraea.market import (
     TenantPool,
     explain_refusal,
     private_pools,
-    shared_pools,
-    theta_record,
+    shared_pool,
 )
 from shadowprice.policies.astraea.prices import lemma3_sigma, lemma_1_rounds, max_theta, performance
 from shadowprice.policies.placements import restarts
@@ -49,7 +48,7 @@ from shadowprice.policies.tenants.tenancy import (
 
 
 class RoundCalendar:
-    """Endless iterator over all rounds, in order: the geometric intervals of Algorithm 1.
+    """All rounds in order, without an end: the geometric intervals of Algorithm 1.
 
     The paper counts slots from 1 and divides time at tau_0 = 1, tau_1 = 2, tau_2 = 4, ... (Section
     4.2 prints ``tau_l = 2^(l-1)`` beside these values, but the values and the example are ``2^l``).
@@ -69,26 +68,20 @@ class RoundCalendar:
     def __init__(self, rounds: int, longest: int) -> None:
         if rounds < 1 or longest < 2:
             raise InputError("Astraea needs lambda of at least 1 and a horizon of at least 2 slots")
-        self._rounds, self._longest = rounds, longest
-        self._batch, self._number, self._start = 1, 0, 2 * rounds
-        self._collected = self._collects()
+        self._rounds = rounds
+        self._max_exponent = longest.bit_length() - 1
 
-    def __iter__(self) -> RoundCalendar:
-        return self
+    def __iter__(self) -> Iterator[Round]:
+        return map(self.round, itertools.count())
 
-    def __next__(self) -> Round:
-        length = 1 << min(self._batch, self._longest.bit_length() - 1)
-        end = self._start + length
-        current = Round(self._batch, self._number, self._start, end, self._collected)
-        self._start, self._number = end, self._number + 1
-        if self._number == self._rounds:
-            self._batch, self._number = self._batch + 1, 0
-            self._collected = self._collects()
-        return current
-
-    def _collects(self) -> int:
-        """Return the slot before which jobs must arrive to join the batch that starts now."""
-        return (1 << self._batch) - 1 if 1 << self._batch <= self._longest else self._start
+    def round(self, index: int) -> Round:
+        """Return the round at a position from 0."""
+        batch, number = index // self._rounds + 1, index % self._rounds
+        exponent = min(batch, self._max_exponent)
+        begin = ((batch - exponent + 1) * self._rounds) << exponent  # of the batch
+        collected = (1 << batch) - 1 if batch == exponent else begin
+        start = begin + (number << exponent)
+        return Round(batch, number, start, start + (1 << exponent), collected)
 
 
 _SMALL_RISE: Final = 0.1
@@ -122,8 +115,8 @@ class _Running:
 class RoundPolicy:
     """Collects jobs in batches and schedules each batch in rounds.
 
-    ``pools_of`` divides the units among pools; every tenant is in one. With ``sharing``, tenants of
-    a pool lend each other unused units for payment.
+    With ``sharing``, all tenants are in one pool and lend each other unused units for payment.
+    Otherwise, each has a pool of its own servers.
 
     A round is decided when it starts, and a gang never moves. A gang that loses a server returns to
     its batch and keeps its progress. A gang that takes longer than stated keeps its units, even
@@ -139,17 +132,11 @@ class RoundPolicy:
     """
 
     def __init__(
-        self,
-        context: PolicyContext,
-        parameters: RoundParameters,
-        tenancy: TenantShares,
-        pools_of: Callable[[TenantShares, Theta], Iterable[TenantPool]],
-        *,
-        sharing: bool,
+        self, context: PolicyContext, parameters: RoundParameters, *, sharing: bool
     ) -> None:
         self.parameters = parameters
-        self._pools_of = pools_of
         self.sharing = sharing
+        tenancy = read_tenant_shares(context.cluster)
         self._build_pools(tenancy)
         self._rigid = parameters.workers == "rigid"
         require_tenants(tenancy, context.known_jobs)
@@ -177,7 +164,7 @@ class RoundPolicy:
             parameters.calendar == "auto" and context.known_jobs is None
         )
         self._calendar = RoundCalendar(self.rounds, self.longest)
-        self._ahead: deque[Round] = deque()
+        self._round = 0  # position of the next round in the calendar
         self._changed = False  # since jobs last tried to join a round on demand
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
@@ -215,8 +202,7 @@ class RoundPolicy:
             owner = self.tenancy.tenants[pool.tenants[0]]
             old = before[0] if self.sharing else pool_before.get(owner)
             if old is not None:
-                pool.seen_worker, pool.seen_ps = list(old.seen_worker), list(old.seen_ps)
-                pool.taught = dict(old.taught)
+                pool.seen, pool.taught = list(old.seen), dict(old.taught)
         self._check_given_theta()
         if self.tenancy.tenants != tenants:
             self._running.clear()  # their payments refer to the earlier tenants
@@ -232,20 +218,20 @@ class RoundPolicy:
                 self._waiting[name] = replace(waited, job=state.job, claim=claim)
 
     def _build_pools(self, tenancy: TenantShares) -> None:
-        self.tenancy = tenancy
-        self.pools = tuple(self._pools_of(tenancy, self.parameters.theta))
+        self.tenancy, theta = tenancy, self.parameters.theta
+        self.pools = (
+            [shared_pool(tenancy, theta)] if self.sharing else private_pools(tenancy, theta)
+        )
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
 
     # ---------------------------------------------------------------- parameters
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return every parameter in force, shares and theta by type included."""
-        thetas: Mapping[str, object] = {
-            self.tenancy.tenants[pool.tenants[0]]: theta_record(self.tenancy, pool)
-            for pool in self.pools
-        }
-        if self.sharing:
-            thetas = theta_record(self.tenancy, self.pools[0])
+        by_pool = [dict(zip(self.tenancy.types, pool.thetas(), strict=True)) for pool in self.pools]
+        thetas: Mapping[str, object] = by_pool[0]
+        if not self.sharing:  # a pool for each tenant
+            thetas = dict(zip(self.tenancy.tenants, by_pool, strict=True))
         dumped = self.parameters.model_dump(exclude={"rounds", "theta"})
         return {
             "lambda": self.rounds,
@@ -269,7 +255,6 @@ class RoundPolicy:
         and of a parameter server. Theorem 1 holds if ``premises_held``: Lemma 3 does, lambda is at
         least Lemma 1's, batches doubled to the last completion, and all jobs were completed.
         """
-        worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
         theta = self.parameters.theta
         lemma_3 = {
@@ -286,7 +271,7 @@ class RoundPolicy:
             "all_jobs_completed": self._completed == len(jobs),
         }
         return {
-            "sigma": lemma3_sigma(max(worker), max(ps, default=1.0)),
+            "sigma": lemma3_sigma(*self.pools[0].max_thetas()),
             "batches": bound.batches,
             "loss_at_most": bound.loss_at_most,
             "ratio_at_least": bound.ratio_at_least,
@@ -298,9 +283,12 @@ class RoundPolicy:
     def _check_given_theta(self) -> None:
         """Raise `InputError` if prices at a given theta would be too high to count in a round."""
         theta = self.parameters.theta
-        given = (("worker", theta.worker), ("ps", theta.ps))
         for pool in self.pools:
-            for (name, value), units in zip(given, (pool.workers, pool.ps), strict=True):
+            count = pool.worker_types
+            for name, value, units in (
+                ("worker", theta.worker, pool.units[:count]),
+                ("ps", theta.ps, pool.units[count:]),
+            ):
                 limit = max_theta(int(units.sum(axis=1).max(initial=0)), self.longest)
                 if value is not None and value * theta.scale > limit:
                     message = f"prices at {value:g} are too high to count"
@@ -313,9 +301,7 @@ class RoundPolicy:
         utilities = [utility for utility in utilities if utility > 0]
         if not utilities:
             return None
-        worker, ps = self.pools[0].thetas()
-        # Without parameter servers, (8) prices only workers.
-        return lemma_1_rounds(sum(utilities), min(utilities), max(worker), max(ps, default=1.0))
+        return lemma_1_rounds(sum(utilities), min(utilities), *self.pools[0].max_thetas())
 
     # ---------------------------------------------------------------- events
 
@@ -399,12 +385,9 @@ class RoundPolicy:
     def _extension_payment(self, name: str, plan: Schedule) -> float:
         """Return the payment of a gang for the slots of an extended plan."""
         running = self._running.get(name)
-        if running is None or running.award.lenders is None:
+        if running is None or running.award.income is None:
             return 0.0
-        award = running.award
-        assert award.worker_income is not None
-        assert award.ps_income is not None
-        by_slot = (award.worker_income + award.ps_income).sum(axis=1)
+        by_slot = np.sum([one.sum(axis=1) for one in running.award.income.values()], axis=0)
         slots = np.unique(plan.slots) - running.begin
         return float(by_slot[np.minimum(slots, len(by_slot) - 1)].sum()) / MICRO
 
@@ -464,12 +447,9 @@ class RoundPolicy:
         return self._rigid and view.until is not None and never_fits
 
     def _rounds_from(self, slot: int) -> Iterator[Round]:
-        """Yield the rounds that start in a slot or later, endlessly."""
-        yield from (turn for turn in self._ahead if turn.start >= slot)
-        for turn in self._calendar:
-            self._ahead.append(turn)
-            if turn.start >= slot:
-                yield turn
+        """Return the rounds that start in a slot or later, without an end."""
+        turns = map(self._calendar.round, itertools.count(self._round))
+        return (turn for turn in turns if turn.start >= slot)
 
     def _next_start(self, view: View, job: Job) -> int:
         """Return the first slot in which a job's next round can begin."""
@@ -494,14 +474,13 @@ class RoundPolicy:
     # ---------------------------------------------------------------- rounds
 
     def _begin_by_calendar(self, view: View, slot: int) -> Iterator[Decision]:
-        while not self._ahead or self._ahead[0].start < slot:
-            if self._ahead:
-                # Slots are skipped only while no job waits, so this round had no jobs.
-                self._ahead.popleft()
-            else:
-                self._ahead.append(next(self._calendar))
-        if self._ahead[0].start == slot:
-            yield from self._decide_round(view, self._ahead.popleft())
+        # Slots are skipped only while no job waits, so the rounds in between had no jobs.
+        while self._calendar.round(self._round).start < slot:
+            self._round += 1
+        turn = self._calendar.round(self._round)
+        if turn.start == slot:
+            self._round += 1
+            yield from self._decide_round(view, turn)
 
     def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
         """Decide a round of the paper's calendar in every pool."""
@@ -630,9 +609,9 @@ class RoundPolicy:
             index, on_server = slot - turn.start, pool.servers == server
             if index >= market.slots:
                 return
-            market.workers[claim.worker_type].reserve(tenant, index, index + 1, on_server * workers)
+            market.pools[claim.worker_type].reserve(tenant, index, index + 1, on_server * workers)
             if claim.ps_type is not None:
-                market.ps[claim.ps_type].reserve(tenant, index, index + 1, on_server * ps)
+                market.pools[claim.ps_type].reserve(tenant, index, index + 1, on_server * ps)
 
     def _build_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
@@ -681,11 +660,11 @@ class RoundPolicy:
         """
         gang, job = award.gang, award.job
         thetas = pool.thetas()
-        kinds = [(int(gang.workers_on.sum()), pool.workers[job.worker_type], job.worker_type)]
+        kinds = [(int(gang.workers_on.sum()), job.worker_type)]
         if gang.ps:
-            kinds.append((int(gang.ps_on.sum()), pool.ps[job.ps_type], job.ps_type))
-        for (taken, units, kind), by_type in zip(kinds, thetas, strict=False):
-            rise = taken / int(units.sum()) * math.log(by_type[kind])
+            kinds.append((int(gang.ps_on.sum()), job.ps_type))
+        for taken, kind in kinds:
+            rise = taken / int(pool.units[kind].sum()) * math.log(thetas[kind])
             self._gangs_are_small &= rise <= _SMALL_RISE
             slots = taken * int(gang.end - gang.start)
             self._utility_covers_slots &= int(gang.value) >= slots * MICRO
@@ -696,21 +675,19 @@ class RoundPolicy:
         for name, running in self._running.items():
             award = running.award
             index, last = slot - running.begin, award.gang.end - award.gang.start - 1
-            if award.lenders is None or index < 0:
+            if award.income is None or award.lenders is None or index < 0:
                 continue
             if index > last:
                 state = view.open_jobs.get(name)
                 if state is None or not len(state.plan) or state.plan.completion < slot:
                     continue
                 index = last  # its plan was extended
-            assert award.worker_income is not None
-            assert award.ps_income is not None
-            kinds = {tenancy.worker_types[award.job.worker_type]: award.worker_income[index]}
-            if award.gang.ps:
-                kinds[tenancy.ps_types[award.job.ps_type]] = award.ps_income[index]
             payer = tenancy.tenants[award.job.tenant]
             for lender in np.flatnonzero(award.lenders[index]).tolist():
-                amounts = {kind: int(income[lender]) for kind, income in kinds.items()}
+                amounts = {
+                    tenancy.types[kind]: int(income[index, lender])
+                    for kind, income in award.income.items()
+                }
                 yield Charge(name, slot, payer, tenancy.tenants[lender], amounts)
 
     # ---------------------------------------------------------------- unscheduled jobs
@@ -791,13 +768,9 @@ class RoundPolicy:
             index = view.slot - turn.start
             if not 0 <= index < market.slots:
                 continue
-            for names, kinds in (
-                (self.tenancy.worker_types, market.workers),
-                (self.tenancy.ps_types, market.ps),
-            ):
-                for name, unit_pool in zip(names, kinds, strict=True):
-                    price = int(unit_pool.current_prices()[index]) / MICRO
-                    prices[pool.servers, cluster.column[name]] += price * unit_pool.capacity
+            for name, unit_pool in zip(self.tenancy.types, market.pools, strict=True):
+                price = int(unit_pool.current_prices()[index]) / MICRO
+                prices[pool.servers, cluster.column[name]] += price * unit_pool.capacity
         return prices
 
 
@@ -813,8 +786,7 @@ def _by_age(gang: GangJob) -> tuple[int, str]:
 
 def build_astraea(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
     """Build Astraea: own shares first, then loans paid for at posted prices."""
-    tenancy = read_tenant_shares(context.cluster)
-    return RoundPolicy(context, parameters, tenancy, shared_pools, sharing=True)
+    return RoundPolicy(context, parameters, sharing=True)
 
 
 def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
@@ -823,5 +795,4 @@ def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> Roun
     Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed
     Machine Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1).
     """
-    tenancy = read_tenant_shares(context.cluster)
-    return RoundPolicy(context, parameters, tenancy, private_pools, sharing=False)
+    return RoundPolicy(context, parameters, sharing=False)

@@ -28,7 +28,7 @@ from shadowprice.core.amounts import format_seconds
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.core.job import Job
-from shadowprice.core.policy import JobState, Status, View
+from shadowprice.core.policy import Status, View
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.distributions.empirical import build_distribution
@@ -424,7 +424,17 @@ class PricedBag(PricedJob):
 
     def __init__(self, board: PriceBoard, view: View, job: Job, remaining: int) -> None:
         super().__init__(view, job, remaining)
+        assert job.bag is not None
         self.board = board
+        self._bag = job.bag
+        state = view.open_jobs.get(job.name)  # None if the bag was never submitted
+        # Unfinished tasks by group.
+        self._remaining_tasks = (
+            tuple(group.count for group in job.bag.groups) if state is None else state.tasks_left
+        )
+        self._was_admitted = state is not None and state.status is not Status.ARRIVED
+        # Number of usable slots: to the deadline and the end of plans.
+        self._slots = min(job.arrival + job.bag.slots, view.end) - view.slot
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan meets the deadline.
@@ -441,7 +451,7 @@ class PricedBag(PricedJob):
             plan = self._planner_for(loosened).best(factor)
         return None if plan is None else self._offer(plan, factor)
 
-    def schedule(self, offer: PricedOffer) -> Schedule:
+    def place(self, offer: PricedOffer) -> Schedule:
         """Return the schedule of an offer's copies."""
         pool = self.board.window(len(offer.choice))
         demand, share = self.job.worker, self.board.shares(self.job.worker)
@@ -496,33 +506,6 @@ class PricedBag(PricedJob):
         )
 
     # ---------------------------------------------------------------- state
-
-    @property
-    def _bag(self) -> Bag:
-        assert self.job.bag is not None
-        return self.job.bag
-
-    @property
-    def _state(self) -> JobState | None:
-        """State of the bag, None if it was never submitted."""
-        return self.view.open_jobs.get(self.job.name)
-
-    @property
-    def _remaining_tasks(self) -> tuple[int, ...]:
-        """Unfinished tasks by group."""
-        if self._state is None:
-            return tuple(group.count for group in self._bag.groups)
-        return self._state.tasks_left
-
-    @property
-    def _was_admitted(self) -> bool:
-        """Whether the bag was admitted before."""
-        return self._state is not None and self._state.status is not Status.ARRIVED
-
-    @property
-    def _slots(self) -> int:
-        """Number of usable slots: to the deadline and the end of plans."""
-        return min(self.job.arrival + self._bag.slots, self.view.end) - self.view.slot
 
     @cached_property
     def _costs(self) -> TabulatedCosts:

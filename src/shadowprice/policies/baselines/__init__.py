@@ -43,15 +43,10 @@ class FixedWorkersParameters(Parameters):
             key = (seed % 2**64).to_bytes(8, "little")
             digest = blake2b(job.name.encode(), digest_size=8, key=key).digest()
             return int(counts[int.from_bytes(digest, "little") % allowed])
-        minimum, maximum = int(counts[0]), job.max_workers
         if wanted == "max":
-            return maximum
+            return job.max_workers
         if wanted == "min":
-            return minimum
-        # Most jobs allow a contiguous range, which needs no search.
-        is_contiguous = maximum - minimum + 1 == len(counts)
-        if is_contiguous or wanted <= minimum or wanted >= maximum:
-            return min(max(wanted, minimum), maximum)
+            return int(counts[0])
         return int(counts[int(np.abs(counts - wanted).argmin())])
 
     def random_draws_text(self, jobs: Iterable[Job]) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED, parse_duration
-from shadowprice.core.arrays import Integers
-from shadowprice.core.events import Decision, Drop, Place, Queue, Reject
+from shadowprice.core.arrays import Flags, Integers
+from shadowprice.core.events import Decision, Drop, Place
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.refusal import Refusal, RefusalReason
@@ -23,78 +22,17 @@ from shadowprice.kernels.reactive.backfill import (
     last_startable,
 )
 from shadowprice.policies.baselines import BackfillParameters
+from shadowprice.policies.placements import demand_by_server
 from shadowprice.policies.reactive.base import QueueingPolicy
-from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
-
-
-@dataclass(slots=True)
-class QueuedJob:
-    """A queued job."""
-
-    job: Job
-    workers: int
-    order: int  # position among all arrivals
-    share: float  # dominant, of the cluster
-    length: int  # expected run time in slots
-
-
-class JobQueue:
-    """Queued jobs in order of arrival."""
-
-    def __init__(self, resources: int) -> None:
-        integers = ("order", "arrival", "length", "workers", "servers")
-        self._fields: list[Any] = [
-            *((name, np.int64) for name in integers),
-            *((name, np.float64) for name in ("share", "stated")),
-            *((name, np.int64, (resources,)) for name in ("worker", "ps")),
-        ]
-        # The fields decide the order and the placement: `arrival` is a slot, `stated` the job's
-        # priority, `servers` a number of PS; `worker` and `ps` are the demands of one process by
-        # resource.
-        self.rows = np.zeros(0, dtype=self._fields)
-        self._entries: dict[int, QueuedJob] = {}
-        self._orders: dict[str, int] = {}
-
-    def entry(self, order: int) -> QueuedJob:
-        """Return the job with this arrival number."""
-        return self._entries[order]
-
-    def insert(self, entries: Sequence[QueuedJob]) -> None:
-        """Insert jobs at their positions in the order of arrival."""
-        if not entries:
-            return
-        added = np.zeros(len(entries), dtype=self._fields)
-        for row, entry in zip(
-            added, sorted(entries, key=lambda waiting: waiting.order), strict=True
-        ):
-            job = entry.job
-            row["order"], row["arrival"], row["length"] = entry.order, job.arrival, entry.length
-            row["workers"], row["servers"] = entry.workers, job.ps_needed(entry.workers)
-            row["share"], row["stated"] = entry.share, job.priority
-            row["worker"], row["ps"] = job.worker, 0 if job.ps is None else job.ps
-            self._entries[entry.order] = entry
-            self._orders[job.name] = entry.order
-        positions = np.searchsorted(self.rows["order"], added["order"])
-        self.rows = np.insert(self.rows, positions, added)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove jobs; names that aren't queued are ignored."""
-        orders = [self._orders.pop(name) for name in names if name in self._orders]
-        if not orders:
-            return
-        for order in orders:
-            del self._entries[order]
-        self.rows = np.delete(self.rows, np.searchsorted(self.rows["order"], orders))
-
-
-Rows = NDArray[np.void]
+from shadowprice.policies.reactive.free_capacity import FreeCapacity
+from shadowprice.policies.reactive.table import JobRows
 
 
 @dataclass(slots=True)
 class _Running:
     """A running job."""
 
-    entry: QueuedJob
+    job: Job
     start: int  # slot in which it started
     ends: int  # first slot in which it is expected not to run
     servers: Integers  # of its placement
@@ -114,99 +52,87 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
 
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
         super().__init__(context, parameters)
-        self._free_capacity = FreeCapacity(context.cluster)
+        self._servers = self._free_capacity = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
         self._max_age = max(float(span), 1e-9)
         limited = np.where(context.cluster.capacity >= UNLIMITED, 0, context.cluster.capacity)
         self._total = limited.astype(np.float64).sum(axis=0)
-        self._waiting = JobQueue(len(context.cluster.resources))
-        self._resumed: list[QueuedJob] = []  # queued jobs during a resync
+        resources = len(context.cluster.resources)
+        self._table = JobRows(context.cluster)
+        self._columns = self._table.columns
+        # `servers` counts PS, `stated` is the job's priority; `worker` and `ps` are demands.
+        self._table.add_columns("arrival", "length", "workers", "servers")
+        self._table.add_columns("share", "stated", dtype=np.float64)
+        self._table.add_columns("worker", "ps", width=[resources])
+        self._table.add_columns("waits", dtype=np.bool_)
         self._running: dict[str, _Running] = {}
-        self._none = np.zeros((0, len(context.cluster.resources)), dtype=np.int64)
-        self._arrivals = 0
+        self._none = np.zeros((0, resources), dtype=np.int64)
         self._last_order: Integers = np.zeros(0, dtype=np.int64)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         yield from self._end_overdue(view, view.slot)
         yield from self._start(view.slot)
 
-    def _lose(self, server: int) -> None:
-        self._free_capacity.lose(server)
-
-    def _restore(self, server: int) -> None:
-        self._free_capacity.restore(server)
-
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         del view, names
         self._changed = True  # reservations behind these jobs move
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
-        displaced = []
         for name in names:
-            if name not in self._running:
+            running = self._running.pop(name, None)
+            if running is None:
                 continue  # the job had lost its placement before the policy resumed
             self._free_capacity.release(name)
-            entry = self._running.pop(name).entry
-            entry.length = _expected_slots(entry.job, entry.workers, view.open_jobs[name].remaining)
-            displaced.append(entry)
-        self._waiting.insert(displaced)
+            self._columns["waits"][self._table.rows[name]] = True
+            self._expect(running.job, view.open_jobs[name].remaining)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job: keep its placement and expected end, or queue it."""
         job, placement = state.job, state.placement
         wanted = self._target_worker_count(job)
-        entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
+        self._enter(job, self._empty.workers(job, wanted) or wanted)
+        self._expect(job, state.remaining)
         if placement is None:
-            self._resumed.append(entry)
             return
         running = before._running.get(job.name)
         start = view.slot if running is None else running.start
-        ends = view.slot + _slots(job, entry.workers, state.remaining)
+        ends = view.slot + self._slots(job, state.remaining)
         if job.walltime is not None:
             ends = start + job.walltime
-        elif running is not None and running.entry.job is job:
+        elif running is not None and running.job is job:
             ends = running.ends  # the estimate is extended only once it has passed
-        self._run(entry, placement, start, ends)
-
-    def _keep_learnt_state(self, before: Self) -> None:
-        del before  # nothing else outlives a resync
-        # All at once: each insertion copies the queue.
-        self._waiting.insert(self._resumed)
-        self._resumed = []
+        self._run(job, placement, start, ends)
 
     def _target_worker_count(self, job: Job) -> int:
         return self._parameters.worker_count(job, self._context.seed)
 
-    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # only the capacity of the empty cluster decides
-        entries = []
-        for job in jobs:
-            workers = self._empty.workers(job, self._target_worker_count(job))
-            if not workers:
-                yield Reject(job.name, NO_PLACEMENT)
-                continue
-            entries.append(self._entry(job, workers, job.required))
-            yield Queue(job.name)
-        self._waiting.insert(entries)
+    def _enter(self, job: Job, workers: int) -> None:
+        row, columns = self._table.add(job), self._columns
+        columns["arrival"][row], columns["stated"][row] = job.arrival, job.priority
+        columns["workers"][row], columns["servers"][row] = workers, job.ps_needed(workers)
+        columns["worker"][row] = job.worker
+        columns["ps"][row] = self._free_capacity.ps_demand(job)
+        columns["share"][row] = self._share(job, workers)
+        columns["waits"][row] = True
+        self._expect(job, job.required)
 
-    def _entry(self, job: Job, workers: int, remaining: int) -> QueuedJob:
-        self._arrivals += 1
-        return QueuedJob(
-            job,
-            workers,
-            self._arrivals,
-            self._share(job, workers),
-            _expected_slots(job, workers, remaining),
-        )
+    def _expect(self, job: Job, remaining: int) -> None:
+        """Set a job's expected run time: the stated wall time, or that of its remaining work."""
+        slots = self._slots(job, remaining) if job.walltime is None else job.walltime
+        self._columns["length"][self._table.rows[job.name]] = slots
 
-    def _run(self, entry: QueuedJob, placement: Placement, start: int, ends: int) -> None:
+    def _slots(self, job: Job, remaining: int) -> int:
+        """Return the slots in which a job's workers complete the remaining work."""
+        workers = int(self._columns["workers"][self._table.rows[job.name]])
+        return max(1, -(-remaining // job.gain(workers)))
+
+    def _run(self, job: Job, placement: Placement, start: int, ends: int) -> None:
         """Record a job's placement from now on."""
-        job = entry.job
         self._free_capacity.allocate(job, placement)
-        amounts = np.outer(placement.workers, job.worker)
-        amounts += np.outer(placement.ps, self._free_capacity.ps_demand(job))
+        amounts = demand_by_server(job, placement.workers, placement.ps)
         servers = np.array(placement.servers, dtype=np.int64)
-        self._running[job.name] = _Running(entry, start, ends, servers, amounts)
+        self._running[job.name] = _Running(job, start, ends, servers, amounts)
+        self._columns["waits"][self._table.rows[job.name]] = False
 
     def _share(self, job: Job, workers: int) -> float:
         used = workers * job.worker.astype(np.float64)
@@ -217,20 +143,20 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def _remove_job(self, name: str) -> None:
         self._free_capacity.release(name)
         self._running.pop(name, None)
-        self._waiting.remove([name])
+        if name in self._table.rows:
+            self._table.remove(name)
 
     def _end_overdue(self, view: View, slot: int) -> Iterator[Decision]:
         """Abandon jobs whose wall time is over; extend estimates of jobs that run longer."""
         for name, running in list(self._running.items()):
             if running.ends > slot:
                 continue
-            if running.entry.job.walltime is None:
-                remaining = view.open_jobs[name].remaining
-                running.ends = slot + _slots(running.entry.job, running.entry.workers, remaining)
+            if running.job.walltime is None:
+                running.ends = slot + self._slots(running.job, view.open_jobs[name].remaining)
                 continue
             refusal = Refusal(
                 RefusalReason.POLICY,
-                f"it ran for the wall time that it states, {running.entry.job.walltime} slots, "
+                f"it ran for the wall time that it states, {running.job.walltime} slots, "
                 "without being done",
             )
             self._remove_job(name)
@@ -241,13 +167,12 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
 
     def _start(self, slot: int) -> Iterator[Decision]:
         rows = self._by_priority(slot)
-        orders = rows["order"]
-        if not self._changed and np.array_equal(orders, self._last_order):
+        if not self._changed and np.array_equal(rows, self._last_order):
             return
-        self._changed, self._last_order = False, orders
-        columns = ("worker", "ps", "workers", "servers", "length")
+        self._changed, self._last_order = False, rows
+        names = ("worker", "ps", "workers", "servers", "length")
         hosts = self._free_capacity.hosts_workers, self._free_capacity.hosts_ps
-        worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
+        worker, ps, workers, servers, lengths = (self._columns[name][rows] for name in names)
         queued = QueueArrays(worker, ps, workers, servers, lengths, *hosts)
         # Jobs after the last one that fits now can't start, and delay none that could.
         count = last_startable(self._free_capacity.free, queued)
@@ -263,12 +188,12 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         )  # fmt: skip
         started = []
         for index in np.unique(placed[:, 0]).tolist():
-            entry = self._waiting.entry(int(orders[index]))
+            row = int(rows[index])
             servers, workers, ps = placed[placed[:, 0] == index, 1:].T.tolist()
             placement = Placement(tuple(servers), tuple(workers), tuple(ps))
-            self._run(entry, placement, slot, slot + entry.length)
-            started.append(Place(entry.job.name, placement))
-        self._waiting.remove([placing.job for placing in started])
+            job = self._table.job(row)
+            self._run(job, placement, slot, slot + int(self._columns["length"][row]))
+            started.append(Place(job.name, placement))
         yield from started
 
     def _releases(self) -> ReleasedCapacity:
@@ -281,28 +206,20 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             np.concatenate([self._none, *(job.amounts for job in running)]),
         )
 
-    def _by_priority(self, slot: int) -> Rows:
-        """Return the first `depth` jobs in order of priority, equal ones in order of arrival."""
-        parameters, rows = self._parameters, self._waiting.rows
+    def _by_priority(self, slot: int) -> Integers:
+        """Return the first `depth` queued jobs by priority, equal ones by arrival."""
+        parameters, columns, rows = self._parameters, self._columns, self._table.in_order()
+        waits: Flags = columns["waits"]
+        rows = rows[waits[rows]]
         if parameters.rule == "arrival":
             return rows[: parameters.depth]
         if parameters.rule == "shortest":
-            key = rows["length"]
+            key = columns["length"][rows]
         else:  # Slurm's multifactor sum, with the factors known here
-            age = np.minimum((slot - rows["arrival"]) / self._max_age, 1.0)
+            age = np.minimum((slot - columns["arrival"][rows]) / self._max_age, 1.0)
             key = -(
                 parameters.age_weight * age
-                + parameters.size_weight * rows["share"]
-                + parameters.priority_weight * rows["stated"]
+                + parameters.size_weight * columns["share"][rows]
+                + parameters.priority_weight * columns["stated"][rows]
             )
         return rows[np.argsort(key, kind="stable")[: parameters.depth]]
-
-
-def _slots(job: Job, workers: int, remaining: int) -> int:
-    """Return the slots in which this many workers complete the remaining work."""
-    return max(1, -(-remaining // job.gain(workers)))
-
-
-def _expected_slots(job: Job, workers: int, remaining: int) -> int:
-    """Return a job's expected run time in slots: the stated wall time, or from its work."""
-    return _slots(job, workers, remaining) if job.walltime is None else job.walltime

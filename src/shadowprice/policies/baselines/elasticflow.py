@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.arrays import Integers
+from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.devices import gpus_of_worker
-from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
+from shadowprice.core.events import Decision, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.places import LESS, run_in_order
@@ -28,7 +27,7 @@ from shadowprice.kernels.reactive.satisfactory import (
 from shadowprice.policies.baselines import ElasticFlowParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
-from shadowprice.policies.reactive.table import increasing_positions
+from shadowprice.policies.reactive.table import enlarged, increasing_positions
 
 NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
 _MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
@@ -45,24 +44,20 @@ def deadline_slot(job: Job) -> int:
 
 
 class ClusterTotals:
-    """Totals of limited resources over the servers that are up: for workers, for PS, for both."""
+    """Totals of limited resources over servers: for workers, for PS, for both."""
 
     def __init__(self, cluster: Cluster) -> None:
         capacity = cluster.capacity
         unlimited = (capacity >= UNLIMITED).any(axis=0)
         self._counted = np.flatnonzero(~unlimited & (capacity > 0).any(axis=0))
+        self.columns = 3 * len(self._counted)
         self._capacity = capacity[:, self._counted]
         self._workers = np.array([role is not Role.PS for role in cluster.roles])
         self._ps = np.array([role is not Role.WORKER for role in cluster.roles])
-        self._up = np.ones(cluster.servers, dtype=np.bool_)
 
-    def set_up(self, server: int, *, up: bool) -> None:
-        """Record that a server was lost or restored."""
-        self._up[server] = up
-
-    def total(self) -> Integers:
+    def total(self, up: Flags) -> Integers:
         """Return the total capacity by column."""
-        capacity = self._capacity * self._up[:, None]
+        capacity = self._capacity * up[:, None]
         sums = (capacity[self._workers], capacity[self._ps], capacity)
         return np.concatenate([part.sum(axis=0) for part in sums])
 
@@ -89,11 +84,12 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
         super().__init__(context, parameters)
         self._sums = ClusterTotals(context.cluster)
-        self._columns = len(self._sums.total())
         self._changes_at = 0
-        self._width = 4
-        self._rows: dict[str, NDArray[Any]] = {}
-        self._grow(0, 4)
+        self._rows = self._table.columns
+        self._table.add_columns("gains", "gpus", "workers", "ps", width=[4])  # by level
+        self._table.add_columns("demand", width=[4, self._sums.columns])
+        self._table.add_columns("levels", "left", "deadline")
+        self._table.add_columns("promised", dtype=np.bool_)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         if view.slot >= self._changes_at and self._table.rows:
@@ -113,14 +109,6 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         del view, names
         self._changes_at = 0
 
-    def _lose(self, server: int) -> None:
-        super()._lose(server)
-        self._sums.set_up(server, up=False)
-
-    def _restore(self, server: int) -> None:
-        super()._restore(server)
-        self._sums.set_up(server, up=True)
-
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job; if it has a deadline, its admission promised that deadline."""
         super()._take_up(view, state, before)
@@ -136,22 +124,20 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._refresh(view)
         yield from super()._arrive(view, jobs)
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the deadline could be met together with the promised ones."""
-        del explained  # a refusal always has its reason
+    def _find_refusal(self, view: View, job: Job) -> Refusal | None:
         self._refresh(view)
         refusal = self._try_admitting(view, job)
-        if refusal is not None:
-            return Quote.of(Reject(job.name, refusal), view.slot)
-        self._table.remove(job.name)
-        return Quote.of(Queue(job.name), view.slot)
+        if refusal is None:
+            self._table.remove(job.name)
+        return refusal
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it can't be promised, remove it and return the reason."""
         workers = self._empty.workers(job, self._target_worker_count(job))
         if not workers:
             return NO_PLACEMENT
-        row = self._enter(job, workers)
+        self._enter(job, workers)
+        row = self._table.rows[job.name]
         if self._rows["deadline"][row] == NO_DEADLINE:
             return None
         if self._all_satisfied(view.slot):
@@ -261,7 +247,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         slots = int(last[rows].max(initial=0)) + 1
         # Not filled, which takes most of the time: a plan isn't read after its completion slot.
         plan = np.empty((len(deadline), slots), dtype=np.int16)
-        free = np.tile(self._sums.total(), (slots, 1))
+        free = np.tile(self._sums.total(self._servers.up), (slots, 1))
         return last, plan, free
 
     def _refresh(self, view: View) -> None:
@@ -273,14 +259,12 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
                 if self._rows["deadline"][row] < view.slot:
                     self._rows["promised"][row] = False
 
-    def _enter(self, job: Job, workers: int) -> int:
+    def _enter(self, job: Job, workers: int) -> None:
         row = self._table.add(job)
         useful = increasing_positions(job.gains)
         useful = useful[job.worker_counts[useful] <= workers]
         counts, ps = job.worker_counts[useful], job.ps_counts[useful]
-        count = len(counts)
-        self._grow(len(self._table.jobs), count)
-        columns = self._rows
+        columns, count = self._rows, len(counts)
         for name, values in (
             ("demand", self._sums.demand(job, counts, ps)),
             ("gains", job.gains[useful]),
@@ -288,6 +272,9 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             ("workers", counts),
             ("ps", ps),
         ):
+            rows, width = columns[name].shape[:2]
+            if count > width:
+                columns[name] = enlarged(columns[name], rows, count)
             columns[name][row] = 0
             columns[name][row, :count] = values
         columns["levels"][row] = count
@@ -298,21 +285,3 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             deadline = min(deadline, until - 1)
         columns["deadline"][row] = deadline
         columns["promised"][row] = False
-        return row
-
-    def _grow(self, rows: int, width: int) -> None:
-        before = dict(self._rows)
-        self._width = max(self._width, width)
-        size = max(rows, len(before["left"]) if before else 0)
-        wide = (size, self._width)
-        shapes: dict[str, tuple[int, ...]] = {
-            "demand": (*wide, self._columns),
-            **dict.fromkeys(("gains", "gpus", "workers", "ps"), wide),
-            **dict.fromkeys(("levels", "left", "deadline"), (size,)),
-        }
-        if before and before["gains"].shape == wide:
-            return
-        self._rows = {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}
-        self._rows["promised"] = np.zeros(size, dtype=np.bool_)
-        for name, column in before.items():
-            self._rows[name][tuple(slice(length) for length in column.shape)] = column

@@ -7,10 +7,9 @@ Tiresias's two queues (Gu et al., NSDI 2019).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.core.amounts import MILLI, parse_duration
 from shadowprice.core.arrays import Integers
@@ -32,25 +31,17 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
-        self._columns: dict[str, NDArray[Any]] = {
-            "workers": np.zeros(0, dtype=np.int64),
-            "ps": np.zeros(0, dtype=np.int64),
-        }
+        self._columns = self._table.columns
+        self._table.add_columns("workers", "ps")
 
     def _target_worker_count(self, job: Job) -> int:
         return self._parameters.worker_count(job, self._context.seed)
 
-    def _enter(self, job: Job, workers: int) -> int:
+    def _enter(self, job: Job, workers: int) -> None:
         row = self._table.add(job)
-        size = len(self._table.jobs)
-        for name, column in self._columns.items():
-            if len(column) < size:
-                extension = np.zeros((size - len(column), *column.shape[1:]), column.dtype)
-                self._columns[name] = np.concatenate((column, extension))
         self._columns["workers"][row] = workers
         self._columns["ps"][row] = job.ps_needed(workers)
         self._fill_columns(job, row)
-        return row
 
     def _fill_columns(self, job: Job, row: int) -> None:
         """Fill the extra columns of a job that entered the table."""
@@ -104,9 +95,7 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:
         super().__init__(context, parameters)
         self._by_service = parameters.by == "service"
-        for name in ("gain", "internal", "together"):
-            self._columns[name] = np.zeros(0, dtype=np.int64)
-        self._columns["width"] = np.zeros(0, dtype=np.int64)
+        self._table.add_columns("gain", "internal", "together", "width")
 
     def _fill_columns(self, job: Job, row: int) -> None:
         workers = int(self._columns["workers"][row])
@@ -169,9 +158,8 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         # integer of this unit.
         self._threshold = -(-slots * MILLI // 1)
         self._promote = parameters.promote
-        for name in ("width", *_HISTORY):
-            self._columns[name] = np.zeros(0, dtype=np.int64)
-        self._columns["runs"] = np.zeros(0, dtype=np.bool_)
+        self._table.add_columns("width", *_HISTORY)
+        self._table.add_columns("runs", dtype=np.bool_)
         self._last_place = 0
 
     def _fill_columns(self, job: Job, row: int) -> None:

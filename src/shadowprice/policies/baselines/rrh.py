@@ -9,10 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from shadowprice.core.arrays import Floats, Integers
-from shadowprice.core.events import Decision, JobsArrived, PolicyEvent, Queue, Reject
+from shadowprice.core.events import Decision, JobsArrived, PolicyEvent
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
-from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.kernels.order import stable_order
@@ -20,6 +19,7 @@ from shadowprice.kernels.reactive import risk_reward
 from shadowprice.policies.baselines import RrhParameters
 from shadowprice.policies.baselines.ranked import FixedWorkersPolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
+from shadowprice.policies.reactive.table import enlarged
 from shadowprice.policies.reactive.worths import UtilityTable
 
 
@@ -48,11 +48,9 @@ class OpenJobAppraisal:
     def add(self, row: int, jobs: risk_reward.Candidates) -> None:
         """Add the job in a table row to the appraisal."""
         if self.count == len(self._rows):
-            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-            larger = risk_reward.new_appraisal(len(self._rows))
-            for new, old in zip(larger, self._made, strict=True):
-                new[: self.count] = old
-            self._made = larger
+            size = 2 * self.count
+            self._rows = enlarged(self._rows, size)
+            self._made = risk_reward.Appraisal(*(enlarged(values, size) for values in self._made))
         position = self.count
         self._rows[position] = row
         risk_reward.set_values(position, row, self.slot, jobs, self._made)
@@ -91,12 +89,8 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         super().__init__(context, parameters)
         self._appraisal: OpenJobAppraisal | None = None
         self._worths = UtilityTable()
-        self._columns |= {
-            "arrival": np.zeros(0, dtype=np.int64),
-            "gain": np.zeros(0, dtype=np.int64),
-            "slots_left": np.zeros(0, dtype=np.int64),
-            "share": np.zeros(0),
-        }
+        self._table.add_columns("arrival", "gain", "slots_left")
+        self._table.add_columns("share", dtype=np.float64)
 
     @property
     def _candidates(self) -> risk_reward.Candidates:
@@ -118,16 +112,13 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     # ------------------------------------------------------------ admission
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would be queued: it is in the table only during the appraisal."""
-        del explained  # a refusal always has its reason
+    def _find_refusal(self, view: View, job: Job) -> Refusal | None:
         refusal = self._try_admitting(view, job)
-        if refusal is not None:
-            return Quote.of(Reject(job.name, refusal), view.slot)
-        assert self._appraisal is not None
-        self._appraisal.remove_last()
-        self._table.remove(job.name)
-        return Quote.of(Queue(job.name), view.slot)
+        if refusal is None:
+            assert self._appraisal is not None
+            self._appraisal.remove_last()
+            self._table.remove(job.name)
+        return refusal
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it is refused, remove it and return the reason."""
@@ -140,8 +131,8 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
             appraisal = self._appraisal = OpenJobAppraisal(
                 view.slot, self._candidates, self._table.in_order()
             )
-        row = self._enter(job, workers)
-        appraisal.add(row, self._candidates)
+        self._enter(job, workers)
+        appraisal.add(self._table.rows[job.name], self._candidates)
         refusal = self._refusal(view, appraisal, job)
         if refusal is not None:
             appraisal.remove_last()

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
+from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.policies.dorm import DormParameters
@@ -20,7 +20,7 @@ from shadowprice.policies.dorm.recomputation import (
     mutable_placement,
 )
 from shadowprice.policies.reactive.base import QueueingPolicy
-from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
+from shadowprice.policies.reactive.free_capacity import FreeCapacity
 
 _STATISTICS: Final = (
     "recomputations", "programs", "stopped_at_node_limit", "placed_otherwise", "fell_back",
@@ -42,9 +42,8 @@ class Dorm(QueueingPolicy[DormParameters]):
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         super().__init__(context, parameters)
-        self._free_capacity = FreeCapacity(context.cluster)
-        self._up = np.ones(context.cluster.servers, dtype=np.bool_)
-        self._groups = DormServerGroups(context.cluster, self._up, parameters.exact_servers)
+        self._servers = self._free_capacity = FreeCapacity(context.cluster)
+        self._regroup()
         self._running: dict[str, OpenJob] = {}
         self._queue: dict[str, OpenJob] = {}
         self._arrivals = 0
@@ -68,12 +67,12 @@ class Dorm(QueueingPolicy[DormParameters]):
             yield from self._recompute(view)
 
     def _lose(self, server: int) -> None:
-        self._free_capacity.lose(server)
-        self._regroup(server, up=False)
+        super()._lose(server)
+        self._regroup()
 
     def _restore(self, server: int) -> None:
-        self._free_capacity.restore(server)
-        self._regroup(server, up=True)
+        super()._restore(server)
+        self._regroup()
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         del view
@@ -87,11 +86,10 @@ class Dorm(QueueingPolicy[DormParameters]):
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view, before
-        entry = OpenJob.of(state.job, self._arrivals)
-        self._arrivals += 1
+        self._enter(state.job, 0)
         if state.placement is None:
-            self._queue[state.job.name] = entry
             return
+        entry = self._queue.pop(state.job.name)
         self._free_capacity.allocate(state.job, state.placement)
         workers = state.placement.total_workers
         # The largest useful count that its current workers cover.
@@ -104,26 +102,20 @@ class Dorm(QueueingPolicy[DormParameters]):
     def _target_worker_count(self, job: Job) -> int:
         return int(job.worker_counts[0])
 
-    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # only the capacity of the empty cluster decides
-        for job in jobs:
-            if self._empty.workers(job, self._target_worker_count(job)):
-                self._queue[job.name] = OpenJob.of(job, self._arrivals)
-                self._arrivals += 1
-                yield Queue(job.name)
-            else:
-                yield Reject(job.name, NO_PLACEMENT)
+    def _enter(self, job: Job, workers: int) -> None:
+        del workers  # the program decides the count
+        self._queue[job.name] = OpenJob.of(job, self._arrivals)
+        self._arrivals += 1
 
     def _remove_job(self, name: str) -> None:
-        entry = self._running.pop(name, None) or self._queue.pop(name, None)
-        if entry is not None:
-            self._groups.remove(entry)
-            self._free_capacity.release(name)
+        self._running.pop(name, None)
+        self._queue.pop(name, None)
+        self._free_capacity.release(name)
 
-    def _regroup(self, server: int, *, up: bool) -> None:
-        """Rebuild the server groups after a server was lost or restored."""
-        self._up[server] = up
-        self._groups = DormServerGroups(self._cluster, self._up, self._parameters.exact_servers)
+    def _regroup(self) -> None:
+        """Build the groups of the servers that are up."""
+        exact = self._parameters.exact_servers
+        self._groups = DormServerGroups(self._cluster, self._servers.up, exact)
 
     # ---------------------------------------------------------------- recomputation
 

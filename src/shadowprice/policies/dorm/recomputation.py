@@ -14,13 +14,13 @@ from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.reactive.dominant_share import Widths, fill
+from shadowprice.kernels.reactive.dominant_share import fill
 from shadowprice.kernels.reactive.places import PlacementTable
 from shadowprice.policies.dorm import DormParameters
-from shadowprice.policies.milp import INFINITY, LinearProgram
-from shadowprice.policies.placements import dense_placement, fit_counts
+from shadowprice.policies.milp import LinearProgram
+from shadowprice.policies.placements import dense_placement, distribute, fit_counts
 from shadowprice.policies.reactive.free_capacity import FreeCapacity
-from shadowprice.policies.reactive.table import increasing_positions
+from shadowprice.policies.reactive.table import build_widths, useful_counts
 
 _SLACK: Final = 1e-9
 
@@ -72,17 +72,20 @@ def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolutio
     After ``node_limit`` branch-and-bound nodes, the best solution so far is taken.
     """
     current = sum(item.standing_gain for item in instance.items)
-    unchanged = DormSolution([None] * len(instance.items), current, optimal=True)
-    program = _Program(instance)
-    if not program.program.columns:
-        return unchanged
-    values, optimal = program.solve(node_limit, gap)
-    solution = (
-        DormSolution(*program.read(values), optimal=optimal) if values is not None else unchanged
-    )
-    if solution.utilisation > current + _SLACK:
-        return solution
-    return DormSolution(unchanged.targets, current, optimal)
+    unchanged: list[tuple[Integers, Integers] | None] = [None] * len(instance.items)
+    model = _Program(instance)
+    if not model.program.columns:
+        return DormSolution(unchanged, current, optimal=True)
+    start = [0.0] * model.program.columns
+    for terms in model.terms:
+        if terms.keep is not None:
+            start[terms.keep] = 1.0
+    result = model.program.solve(gap=gap, node_limit=node_limit, start=start)
+    if result.feasible:
+        targets, utilisation = model.read(np.rint(result.values))
+        if utilisation > current + _SLACK:
+            return DormSolution(targets, utilisation, result.optimal)
+    return DormSolution(unchanged, current, result.optimal)
 
 
 @dataclass(slots=True)
@@ -122,16 +125,7 @@ class _Program:
         kept = [(terms.keep, 1.0) for terms in self.terms if terms.keep is not None]
         min_kept = len(kept) - self.instance.adjustments
         if min_kept > 0:
-            self._add_row(kept, min_kept, INFINITY)
-
-    def solve(self, node_limit: int, gap: float) -> tuple[Floats | None, bool]:
-        """Return the best values, None if there are none, and whether they are optimal."""
-        current = [0.0] * self.program.columns
-        for terms in self.terms:
-            if terms.keep is not None:
-                current[terms.keep] = 1.0
-        result = self.program.solve(gap=gap, node_limit=node_limit, start=current)
-        return (np.rint(result.values) if result.feasible else None), result.optimal
+            self.program.row(kept, lower=min_kept)
 
     def read(self, values: Floats) -> tuple[list[tuple[Integers, Integers] | None], float]:
         """Return the items' targets, and their utilisation."""
@@ -160,10 +154,6 @@ class _Program:
             targets.append(None if same else (workers, ps))
         return targets, utilisation
 
-    def _add_row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
-        columns, values = [column for column, _ in terms], [value for _, value in terms]
-        self.program.row(columns, values, lower=lower, upper=upper)
-
     def _add_item(self, at: int) -> _Terms:
         item = self.instance.items[at]
         keep = (
@@ -172,9 +162,9 @@ class _Program:
         choices = [self.program.column(cost=float(gain), upper=1) for gain in item.gain]
         picked = [(column, 1.0) for column in choices]
         if keep is None:
-            self._add_row(picked, 0, 1)
+            self.program.row(picked, lower=0, upper=1)
         else:
-            self._add_row([(keep, 1.0), *picked], 1, 1)
+            self.program.row([(keep, 1.0), *picked], lower=1, upper=1)
         workers = self._add_spread(choices, item.counts, self.instance.max_workers_by_group[at])
         ps = self._add_spread(choices, item.ps_counts, self.instance.max_ps_by_group[at])
         return _Terms(keep, choices, workers, ps)
@@ -197,7 +187,7 @@ class _Program:
         ]
         for group, term in zip(hosts.tolist(), columns, strict=True):
             spread[group] = [term]
-        self._add_row([*columns, *((column, -n) for column, n in needs)], 0, 0)
+        self.program.row([*columns, *((column, -n) for column, n in needs)], lower=0, upper=0)
         return spread
 
     def _add_capacity_rows(self) -> None:
@@ -221,7 +211,7 @@ class _Program:
                 # Scaled to the free capacity, so that the solver's tolerances are relative.
                 scale = max(room, *(value for _, value in terms))
                 scaled = [(column, value / scale) for column, value in terms]
-                self._add_row(scaled, -INFINITY, room / scale)
+                self.program.row(scaled, upper=room / scale)
 
     def _add_fairness_row(self) -> None:
         terms: list[tuple[int, float]] = []
@@ -238,7 +228,7 @@ class _Program:
                 (column, float(loss) - base)
                 for column, loss in zip(columns.choices, item.loss, strict=True)
             ]
-        self._add_row(terms, -INFINITY, self.instance.fairness - waiting + _SLACK)
+        self.program.row(terms, upper=self.instance.fairness - waiting + _SLACK)
 
 
 @dataclass(slots=True, eq=False)
@@ -255,9 +245,8 @@ class OpenJob:
     @classmethod
     def of(cls, job: Job, order: int) -> OpenJob:
         """Build the entry of a queued job."""
-        useful = increasing_positions(job.gains)
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
-        return cls(job, order, job.worker_counts[useful], job.ps_counts[useful], ps)
+        return cls(job, order, *useful_counts(job), ps)
 
 
 def _classes(cluster: Cluster, rows: Integers, maximum: int) -> Integers:
@@ -298,7 +287,6 @@ class DormServerGroups:
         self.resources = int(counted.sum())
         self._total = np.where(counted, total, 0.0)
         self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)
-        self._used: dict[OpenJob, tuple[Floats, Floats]] = {}
         self._max_by_group: dict[bytes, tuple[Integers, Integers]] = {}
 
     @property
@@ -306,17 +294,11 @@ class DormServerGroups:
         """Whether at most one group can carry workers, and one parameter servers."""
         return all(int(hosts.sum()) <= 1 for hosts in self._group_hosts)
 
-    def gains(self, entry: OpenJob) -> Floats:
-        """Return the sum over resources of used / capacity for each of a job's choices."""
-        return self._fractions(entry)[0]
-
-    def shares(self, entry: OpenJob) -> Floats:
-        """Return the dominant share of each of a job's choices."""
-        return self._fractions(entry)[1]
-
-    def share(self, entry: OpenJob, choice: int) -> float:
-        """Return the dominant share of one choice; 0 for -1, a waiting job."""
-        return 0.0 if choice < 0 else float(self.shares(entry)[choice])
+    def fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:
+        """Return the sum over resources of used / capacity, and the maximum, of each choice."""
+        amounts = entry.counts[:, None] * entry.job.worker + entry.ps_counts[:, None] * entry.ps
+        fractions = amounts * self._weights
+        return fractions.sum(axis=1), fractions.max(axis=1)
 
     def max_by_group(self, entry: OpenJob) -> tuple[Integers, Integers]:
         """Return how many of a job's workers and PS fit on each empty group."""
@@ -351,7 +333,6 @@ class DormServerGroups:
         jobs, groups = len(entries), len(self.members)
         if not jobs or not groups:
             return [0.0] * jobs
-        sizes = np.array([len(entry.counts) for entry in entries], dtype=np.int64)
         empty = np.zeros((jobs, groups), dtype=np.int64)
         placements = PlacementTable(
             np.array([entry.job.worker for entry in entries]),
@@ -359,29 +340,13 @@ class DormServerGroups:
             empty, empty, np.zeros_like(empty), np.zeros_like(empty),
             np.zeros(jobs, dtype=np.bool_),
         )  # fmt: skip
-        widths = Widths(
-            np.cumsum(sizes) - sizes,
-            sizes,
-            np.concatenate([entry.counts for entry in entries]),
-            np.concatenate([entry.ps_counts for entry in entries]),
-            np.arange(jobs),
-        )
+        useful = [(entry.counts, entry.ps_counts) for entry in entries]
+        widths = build_widths(np.arange(jobs), useful, np.arange(jobs))
         shares = fill(
             self.gather(self._capacity), self._total, np.arange(jobs), placements, widths,
             np.zeros(2, dtype=np.int64), np.zeros(jobs, dtype=np.int64),
         )  # fmt: skip
         return [float(share) for share in shares]
-
-    def _fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:
-        if entry not in self._used:
-            amounts = entry.counts[:, None] * entry.job.worker + entry.ps_counts[:, None] * entry.ps
-            fractions = amounts * self._weights
-            self._used[entry] = (fractions.sum(axis=1), fractions.max(axis=1))
-        return self._used[entry]
-
-    def remove(self, entry: OpenJob) -> None:
-        """Drop a job's cached shares."""
-        self._used.pop(entry, None)
 
     def _sums(self, counts: Integers) -> Integers:
         return np.array([counts[member].sum() for member in self.members], dtype=np.int64)
@@ -392,6 +357,9 @@ _ROUNDING = 1e-9
 _WORKERS, _PS = 0, 1
 _KINDS = (_WORKERS, _PS)
 """Indices of workers and parameter servers in pairs."""
+
+NumbersByGroup = tuple[Sequence[int] | Integers, Sequence[int] | Integers]
+"""Numbers of workers and of parameter servers on each group of servers."""
 
 
 @dataclass(slots=True)
@@ -411,23 +379,43 @@ class MutablePlacement:
         """The layout as an immutable placement."""
         return dense_placement(*self.counts)
 
-    def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
-        """Remove processes, from the servers with the fewest first, to keep the rest together."""
-        counts = self.counts[kind]
-        used = np.flatnonzero(counts if members is None else counts * members)
-        for server in used[np.argsort(counts[used], kind="stable")].tolist():
-            if surplus <= 0:
-                return
-            removed = min(surplus, int(counts[server]))
-            self._add(kind, server, -removed)
-            surplus -= removed
+    def reach(self, workers: int, ps: int) -> bool:
+        """Trim and extend to these numbers on any servers; if that fails, change nothing."""
+        return self.fit([np.ones(len(self.free), np.bool_)], ([workers], [ps]))
 
-    def extend(self, kind: int, more: int, members: Flags | None = None) -> bool:
+    def fit(self, groups: Sequence[Flags], target: NumbersByGroup) -> bool:
+        """Trim and extend to numbers on groups of servers; if that fails, change nothing."""
+        before = (self.counts[_WORKERS].copy(), self.counts[_PS].copy())
+        for order in (_KINDS, _KINDS[::-1]):  # one kind may take the only servers of the other
+            self.trim(groups, target)
+            if all(
+                self._extend(kind, int(number - self.counts[kind][group].sum()), group)
+                for kind in order
+                for group, number in zip(groups, target[kind], strict=True)
+            ):
+                return True
+            self.restore(before)
+        return False
+
+    def trim(self, groups: Sequence[Flags], target: NumbersByGroup) -> None:
+        """Remove processes, from the servers with the fewest first, to keep the rest together."""
+        for kind in _KINDS:
+            counts = self.counts[kind]
+            for group, number in zip(groups, target[kind], strict=True):
+                surplus = int(counts[group].sum() - number)
+                used = np.flatnonzero(counts * group)
+                for server in used[np.argsort(counts[used], kind="stable")].tolist():
+                    if surplus <= 0:
+                        break
+                    removed = min(surplus, int(counts[server]))
+                    self._add(kind, server, -removed)
+                    surplus -= removed
+
+    def _extend(self, kind: int, more: int, group: Flags) -> bool:
         """Add processes, best fit on one server or else the emptiest first; False if none fit."""
         if more <= 0:
             return True
-        hosts = self.hosts[kind] if members is None else self.hosts[kind] & members
-        fits = fit_counts(self.free, self.demands[kind], hosts)
+        fits = fit_counts(self.free, self.demands[kind], self.hosts[kind] & group)
         enough = np.flatnonzero(fits >= more)
         if len(enough):
             # A server of the job first, then the tightest fit, then the first server.
@@ -435,29 +423,12 @@ class MutablePlacement:
             best = np.lexsort((enough, fits[enough], ~own))[0]
             self._add(kind, int(enough[best]), more)
             return True
-        if int(fits.sum()) < more:
+        added = distribute(fits, np.argsort(-fits, kind="stable"), more)
+        if added is None:
             return False
-        for server in np.argsort(-fits, kind="stable").tolist():
-            added = min(more, int(fits[server]))
-            self._add(kind, server, added)
-            more -= added
-            if not more:
-                break
+        self.free -= added[:, None] * self.demands[kind]
+        self.counts[kind][:] += added
         return True
-
-    def reach(self, workers: int, ps: int) -> bool:
-        """Trim and extend to these numbers on any servers; if that fails, change nothing."""
-        before = (self.counts[_WORKERS].copy(), self.counts[_PS].copy())
-        wanted = (workers, ps)
-        for order in (_KINDS, _KINDS[::-1]):  # one kind may take the only servers of the other
-            for kind in _KINDS:
-                self.trim(kind, int(self.counts[kind].sum()) - wanted[kind])
-            if all(
-                self.extend(role, wanted[role] - int(self.counts[role].sum())) for role in order
-            ):
-                return True
-            self.restore(before)
-        return False
 
     def restore(self, before: tuple[Integers, Integers]) -> None:
         """Restore an earlier layout whose capacity is still free."""
@@ -492,6 +463,7 @@ class Recomputation:
         # Sorted by arrival, to break ties between equal shares.
         entries = sorted([*self.running, *self.queued], key=lambda entry: entry.order)
         self._fair = dict(zip(entries, self.groups.fair_shares(entries), strict=True))
+        self._fractions = {entry: self.groups.fractions(entry) for entry in entries}
         allowed = ceiling(self.parameters.fairness_loss * 2 * self.groups.resources)
         self.bound = max(allowed, self._total_loss({}))
 
@@ -541,6 +513,7 @@ class Recomputation:
 
     def _item(self, entry: OpenJob) -> JobItem:
         groups, choice = self.groups, entry.choice
+        gains, shares = self._fractions[entry]
         offered = np.ones(len(entry.counts), dtype=np.bool_)
         standing = None
         if choice >= 0:
@@ -552,10 +525,10 @@ class Recomputation:
             ps_counts=entry.ps_counts[offered],
             worker=entry.job.worker,
             ps=entry.ps,
-            gain=groups.gains(entry)[offered],
-            loss=np.abs(groups.shares(entry)[offered] - self._fair[entry]),
+            gain=gains[offered],
+            loss=np.abs(shares[offered] - self._fair[entry]),
             standing=standing,
-            standing_gain=0.0 if choice < 0 else float(groups.gains(entry)[choice]),
+            standing_gain=0.0 if choice < 0 else float(gains[choice]),
             standing_loss=self._loss(entry, choice),
         )
 
@@ -572,16 +545,13 @@ class Recomputation:
             if target is not None
         ]
         for _, target, layout in changed:  # shrink jobs first, so that others can grow
-            for kind in _KINDS:
-                for group, member in enumerate(self.groups.members):
-                    surplus = int(layout.counts[kind][member].sum() - target[kind][group])
-                    layout.trim(kind, surplus, member)
+            layout.trim(self.groups.members, target)
         # Running jobs are placed before new ones, and then jobs with more progress per worker, at
         # their minimum number of workers.
         changed.sort(
             key=lambda change: (
                 change[0].choice < 0,
-                -float(self.groups.gains(change[0])[0]) / int(change[0].counts[0]),
+                -float(self._fractions[change[0]][0][0]) / int(change[0].counts[0]),
                 change[0].order,
             )
         )
@@ -599,28 +569,13 @@ class Recomputation:
     ) -> int | None:
         """Extend a trimmed layout to its target or a smaller choice; return that, if any."""
         choice = int(np.searchsorted(entry.counts, target[0].sum()))
-        if self._fill(target, layout):
+        if layout.fit(self.groups.members, target):
             return choice
         self.statistics["placed_otherwise"] = self.statistics.get("placed_otherwise", 0) + 1
         for smaller in range(choice, -1, -1):
             if layout.reach(int(entry.counts[smaller]), int(entry.ps_counts[smaller])):
                 return smaller
         return None
-
-    def _fill(self, target: tuple[Integers, Integers], layout: MutablePlacement) -> bool:
-        """Extend a trimmed layout to its target; change nothing if it doesn't fit."""
-        before = (layout.counts[_WORKERS].copy(), layout.counts[_PS].copy())
-        for order in (_KINDS, _KINDS[::-1]):  # one kind may occupy the only servers for the other
-            if all(
-                layout.extend(
-                    kind, int(target[kind][group] - layout.counts[kind][member].sum()), member
-                )
-                for kind in order
-                for group, member in enumerate(self.groups.members)
-            ):
-                return True
-            layout.restore(before)
-        return False
 
     def _start_queued(self) -> PlacementChanges:
         """Start queued jobs if that doesn't raise their fairness loss; change no running job."""
@@ -639,7 +594,8 @@ class Recomputation:
     # ---------------------------------------------------------------- fairness
 
     def _loss(self, entry: OpenJob, choice: int) -> float:
-        return abs(self.groups.share(entry, choice) - self._fair[entry])
+        share = 0.0 if choice < 0 else float(self._fractions[entry][1][choice])
+        return abs(share - self._fair[entry])
 
     def _total_loss(self, outcome: Mapping[OpenJob, tuple[int, MutablePlacement]]) -> float:
         """Return the total fairness loss after these changes."""

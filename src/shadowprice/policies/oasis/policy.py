@@ -14,7 +14,6 @@ from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import MICRO, Job
-from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import PolicyContext, View
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
@@ -22,29 +21,25 @@ from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.kernels.slots.groups import Groups
 from shadowprice.policies.bags.planner import PricedBag
 from shadowprice.policies.oasis import OasisParameters
-from shadowprice.policies.pricing.admission import (
-    DecisionInputs,
-    PricedAdmission,
-    initial_constants,
-)
+from shadowprice.policies.pricing.admission import DecisionInputs, PricedAdmission
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import (
-    Carries,
-    ConstantsLearner,
-    LowerConstant,
-    PriceConstants,
-    PricePool,
+from shadowprice.policies.pricing.constants import Carries
+from shadowprice.policies.pricing.offers import (
+    BoardUse,
+    PricedJob,
+    PricedOffer,
+    PricedPlanner,
+    ResourceBottleneck,
 )
-from shadowprice.policies.pricing.offers import BoardUse, PricedJob, PricedOffer, ResourceBottleneck
 from shadowprice.policies.pricing.posted import PostedPrices, read_posted_prices
 
 _NEAR_SLOTS = 8
 """Slots after twice the shortest duration that are searched first; most jobs need no later ones."""
 
 
-class ScheduleSearch:
-    """Searches schedules on two disjoint pools of servers, for workers and for parameter servers.
+class OasisPlanner(PricedPlanner):
+    """Plans on two disjoint pools of servers, for workers and for parameter servers.
 
     With ``literal``, every slot trains whole chunks, as Algorithm 2 is printed. Prices in
     ``posted`` are added to those of the boards. A schedule is optimal within the relative ``gap``
@@ -53,24 +48,18 @@ class ScheduleSearch:
 
     def __init__(
         self,
-        workers: PriceBoard,
-        servers: PriceBoard,
+        boards: Sequence[PriceBoard],
         slot_seconds: Fraction,
         *,
         literal: bool,
         posted: PostedPrices | None = None,
         gap: float = 0.0,
     ) -> None:
-        self.boards = workers, servers
-        self._slot_seconds = float(slot_seconds)
-        self._literal = literal
-        self._gap = gap
+        self.boards = tuple(boards)  # of workers, and of parameter servers
+        self.slot_seconds = float(slot_seconds)
+        self.literal = literal
+        self.gap = gap
         self.posted = posted
-
-    def follow(self, ledger: LedgerView) -> None:
-        """Update both boards from the ledger."""
-        for board in self.boards:
-            board.follow(ledger)
 
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
         """Return the job at the current prices; ``remaining`` is in progress units."""
@@ -78,20 +67,19 @@ class ScheduleSearch:
             return PricedBag(self.boards[0], view, job, remaining)
         return OasisPricedJob(self, view, job, remaining)
 
-    def costs(self, job: Job, slots: int) -> Floats:
-        """Return COST_t of Algorithm 2, the least cost of each worker count by slot."""
-        return slot_costs(*self._demands(job, slots), job.worker_counts, job.ps_counts)
 
-    def best(
-        self, job: Job, now: int, end: int, remaining: int, factor: float = 1.0
-    ) -> PricedOffer | None:
-        """Return the schedule of largest payoff over slots ``[now, end)``, (27).
+class OasisPricedJob(PricedJob):
+    """A job on two pools."""
 
-        It makes ``remaining`` progress units; None if no schedule does. Every utility is multiplied
-        by ``factor``.
-        """
+    def __init__(self, planner: OasisPlanner, view: View, job: Job, remaining: int) -> None:
+        super().__init__(view, job, remaining)
+        self.planner = planner
+
+    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
+        """Return the offer of largest payoff, (27); None if no schedule completes the work."""
+        job, now, end = self.job, self.view.slot, self.view.end
         slots = end - now
-        gains, required = self._progress(job, remaining)
+        gains, required = self._progress(self.remaining + more)
         max_gain = int(gains.max())
         if slots <= 0 or max_gain <= 0 or max_gain * slots < required:
             return None
@@ -99,27 +87,27 @@ class ScheduleSearch:
         shortest = -(-required // max_gain)
         near = 2 * shortest + _NEAR_SLOTS
         if 2 * near <= slots:
-            offer = self._search(job, now, gains, required, utility[:near])
+            offer = self._search(gains, required, utility[:near])
             if offer is not None:
                 # Costs are never negative. A completion whose utility alone doesn't exceed this
                 # payoff can't pay more.
                 slots = int(np.count_nonzero(utility > offer.payoff))
                 if slots <= near:
                     return offer
-        return self._search(job, now, gains, required, utility[:slots])
+        return self._search(gains, required, utility[:slots])
 
-    def _search(
-        self, job: Job, now: int, gains: Integers, required: int, utility: Floats
-    ) -> PricedOffer | None:
+    def _search(self, gains: Integers, required: int, utility: Floats) -> PricedOffer | None:
         """Return the best offer over the first ``len(utility)`` slots."""
-        cost = self.costs(job, len(utility))
-        if self.posted is not None:
-            cost += self.posted.costs(job, now, len(utility))
+        job, now, planner = self.job, self.view.slot, self.planner
+        # COST_t of Algorithm 2: the least cost of each worker count by slot.
+        cost = slot_costs(*self._demands(len(utility)), job.worker_counts, job.ps_counts)
+        if planner.posted is not None:
+            cost += planner.posted.costs(job, now, len(utility))
         useful = None if gains.all() else np.flatnonzero(gains)
         if useful is not None:
             cost = np.ascontiguousarray(cost[:, useful])
             gains = gains[useful]
-        result = best_schedule(cost, gains, required, utility, gap=self._gap)
+        result = best_schedule(cost, gains, required, utility, gap=planner.gap)
         if not result.feasible:
             return None
         choice = result.choice
@@ -134,58 +122,39 @@ class ScheduleSearch:
             bound=result.bound,
         )
 
-    def schedule(self, job: Job, now: int, offer: PricedOffer) -> Schedule:
+    def place(self, offer: PricedOffer) -> Schedule:
         """Return the placement of an offer's workers and parameter servers, lines 23-38."""
-        (worker_pool, demand, share, ps_pool, ps_demand, ps_share) = self._demands(
-            job, len(offer.choice)
-        )
-        workers, servers = (board.servers for board in self.boards)
+        job = self.job
+        workers, worker, share, ps_pool, ps, ps_share = self._demands(len(offer.choice))
+        servers, ps_servers = (board.servers for board in self.planner.boards)
         entries = expand_choices(
-            worker_pool, demand, share, workers, ps_pool, ps_demand, ps_share, servers,
+            workers, worker, share, servers, ps_pool, ps, ps_share, ps_servers,
             job.worker_counts, job.ps_counts, offer.choice,
         )  # fmt: skip
-        return Schedule.from_arrays(entries[:, 0] + now, *entries[:, 1:].T)
+        return Schedule.from_arrays(entries[:, 0] + self.view.slot, *entries[:, 1:].T)
 
-    def _demands(
-        self, job: Job, slots: int
-    ) -> tuple[Groups, Integers, Floats, Groups, Integers, Floats]:
-        board, ps_board = self.boards
+    def _demands(self, slots: int) -> tuple[Groups, Integers, Floats, Groups, Integers, Floats]:
+        job, (board, ps_board) = self.job, self.planner.boards
         demand = board.window(slots), job.worker, board.shares(job.worker)
         if job.ps is None:
             return *demand, *demand
         return *demand, ps_board.window(slots), job.ps, ps_board.shares(job.ps)
 
-    def _progress(self, job: Job, remaining: int) -> tuple[Integers, int]:
+    def _progress(self, remaining: int) -> tuple[Integers, int]:
         """Return the gain of each choice and the remaining work, in the same unit."""
-        if not self._literal:
+        job = self.job
+        if not self.planner.literal:
             return job.gains, remaining
         # Line 24 gives d chunks ceil(d M (tau + 2 e / b)) workers. So n workers train the largest d
         # that needs no more than n, and the work is a whole number of chunks.
         # The remaining work can exceed the job's own because plans cover work lost by restarts.
         chunks = -(-remaining * job.epochs * job.chunks // job.required)
         if job.gains is job.internal_gains and (job.gains == job.worker_counts).all():
-            per_chunk = job.minibatches * job.step_seconds / self._slot_seconds
+            per_chunk = job.minibatches * job.step_seconds / self.planner.slot_seconds
             gains = np.floor(job.worker_counts / per_chunk * (1 + 1e-12))
         else:
             gains = np.floor(job.gains / (job.minibatches * MICRO))
         return gains.astype(np.int64), chunks
-
-
-class OasisPricedJob(PricedJob):
-    """A job on two pools."""
-
-    def __init__(self, planner: ScheduleSearch, view: View, job: Job, remaining: int) -> None:
-        super().__init__(view, job, remaining)
-        self.planner = planner
-
-    def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
-        """Return the offer of largest payoff; None if no schedule completes the work."""
-        work = self.remaining + more
-        return self.planner.best(self.job, self.view.slot, self.view.end, work, factor)
-
-    def schedule(self, offer: PricedOffer) -> Schedule:
-        """Return the placement of an offer's workers and parameter servers."""
-        return self.planner.schedule(self.job, self.view.slot, offer)
 
     def max_gain(self) -> int:
         """Return the most progress units that one slot can add."""
@@ -245,6 +214,7 @@ class OasisPricedJob(PricedJob):
 class OasisPolicy(PricedAdmission):
     """The online algorithm (Algorithm 1)."""
 
+    name = "oasis"
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
 
     def __init__(self, context: PolicyContext, parameters: OasisParameters) -> None:
@@ -257,51 +227,52 @@ class OasisPolicy(PricedAdmission):
             )
         # If jobs aren't known in advance, no server is set aside for parameter servers until a job
         # needs them.
-        divided = parameters.split == "half" or (
+        self._halved = parameters.split == "half" or (
             parameters.split == "auto" and parameters.prices == "offline" and with_ps
         )
-        self._undivided = parameters.split == "auto" and not divided
-        self._reunites = self._undivided and parameters.prices == "online"
-        self._halved = divided
-        kinds: tuple[Carries, ...] = ("workers", "ps")
-        members = server_pools(cluster, halved=divided)
-        floor = LowerConstant(parameters.lower, StandaloneValue(cluster, *members))
-        learners = [
-            ConstantsLearner(
-                PricePool.of(cluster, servers),
-                carries,
-                cluster.horizon,
-                context.until,
-                floor,
-                parameters.prices == "offline",
-            )
-            for servers, carries in zip(members, kinds, strict=True)
-        ]
-        constants = initial_constants(
-            "oasis", context, parameters, learners, (parameters.worker, parameters.ps)
-        )
-        self._literal = parameters.chunks == "literal"
-        self._gap = parameters.gap
+        self._reunites = parameters.split == "auto" and parameters.prices == "online"
+        self._options = parameters
         self._posted = (
             None if parameters.fixed is None else read_posted_prices(parameters.fixed, cluster)
         )
-        planner = self._build_planner(cluster, learners, constants)
-        super().__init__(planner, learners, parameters, context)
+        super().__init__(context, parameters, (parameters.worker, parameters.ps))
         if self._posted is not None:
             # No theorem covers posted prices, and they don't price copies of tasks.
             self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)
-        if self._undivided and parameters.prices != "online":
+        if self._may_divide and parameters.prices != "online":
             # Dividing the servers for a job changes the state even if the job is refused.
             self.capabilities = replace(self.capabilities, forgets_refused=False)
 
+    @property
+    def _may_divide(self) -> bool:
+        """Return whether the next job with parameter servers divides the servers."""
+        return self._options.split == "auto" and not self._halved
+
+    def _pools(self, cluster: Cluster) -> Sequence[tuple[Carries, Flags]]:
+        workers, servers = server_pools(cluster, halved=self._halved)
+        return ("workers", workers), ("ps", servers)
+
+    def _alone(self, cluster: Cluster) -> StandaloneValue:
+        return StandaloneValue(cluster, *server_pools(cluster, halved=self._halved))
+
+    def _build_planner(self, cluster: Cluster, boards: Sequence[PriceBoard]) -> OasisPlanner:
+        options = self._options
+        return OasisPlanner(
+            boards,
+            cluster.slot_seconds,
+            literal=options.chunks == "literal",
+            posted=self._posted,
+            gap=options.gap,
+        )
+
     def _searches_exactly(self) -> bool:
-        return self._gap == 0 and not self._literal
+        return self._options.gap == 0 and self._options.chunks == "exact"
 
     def expect(self, jobs: Sequence[Job]) -> None:
         """Divide the servers before the first job with PS, unless prices are learnt."""
         if self._parameters.prices == "online":
             return
-        if self._undivided and any(job.ps is not None for job in jobs):
+        if self._may_divide and any(job.ps is not None for job in jobs):
             self._was_disturbed |= self._earned > 0  # admitted jobs had all servers
             self._divide()
 
@@ -318,13 +289,13 @@ class OasisPolicy(PricedAdmission):
     @contextmanager
     def as_if_learnt(self, view: View, job: Job) -> Iterator[None]:
         """Post the prices that a job would meet on arrival, and divide the servers as it would."""
-        before = self._planner, self._learners, self._undivided, self._halved
+        before = self._planner, self._learners, self._halved
         self._divide_for(view, job)
         try:
             with super().as_if_learnt(view, job):
                 yield
         finally:
-            self._planner, self._learners, self._undivided, self._halved = before
+            self._planner, self._learners, self._halved = before
 
     def learn(self, view: View, job: Job) -> None:
         """Learn prices from a promised job, and keep the servers divided as its plan is."""
@@ -342,56 +313,24 @@ class OasisPolicy(PricedAdmission):
         that teaches has parameter servers.
         """
         needed = job is not None and job.ps is not None
-        if self._undivided and needed:
+        if self._may_divide and needed:
             self._divide()
         elif self._reunites and self._halved and not needed:
             _, servers = self._learners_at(view)
             if not servers.is_used and not _has_open_ps(view):
-                self._halved, self._undivided = False, True
+                self._halved = False
                 self._follow(self._cluster)
 
     def resume(self, view: View) -> None:
         """Resync; the servers are divided if an open job has parameter servers."""
         super().resume(view)
-        if self._undivided and _has_open_ps(view):
+        if self._may_divide and _has_open_ps(view):
             self._divide()
 
     def _divide(self) -> None:
         """Give half of the `any` servers to parameter servers; processes there continue."""
-        self._halved, self._undivided = True, False
+        self._halved = True
         self._follow(self._cluster)
-
-    def _follow(self, cluster: Cluster) -> None:
-        members = server_pools(cluster, halved=self._halved)
-        learners = [
-            learner.moved(PricePool.of(cluster, servers), StandaloneValue(cluster, *members))
-            for learner, servers in zip(self._learners, members, strict=True)
-        ]
-        constants = self._constants_in_force(learners)
-        self._learners = tuple(learners)
-        self._planner = self._build_planner(cluster, learners, constants)
-
-    def _build_planner(
-        self,
-        cluster: Cluster,
-        learners: Sequence[ConstantsLearner],
-        constants: Sequence[PriceConstants],
-    ) -> ScheduleSearch:
-        workers, servers = (
-            PriceBoard(cluster, learner.pool, constant, cluster.horizon)
-            for learner, constant in zip(learners, constants, strict=True)
-        )
-        return ScheduleSearch(
-            workers,
-            servers,
-            cluster.slot_seconds,
-            literal=self._literal,
-            posted=self._posted,
-            gap=self._gap,
-        )
-
-    def _alone(self) -> StandaloneValue:
-        return StandaloneValue(self._cluster, *server_pools(self._cluster, halved=self._halved))
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

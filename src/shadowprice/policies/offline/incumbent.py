@@ -10,93 +10,70 @@ from collections.abc import Sequence
 import numpy as np
 
 from shadowprice.core.arrays import Integers
-from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.milp import LinearProgram
-from shadowprice.policies.offline.problem import (
-    EqualItems,
-    JobRequest,
-    OfflineSolution,
-    Problem,
-    SlotServers,
-)
-from shadowprice.policies.placements import fit_counts
+from shadowprice.policies.milp import LinearProgram, weighted
+from shadowprice.policies.offline.problem import EqualItems, JobRequest, OfflineSolution, Problem
+from shadowprice.policies.placements import distribute
 
 
-def build_items(owner: int, job: Job, workers: int) -> list[EqualItems]:
-    """Return the items of a job with this number of workers."""
-    items = [EqualItems(owner, True, workers, job.worker)]
-    if job.ps is not None and job.ps_needed(workers):
-        items.append(EqualItems(owner, False, job.ps_needed(workers), job.ps))
-    return items
-
-
-def pack(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
+def pack(free: Integers, items: Sequence[EqualItems]) -> list[Integers] | None:
     """Return the number of each kind of items on each server; None if they don't fit."""
     if not items:
         return []
-    return _first_fit(machines, items) or _exact(machines, items)
+    return _first_fit(free, items) or _exact(free, items)
 
 
-def _first_fit(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
+def _first_fit(capacity: Integers, items: Sequence[EqualItems]) -> list[Integers] | None:
     """Place the largest items first, each kind on the tightest or on the emptiest servers."""
-    total = np.maximum(machines.free.sum(axis=0).astype(np.float64), 1.0)
+    total = np.maximum(capacity.sum(axis=0).astype(np.float64), 1.0)
     weight = [float((item.demand / total).max()) for item in items]
     order = sorted(range(len(items)), key=lambda index: -weight[index])
     for descending in (False, True):
-        free = machines.free.copy()
+        free = capacity.copy()
         packed = [np.zeros(len(free), dtype=np.int64) for _ in items]
         for index in order:
-            item, remaining = items[index], items[index].count
-            room = fit_counts(free, item.demand, machines.hosts(item))
-            for server in np.argsort(-room if descending else room, kind="stable").tolist():
-                count = min(remaining, int(room[server]))
-                if count:
-                    packed[index][server] = count
-                    free[server] -= count * item.demand
-                    remaining -= count
-            if remaining:
+            item = items[index]
+            room = item.fit_counts(free)
+            servers = np.argsort(-room if descending else room, kind="stable")
+            counts = distribute(room, servers, item.count)
+            if counts is None:
                 break
+            packed[index] = counts
+            free -= counts[:, None] * item.demand
         else:
             return packed
     return None
 
 
-def _exact(machines: SlotServers, items: Sequence[EqualItems]) -> list[Integers] | None:
+def _exact(free: Integers, items: Sequence[EqualItems]) -> list[Integers] | None:
     """Solve a feasibility program and check its result in integers."""
     program = LinearProgram()
     columns = []
     for item in items:
-        fits = machines.fit_counts(item)
+        fits = item.fit_counts(free)
         if int(fits.sum()) < item.count:
             return None
         row = [program.column(upper=min(int(limit), item.count)) for limit in fits]
-        program.row(row, [1.0] * len(row), lower=item.count, upper=item.count)
+        program.row(weighted(row), lower=item.count, upper=item.count)
         columns.append(row)
-    servers, resources = machines.free.shape
-    for server in range(servers):
-        for r in range(resources):
-            demands = [int(item.demand[r]) for item in items]
-            capacity = int(machines.free[server, r])
-            if (
-                sum(amount * item.count for amount, item in zip(demands, items, strict=True))
-                > capacity
-            ):
-                divisor = int(np.gcd.reduce([amount for amount in demands if amount]))
-                program.row(
-                    [row[server] for row, amount in zip(columns, demands, strict=True) if amount],
-                    [amount // divisor for amount in demands if amount],
-                    upper=capacity // divisor,
-                )
+    demands = np.array([item.demand for item in items])
+    needed = np.array([item.count for item in items]) @ demands
+    for server, r in np.argwhere(needed > free).tolist():
+        terms = [
+            (row[server], int(amount))
+            for row, amount in zip(columns, demands[:, r], strict=True)
+            if amount
+        ]
+        program.limit(terms, int(free[server, r]))
     result = program.solve()
     if not result.feasible:
         return None
     packed = [np.rint(result.values[row]).astype(np.int64) for row in columns]
     used = sum(
         (counts[:, None] * item.demand for counts, item in zip(packed, items, strict=True)),
-        start=np.zeros_like(machines.free),
+        start=np.zeros_like(free),
     )
-    return packed if bool((used <= machines.free).all()) else None
+    return packed if bool((used <= free).all()) else None
 
 
 class Incumbent:
@@ -120,11 +97,9 @@ class Incumbent:
             items = [
                 item
                 for index in running
-                for item in build_items(
-                    index, problem.requests[index].job, int(workers[index, slot])
-                )
+                for item in problem.items(index, int(workers[index, slot]))
             ]
-            packed = pack(problem.machines(slot), items)
+            packed = pack(problem.free[slot], items)
             if packed is None:
                 unpacked.add(slot)
             else:
@@ -157,7 +132,7 @@ class Incumbent:
             if not request.completions:
                 continue
             for follow in (True, False):
-                fitted = _fit_in(problem, free, request, index, workers[index] if follow else None)
+                fitted = _fit_in(problem, free, index, workers[index] if follow else None)
                 if fitted is not None:
                     for slot, items, packed in fitted:
                         _add_entries(entries, problem.start + slot, items, packed)
@@ -199,19 +174,19 @@ def _add_entries(
 
 
 def _fit_in(
-    problem: Problem, free: Integers, request: JobRequest, owner: int, wanted: Integers | None
+    problem: Problem, free: Integers, owner: int, wanted: Integers | None
 ) -> list[tuple[int, list[EqualItems], list[Integers]]] | None:
     """Fit one job into free capacity: as planned, or as early and with as many workers as fit."""
+    request = problem.requests[owner]
     job, remaining = request.job, request.required
     fitted = []
     for slot in range(request.first, request.completions[-1][0] + 1):
         counts = job.worker_counts[::-1].tolist() if wanted is None else [int(wanted[slot])]
-        available = SlotServers(free[slot], problem.hosts_workers, problem.hosts_ps)
         for count in counts:
             if not count or (wanted is None and job.gain(count) <= 0):
                 continue
-            items = build_items(owner, job, count)
-            packed = pack(available, items)
+            items = problem.items(owner, count)
+            packed = pack(free[slot], items)
             if packed is not None:
                 fitted.append((slot, items, packed))
                 remaining -= job.gain(count)

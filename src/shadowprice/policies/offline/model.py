@@ -13,8 +13,8 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.time_limit import Deadline
 from shadowprice.kernels.reactive.server_patterns import best_pattern
-from shadowprice.policies.milp import IncrementalProgram, LinearProgram, Terms
-from shadowprice.policies.offline.problem import JobRequest, Problem
+from shadowprice.policies.milp import IncrementalProgram, LinearProgram, Terms, weighted
+from shadowprice.policies.offline.problem import EqualItems, JobRequest, Problem
 from shadowprice.policies.placements import fit_counts
 
 PRECISION: Final = 1000
@@ -27,14 +27,6 @@ MIN_VIOLATION_SHARE: Final = 0.5
 
 MAX_COUNT: Final = 1 << 20
 """Count for a server that carries any number of an item; no job has this many workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class CutItem:
-    """Workers, or parameter servers, of one job."""
-
-    owner: int
-    is_worker: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +77,7 @@ class CutPool:
     both.
     """
 
-    def __init__(self, items: list[CutItem], sources: Sequence[_EqualServers]) -> None:
+    def __init__(self, items: list[EqualItems], sources: Sequence[_EqualServers]) -> None:
         self.items = items
         self.cuts: list[Cut] = []
         self._sources = sources
@@ -132,37 +124,29 @@ class CutPool:
     def _add_pattern(self, index: int, pattern: Integers) -> None:
         self._patterns[index].append(pattern)
         used = np.flatnonzero(pattern).tolist()
-        columns = [*(self._weights[item] for item in used), self._tops[index]]
-        self._program.row(columns, [*(float(pattern[item]) for item in used), -1.0], upper=0.0)
+        terms = [(self._weights[item], float(pattern[item])) for item in used]
+        self._program.row([*terms, (self._tops[index], -1.0)], upper=0.0)
 
 
 def pools(problem: Problem, slot: int) -> list[CutPool]:
     """Return the pools of a slot: one per role, or one for both."""
-    requests = [(index, one.job) for index, one in enumerate(problem.requests) if one.completions]
-    workers = [CutItem(index, True) for index, _ in requests]
-    ps = [CutItem(index, False) for index, job in requests if job.ps is not None]
+    items = [
+        item
+        for index, request in enumerate(problem.requests)
+        if request.completions
+        for item in problem.items(index, 1, ps=1)
+    ]
+    workers, ps = ([item for item in items if item.is_worker is kind] for kind in (True, False))
     groups = [workers, ps] if problem.separate else [workers + ps]
-    return [CutPool(items, _equal_servers(problem, slot, items)) for items in groups if items]
+    return [CutPool(group, _equal_servers(problem.free[slot], group)) for group in groups if group]
 
 
-def _equal_servers(problem: Problem, slot: int, items: list[CutItem]) -> list[_EqualServers]:
+def _equal_servers(free: Integers, items: list[EqualItems]) -> list[_EqualServers]:
     """Return the servers that may carry any of the items, by capacity and role."""
-    free = problem.free[slot]
     limited = (free < UNLIMITED).all(axis=0)
-    demands = []
-    for item in items:
-        job = problem.requests[item.owner].job
-        demand = job.worker if item.is_worker else job.ps
-        assert demand is not None
-        demands.append(demand)
-    limits = np.array(
-        [
-            fit_counts(free, demand, problem.hosts_workers if item.is_worker else problem.hosts_ps)
-            for item, demand in zip(items, demands, strict=True)
-        ]
-    ).T
+    limits = np.array([item.fit_counts(free) for item in items]).T
     limits = np.minimum(limits, MAX_COUNT)
-    demand = np.ascontiguousarray(np.array(demands)[:, limited])
+    demand = np.ascontiguousarray(np.array([item.demand for item in items])[:, limited])
     rows = np.concatenate((free[:, limited], limits), axis=1)
     kinds, counts = np.unique(rows, axis=0, return_counts=True)
     width = int(limited.sum())
@@ -221,9 +205,9 @@ def _add_number(
         ]
     )
     for (z0, n0), (z1, n1) in pairwise(corners):
-        add_limit(program, [(n, z1 - z0), (z, n0 - n1)], (z1 - z0) * n0 - (n1 - n0) * z0)
+        program.limit([(n, z1 - z0), (z, n0 - n1)], (z1 - z0) * n0 - (n1 - n0) * z0)
     if len(corners) <= job.ps_needed(maximum):  # an integral point below the rows breaks (6)
-        program.row([z, n], [1.0, -job.worker_bandwidth / job.ps_bandwidth], lower=0)
+        program.row([(z, 1.0), (n, -job.worker_bandwidth / job.ps_bandwidth)], lower=0)
     return Totals([(n, 1)], [(z, 1)], [(n, 1)], maximum)
 
 
@@ -266,43 +250,21 @@ def add_servers(
     free = problem.free[slot]
     on_server: dict[tuple[int, int], Terms] = {}
     for index, totals in users:
-        job = problem.requests[index].job
-        kinds = [(totals.workers, job.worker, problem.hosts_workers)]
-        if job.ps is not None:
-            kinds.append((totals.ps, job.ps, problem.hosts_ps))
-        for terms, demand, hosts in kinds:
-            fits = fit_counts(free, demand, hosts)
+        for item in problem.items(index, 1, ps=1):
+            fits = item.fit_counts(free)
             hosting = [int(server) for server in np.flatnonzero(fits)]
             columns = [program.column(upper=int(fits[server])) for server in hosting]
-            program.row(
-                [*columns, *(column for column, _ in terms)],
-                [*[1.0] * len(columns), *(-float(count) for _, count in terms)],
-                lower=0,
-                upper=0,
-            )
+            total = [
+                (column, -count)
+                for column, count in (totals.workers if item.is_worker else totals.ps)
+            ]
+            program.row([*weighted(columns), *total], lower=0, upper=0)
             for server, column in zip(hosting, columns, strict=True):
-                for r in np.flatnonzero(demand).tolist():
-                    on_server.setdefault((server, r), []).append((column, int(demand[r])))
+                for r in np.flatnonzero(item.demand).tolist():
+                    on_server.setdefault((server, r), []).append((column, int(item.demand[r])))
     for (server, r), terms in on_server.items():
         if free[server, r] < UNLIMITED:
-            add_limit(program, terms, int(free[server, r]))
-
-
-def add_limit(program: LinearProgram, terms: Terms, limit: int) -> None:
-    """Add ``sum of terms <= limit``."""
-    if terms:
-        columns, values, upper = reduced(terms, limit)
-        program.row(columns, values, upper=upper)
-
-
-def reduced(terms: Terms, limit: int) -> tuple[list[int], list[float], float]:
-    """Divide ``sum of terms <= limit`` by its common divisor, and return it as a row.
-
-    With small integers the solver's tolerances can't hide an overbooking.
-    """
-    divisor = int(np.gcd.reduce([amount for _, amount in terms]))
-    values = [float(amount // divisor) for _, amount in terms]
-    return [column for column, _ in terms], values, float(limit // divisor)
+            program.limit(terms, int(free[server, r]))
 
 
 MAX_COEFFICIENT_BITS: Final = 10
@@ -379,7 +341,7 @@ class Model:
         for slot, slot_pools in enumerate(known.pools):
             for pool in slot_pools:
                 for cut in pool.cuts:
-                    add_limit(self.program, self.cut_terms(pool, cut, slot), cut.limit)
+                    self.program.limit(self.cut_terms(pool, cut, slot), cut.limit)
 
     def _by_item(self, pool: CutPool, slot: int) -> Iterator[Terms]:
         for item in pool.items:
@@ -393,7 +355,7 @@ class Model:
         }
         self.completed[index] = completed
         self.completion_rows[index] = program.row(
-            completed.values(), [1.0] * len(completed), lower=float(must_complete), upper=1
+            weighted(completed.values()), lower=float(must_complete), upper=1
         )
         gained: Terms = []
         progress: dict[int, int] = {}
@@ -402,11 +364,7 @@ class Model:
             if totals is not None:
                 later = [column for completion, column in completed.items() if completion >= slot]
                 columns = [column for column, _ in totals.workers]
-                program.row(
-                    [*columns, *later],
-                    [*[1.0] * len(columns), *[-float(totals.maximum)] * len(later)],
-                    upper=0,
-                )
+                program.row([*weighted(columns), *weighted(later, -totals.maximum)], upper=0)
                 self._totals[index, slot] = totals
                 gained += totals.gains
             progress[slot] = len(gained)
@@ -421,12 +379,8 @@ class Model:
         scale = 2.0 ** min(0, MAX_COEFFICIENT_BITS - largest.bit_length())
         for completion in completed:
             before = [column for slot, column in completed.items() if slot <= completion]
-            prefix = gained[: progress[completion]]
-            program.row(
-                [column for column, _ in prefix] + before,
-                [gain * scale for _, gain in prefix] + [-required * scale] * len(before),
-                lower=0,
-            )
+            prefix = [(column, gain * scale) for column, gain in gained[: progress[completion]]]
+            program.row([*prefix, *weighted(before, -required * scale)], lower=0)
 
     def _order_equal_slots(self, by_slot: dict[int, list[tuple[int, Totals]]]) -> None:
         """Order equal slots, which can be exchanged: a job's workers don't increase."""
@@ -436,7 +390,7 @@ class Model:
             if users.keys() == later.keys() and np.array_equal(free[slot], free[following]):
                 job = max(users, key=lambda index: users[index].maximum)
                 terms = [(column, -count) for column, count in users[job].workers]
-                add_limit(self.program, terms + later[job].workers, 0)
+                self.program.limit(terms + later[job].workers, 0)
 
     def _limit_pools(self, slot: int, users: list[tuple[int, Totals]]) -> None:
         """Limit a slot's demands by the total capacity of the servers that may carry them."""
@@ -456,4 +410,4 @@ class Model:
                         terms += [(column, n * int(job.worker[r])) for column, n in totals.workers]
                     if with_ps and job.ps is not None and job.ps[r]:
                         terms += [(column, n * int(job.ps[r])) for column, n in totals.ps]
-                add_limit(self.program, terms, int(free[:, r].sum()))
+                self.program.limit(terms, int(free[:, r].sum()))

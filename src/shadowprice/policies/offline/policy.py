@@ -76,7 +76,10 @@ class Optimum:
             jobs = list(self._jobs.values())
             ends = utility_end_slots(context.cluster, jobs, context.until)
             spans = [max(0, end - job.arrival) for job, end in zip(jobs, ends, strict=True)]
-            self._check_size(sum(spans))
+            if sum(spans) > parameters.max_decisions:
+                message = f"{sum(spans)} pairs of a job and a slot are too many to solve exactly"
+                hint = "give fewer jobs or an earlier --until, or raise --set max_decisions"
+                raise InputError(Fault("policy optimum", message, hint))
             self._window = max(self._window, *spans)
             problem = full_problem(context.cluster, jobs, context.until)
             self.solution = self._solve(problem)
@@ -194,12 +197,6 @@ class Optimum:
         for request, schedule in zip(problem.requests, solution.schedules, strict=True):
             self._plans[request.job.name] = schedule
         return solution
-
-    def _check_size(self, decisions: int) -> None:
-        if decisions > self._parameters.max_decisions:
-            message = f"{decisions} pairs of a job and a slot are too many to solve exactly"
-            hint = "give fewer jobs or an earlier --until, or raise --set max_decisions"
-            raise InputError(Fault("policy optimum", message, hint))
 
 
 def _remaining_work(view: View, name: str) -> int | None:

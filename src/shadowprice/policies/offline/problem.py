@@ -25,23 +25,11 @@ class EqualItems:
     is_worker: bool
     count: int
     demand: Integers  # of one item
+    hosts: Flags  # servers that may carry them
 
-
-@dataclass(frozen=True, slots=True)
-class SlotServers:
-    """The servers of one slot, with their free capacity."""
-
-    free: Integers
-    hosts_workers: Flags
-    hosts_ps: Flags
-
-    def hosts(self, items: EqualItems) -> Flags:
-        """Return which servers may carry the items."""
-        return self.hosts_workers if items.is_worker else self.hosts_ps
-
-    def fit_counts(self, items: EqualItems) -> Integers:
-        """Return how many of the items fit on each server alone."""
-        return fit_counts(self.free, items.demand, self.hosts(items))
+    def fit_counts(self, free: Integers) -> Integers:
+        """Return how many of the items fit into the free capacity of each server alone."""
+        return fit_counts(free, self.demand, self.hosts)
 
 
 @dataclass(frozen=True)
@@ -51,7 +39,6 @@ class JobRequest:
     job: Job
     required: int  # progress units still to make
     first: int
-    last: int  # last slot in which it may run
     completions: tuple[tuple[int, float], ...]
     """Completion slots with a positive utility, ascending, each with its utility. Of slots with
     equal utility only the latest is listed, because completing earlier is allowed."""
@@ -95,9 +82,14 @@ class Problem:
         """Whether no server carries both workers and parameter servers."""
         return not bool((self.hosts_workers & self.hosts_ps).any())
 
-    def machines(self, slot: int) -> SlotServers:
-        """Return the servers with their free capacity in a slot."""
-        return SlotServers(self.free[slot], self.hosts_workers, self.hosts_ps)
+    def items(self, owner: int, workers: int, ps: int | None = None) -> list[EqualItems]:
+        """Return the items of a job with this number of workers, and the PS that they need."""
+        job = self.requests[owner].job
+        items = [EqualItems(owner, True, workers, job.worker, self.hosts_workers)]
+        ps = job.ps_needed(workers) if ps is None else ps
+        if job.ps is not None and ps:
+            items.append(EqualItems(owner, False, ps, job.ps, self.hosts_ps))
+        return items
 
 
 @dataclass(frozen=True)
@@ -195,4 +187,4 @@ def build_request(job: Job, start: int, end: int, required: int | None = None) -
     later = np.append(utility[1:], 0.0)
     keep = (utility > 0) & (utility > later)
     completions = zip((slots[keep] - start).tolist(), utility[keep].tolist(), strict=True)
-    return JobRequest(job, work, first - start, end - 1 - start, tuple(completions))
+    return JobRequest(job, work, first - start, tuple(completions))

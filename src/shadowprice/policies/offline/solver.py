@@ -28,9 +28,9 @@ import numpy as np
 
 from shadowprice.core.arrays import Floats
 from shadowprice.core.time_limit import Clock, Deadline
-from shadowprice.policies.milp import INFINITY, IncrementalProgram
+from shadowprice.policies.milp import INFINITY, IncrementalProgram, weighted
 from shadowprice.policies.offline.incumbent import Incumbent
-from shadowprice.policies.offline.model import Model, SlotKnowledge, reduced
+from shadowprice.policies.offline.model import Model, SlotKnowledge
 from shadowprice.policies.offline.problem import OfflineSolution, Problem
 
 INTEGRALITY_TOLERANCE: Final = 1e-6
@@ -228,7 +228,7 @@ class CompletionSearch:
                 for index in cuts:
                     cut = pool.cuts[index]
                     terms = self._model.cut_terms(pool, cut, slot)
-                    self._relaxation.row(*reduced(terms, cut.limit))
+                    self._relaxation.limit(terms, cut.limit)
                     self._added.add((slot, place, index))
                 violated |= bool(cuts)
         return violated
@@ -315,4 +315,4 @@ class CompletionSearch:
             for slot, column in self._model.completed[job].items()
             if slot <= completion
         ]
-        self._relaxation.row(columns, [1.0] * len(columns), len(completions) - 1.0)
+        self._relaxation.row(weighted(columns), len(completions) - 1.0)

@@ -27,14 +27,15 @@ from shadowprice.kernels.slots.placement import Gains, Slots, slot_at, slot_choi
 from shadowprice.kernels.slots.rounding import mix
 from shadowprice.policies.bags.planner import PricedBag
 from shadowprice.policies.pdors import THEOREM, PdorsParameters
-from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
+from shadowprice.policies.pricing.admission import PricedAdmission
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import ConstantsLearner, LowerConstant, PricePool
+from shadowprice.policies.pricing.constants import Carries
 from shadowprice.policies.pricing.offers import (
     BoardUse,
     PricedJob,
     PricedOffer,
+    PricedPlanner,
     ResourceBottleneck,
     TooExpensiveProof,
 )
@@ -67,8 +68,8 @@ class SlotChoices:
     (`kernels.slots.placement`)."""
 
 
-class PdorsPlanner:
-    """Searches schedules on one pool of servers that carry workers and parameter servers.
+class PdorsPlanner(PricedPlanner):
+    """Plans on one pool of servers that carry workers and parameter servers.
 
     ``board`` covers all servers; ``seed`` seeds the rounding.
     """
@@ -77,25 +78,15 @@ class PdorsPlanner:
         self, board: PriceBoard, cluster: Cluster, parameters: PdorsParameters, seed: int
     ) -> None:
         self.board = board
-        self._cluster = cluster
-        self._parameters = parameters
-        self._method = METHODS[parameters.placement]
-        self._stream = np.uint64(mix(np.uint64(0), seed % 2**63))
+        self.boards = (board,)
+        self.cluster = cluster
+        self.parameters = parameters
+        self.stream = np.uint64(mix(np.uint64(0), seed % 2**63))
         # A resource that no server limits can't bind.
-        self._limited = (cluster.capacity < UNLIMITED).any(axis=0)
-        self._hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
-        both = self._hosts.all(axis=0)
-        self._distinct_capacities = np.unique(cluster.capacity[both], axis=0)
+        self.limited = (cluster.capacity < UNLIMITED).any(axis=0)
+        self.hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
+        self.distinct_capacities = np.unique(cluster.capacity[self.hosts.all(axis=0)], axis=0)
         self._worker_board: PriceBoard | None = None
-
-    @property
-    def boards(self) -> Sequence[PriceBoard]:
-        """The board of the single pool."""
-        return (self.board,)
-
-    def follow(self, ledger: LedgerView) -> None:
-        """Update the board from the ledger."""
-        self.board.follow(ledger)
 
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
         """Return the priced job; ``remaining`` is in progress units."""
@@ -105,110 +96,15 @@ class PdorsPlanner:
 
     def _board_for_workers(self, ledger: LedgerView) -> PriceBoard:
         """Return a board of the servers that host workers, at the prices of all servers."""
-        if self._hosts[0].all():
+        if self.hosts[0].all():
             return self.board
         if self._worker_board is None or self._worker_board.constants is not self.board.constants:
-            pool = replace(self.board.pool, members=self._hosts[0])
+            pool = replace(self.board.pool, members=self.hosts[0])
             self._worker_board = PriceBoard(
-                self._cluster, pool, self.board.constants, self._cluster.horizon
+                self.cluster, pool, self.board.constants, self.cluster.horizon
             )
         self._worker_board.follow(ledger)
         return self._worker_board
-
-    def choices(self, job: Job, view: View) -> SlotChoices:
-        """Compute the cost of every number of workers in every usable slot: Algorithm 4.
-
-        Random draws depend only on the seed, the job's name and the slot.
-        """
-        groups = self.board.window(view.end - view.slot)
-        ps = np.zeros_like(job.worker) if job.ps is None else job.ps
-        demanded = np.flatnonzero(((job.worker > 0) | (ps > 0)) & self._limited)
-        hosts = self._hosts & (view.ledger.capacity > 0).any(axis=1)
-        roles = not hosts.all()
-        price_worker, price_server, room, state_of, first = slot_states(
-            groups, demanded, self.board.pool.shares(job.worker), self.board.pool.shares(ps),
-            hosts if roles else _NO_ROLE_MASKS,
-        )  # fmt: skip
-        # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the
-        # second.
-        worker, server = (
-            np.append(demand[demanded], [side == 0, side == 1] if roles else []).astype(np.int64)
-            for side, demand in enumerate((job.worker, ps))
-        )
-        name_hash = hashlib.blake2b(job.name.encode(), digest_size=7).digest()
-        job_stream = np.uint64(mix(self._stream, int.from_bytes(name_hash, "big")))
-        streams = np.array([mix(job_stream, view.slot + int(t)) for t in first], dtype=np.uint64)
-        internal_servers, spread = self.colocated_ps_counts(job)
-        slots = Slots(price_worker, price_server, room, worker, server)
-        cost, machine, relaxed, rounds = slot_choices(
-            slots,
-            build_pairs(job),
-            internal_servers.copy(),
-            Gains(job.gains.copy(), job.internal_gains.copy()),
-            self._build_method(spread),
-            streams,
-        )
-        return SlotChoices(state_of, slots, streams, cost, machine, relaxed, rounds)
-
-    def _build_method(self, spread: bool) -> placement.Method:
-        parameters = self._parameters
-        return placement.Method(
-            self._method, spread, parameters.factor, parameters.delta, parameters.tries
-        )
-
-    def colocated_ps_counts(self, job: Job) -> tuple[Integers, bool]:
-        """Return the PS for each worker count on one machine, and whether to spread externally.
-
-        There are none if (3.5) forbids co-location. An external placement needs two machines if the
-        job would run at the internal rate on one, for which it has too few parameter servers.
-        """
-        external, offered = job.worker_bandwidth, job.ps_bandwidth
-        internal = job.internal_bandwidth or external
-        if (
-            self._parameters.bandwidth == "internal"
-            or job.ps is None
-            or not offered
-            or internal <= external
-        ):
-            return job.ps_counts, False
-        # ceil(w b_i / B) > w for every w, so (3.4) and (3.5) can't both hold.
-        if internal > offered:
-            return np.zeros(0, dtype=np.int64), True
-        counts = [-(-int(workers) * internal // offered) for workers in job.worker_counts]
-        return np.array(counts, dtype=np.int64), True
-
-    def max_gain_per_slot(self, job: Job) -> int:
-        """Return the maximum progress units that one slot can add in an empty cluster."""
-        max_gain = int(job.gains.max())
-        servers, _ = self.colocated_ps_counts(job)
-        if len(servers) and job.two_rates:
-            ps = np.zeros_like(job.worker) if job.ps is None else job.ps
-            needs: Integers = job.worker_counts[:, None] * job.worker + servers[:, None] * ps
-            machines = self._distinct_capacities
-            if job.ps is None:
-                machines = self._cluster.capacity[self._cluster.hosts_workers]
-            holds = np.asarray(needs[:, None, :] <= machines).all(axis=-1)
-            fits = np.asarray(holds).any(axis=-1)
-            max_gain = max(max_gain, int(job.internal_gains[fits].max(initial=0)))
-        return max_gain
-
-    def place(
-        self, job: Job, choices: SlotChoices, state: int, choice: int
-    ) -> list[tuple[int, int, int]]:
-        """Return (server, workers, PS) of one choice; external choices come first."""
-        counts = len(job.worker_counts)
-        servers, spread = self.colocated_ps_counts(job)
-        if choice >= counts:
-            index = choice - counts
-            machine = int(choices.machine[state, index])
-            return [(machine, int(job.worker_counts[index]), int(servers[index]))]
-        slot = slot_at(choices.slots, state)
-        *_, (workers, ps) = placement.place_external(
-            slot, build_pairs(job), np.full(counts, np.inf), self._build_method(spread),
-            choices.streams[state], choice,
-        )  # fmt: skip
-        used = np.flatnonzero((workers > 0) | (ps > 0))
-        return [(int(server), int(workers[server]), int(ps[server])) for server in used]
 
 
 class PdorsPricedJob(PricedJob):
@@ -217,11 +113,54 @@ class PdorsPricedJob(PricedJob):
     def __init__(self, planner: PdorsPlanner, view: View, job: Job, remaining: int) -> None:
         super().__init__(view, job, remaining)
         self._planner = planner
+        self._ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+        self._colocated_ps, self._spreads = _colocated_ps_counts(job, planner.parameters.bandwidth)
 
     @cached_property
     def choices(self) -> SlotChoices:
-        """Costs of every choice in every slot of the window."""
-        return self._planner.choices(self.job, self.view)
+        """Cost of every number of workers in every usable slot: Algorithm 4.
+
+        Random draws depend only on the seed, the job's name and the slot.
+        """
+        job, view, planner, ps = self.job, self.view, self._planner, self._ps
+        board = planner.board
+        demanded = np.flatnonzero(((job.worker > 0) | (ps > 0)) & planner.limited)
+        hosts = planner.hosts & (view.ledger.capacity > 0).any(axis=1)
+        roles = not hosts.all()
+        price_worker, price_server, room, state_of, first = slot_states(
+            board.window(view.end - view.slot), demanded, board.pool.shares(job.worker),
+            board.pool.shares(ps), hosts if roles else _NO_ROLE_MASKS,
+        )  # fmt: skip
+        # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the
+        # second.
+        worker, server = (
+            np.append(demand[demanded], [side == 0, side == 1] if roles else []).astype(np.int64)
+            for side, demand in enumerate((job.worker, ps))
+        )
+        name_hash = hashlib.blake2b(job.name.encode(), digest_size=7).digest()
+        job_stream = np.uint64(mix(planner.stream, int.from_bytes(name_hash, "big")))
+        streams = np.array([mix(job_stream, view.slot + int(t)) for t in first], dtype=np.uint64)
+        slots = Slots(price_worker, price_server, room, worker, server)
+        cost, machine, relaxed, rounds = slot_choices(
+            slots,
+            build_pairs(job),
+            self._colocated_ps.copy(),
+            Gains(job.gains.copy(), job.internal_gains.copy()),
+            self._method,
+            streams,
+        )
+        return SlotChoices(state_of, slots, streams, cost, machine, relaxed, rounds)
+
+    @property
+    def _method(self) -> placement.Method:
+        parameters = self._planner.parameters
+        return placement.Method(
+            METHODS[parameters.placement],
+            self._spreads,
+            parameters.factor,
+            parameters.delta,
+            parameters.tries,
+        )
 
     @property
     def was_repaired(self) -> bool:
@@ -272,7 +211,7 @@ class PdorsPricedJob(PricedJob):
         ps = job.worker if job.ps is None else job.ps
         demands = pool, job.worker, board.shares(job.worker), pool, ps, board.shares(ps)
         cost, gain = slot_costs(*demands, job.worker_counts, job.ps_counts), job.gains
-        internal_ps, _ = self._planner.colocated_ps_counts(job)
+        internal_ps = self._colocated_ps
         if len(internal_ps) and (job.two_rates or internal_ps is not job.ps_counts):
             internal_ps.setflags(write=False)  # numba compiles again for writable arrays
             internal = slot_costs(*demands, job.worker_counts, internal_ps)
@@ -288,22 +227,47 @@ class PdorsPricedJob(PricedJob):
             return None
         return TooExpensiveProof(result.bound, float(utility[result.completion]), result.cost)
 
-    def schedule(self, offer: PricedOffer) -> Schedule:
+    def place(self, offer: PricedOffer) -> Schedule:
         """Return the placement of an offer's workers and parameter servers."""
         placed: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         entries: list[tuple[int, int, int, int]] = []
-        choices = self.choices
         for t in np.flatnonzero(offer.choice >= 0):
-            key = int(choices.state_of[t]), int(offer.choice[t])
+            key = int(self.choices.state_of[t]), int(offer.choice[t])
             if key not in placed:
-                placed[key] = self._planner.place(self.job, choices, *key)
+                placed[key] = self._place_choice(*key)
             entries += [(int(t) + self.view.slot, *row) for row in placed[key]]
         table = np.array(entries, dtype=np.int64).reshape(len(entries), 4)
         return Schedule(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
 
+    def _place_choice(self, state: int, choice: int) -> list[tuple[int, int, int]]:
+        """Return (server, workers, PS) of one choice; external choices come first."""
+        choices, counts = self.choices, self.job.worker_counts
+        if choice >= len(counts):
+            index = choice - len(counts)
+            machine = int(choices.machine[state, index])
+            return [(machine, int(counts[index]), int(self._colocated_ps[index]))]
+        slot = slot_at(choices.slots, state)
+        *_, (workers, ps) = placement.place_external(
+            slot, build_pairs(self.job), np.full(len(counts), np.inf), self._method,
+            choices.streams[state], choice,
+        )  # fmt: skip
+        used = np.flatnonzero((workers > 0) | (ps > 0))
+        return [(int(server), int(workers[server]), int(ps[server])) for server in used]
+
     def max_gain(self) -> int:
-        """Return the most progress units that one slot can add, in an empty cluster."""
-        return self._planner.max_gain_per_slot(self.job)
+        """Return the maximum progress units that one slot can add in an empty cluster."""
+        job, planner = self.job, self._planner
+        max_gain = int(job.gains.max())
+        if len(self._colocated_ps) and job.two_rates:
+            needs: Integers = job.worker_counts[:, None] * job.worker
+            needs = needs + self._colocated_ps[:, None] * self._ps
+            machines = planner.distinct_capacities
+            if job.ps is None:
+                machines = planner.cluster.capacity[planner.cluster.hosts_workers]
+            holds = np.asarray(needs[:, None, :] <= machines).all(axis=-1)
+            fits = np.asarray(holds).any(axis=-1)
+            max_gain = max(max_gain, int(job.internal_gains[fits].max(initial=0)))
+        return max_gain
 
     def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource with the least free capacity for workers, PS, or both together."""
@@ -341,6 +305,23 @@ class PdorsPricedJob(PricedJob):
         return uses
 
 
+def _colocated_ps_counts(job: Job, bandwidth: str) -> tuple[Integers, bool]:
+    """Return the PS for each worker count on one machine, and whether to spread externally.
+
+    There are none if (3.5) forbids co-location. An external placement needs two machines if the
+    job would run at the internal rate on one, for which it has too few parameter servers.
+    """
+    external, offered = job.worker_bandwidth, job.ps_bandwidth
+    internal = job.internal_bandwidth or external
+    if bandwidth == "internal" or job.ps is None or not offered or internal <= external:
+        return job.ps_counts, False
+    # ceil(w b_i / B) > w for every w, so (3.4) and (3.5) can't both hold.
+    if internal > offered:
+        return np.zeros(0, dtype=np.int64), True
+    counts = [-(-int(workers) * internal // offered) for workers in job.worker_counts]
+    return np.array(counts, dtype=np.int64), True
+
+
 def build_pairs(job: Job) -> placement.Pairs:
     """Return a job's numbers of workers with their numbers of PS, as kernels take them."""
     # Copies, because a job's arrays are read-only and numba would compile the kernels again.
@@ -362,6 +343,7 @@ class Pdors(PricedAdmission):
     Raises `InputError` if a job has parameter servers and no server may host them.
     """
 
+    name = "pdors"
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
 
     def __init__(self, context: PolicyContext, parameters: PdorsParameters) -> None:
@@ -379,36 +361,24 @@ class Pdors(PricedAdmission):
             )
             hint = "give servers the role any, or leave `ps` out for all-reduce training"
             raise InputError(Fault("policy pdors", message, hint))
-        everything = np.ones(cluster.servers, dtype=np.bool_)
-        learner = ConstantsLearner(
-            PricePool.of(cluster, everything),
-            "both",
-            cluster.horizon,
-            context.until,
-            LowerConstant(parameters.lower, _alone(cluster, parameters)),
-            parameters.prices == "offline",
-        )
-        constants = initial_constants("pdors", context, parameters, [learner], [parameters.given])
-        board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
-        planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
         self._options = parameters
         self._was_repaired = False
         """Whether some placement for a decided job was repaired or searched, not rounded."""
-        super().__init__(planner, [learner], parameters, context)
+        super().__init__(context, parameters, [parameters.given])
 
-    def _follow(self, cluster: Cluster) -> None:
-        learner = self._learners[0].moved(
-            PricePool.of(cluster, np.ones(cluster.servers, dtype=np.bool_)),
-            _alone(cluster, self._options),
+    def _pools(self, cluster: Cluster) -> Sequence[tuple[Carries, Flags]]:
+        return [("both", np.ones(cluster.servers, dtype=np.bool_))]
+
+    def _alone(self, cluster: Cluster) -> StandaloneValue:
+        colocated = self._options.bandwidth == "internal"
+        return StandaloneValue(
+            cluster, cluster.hosts_workers, cluster.hosts_ps, colocated=colocated
         )
-        (constants,) = self._constants_in_force([learner])
-        self._learners = (learner,)
-        board = PriceBoard(cluster, learner.pool, constants, cluster.horizon)
-        self._planner = PdorsPlanner(board, cluster, self._options, self._seed)
 
-    def _alone(self) -> StandaloneValue:
-        return _alone(self._cluster, self._options)
+    def _build_planner(self, cluster: Cluster, boards: Sequence[PriceBoard]) -> PdorsPlanner:
+        [board] = boards
+        return PdorsPlanner(board, cluster, self._options, self._seed)
 
     def _ratio_over_alpha(self) -> float:
         """Return 6 G / delta of Theorem 3, with the largest G of Theorem 2 (W_1 = 1).
@@ -438,8 +408,3 @@ class Pdors(PricedAdmission):
         (board,) = self._planner.boards
         record = board.constants.record(self._cluster.resources)
         return self._options.model_dump(exclude={"L", "U"}) | record
-
-
-def _alone(cluster: Cluster, parameters: PdorsParameters) -> StandaloneValue:
-    colocated = parameters.bandwidth == "internal"
-    return StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps, colocated=colocated)

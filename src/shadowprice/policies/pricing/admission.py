@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from shadowprice.core import events
-from shadowprice.core.arrays import Floats
+from shadowprice.core.arrays import Flags, Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import Commit, Decision, Displace, Drop, Queue, Reject
@@ -27,20 +27,25 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.alone import StandaloneValue
+from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import (
     LN_COST_PART,
+    Carries,
     ConstantsLearner,
+    LowerConstant,
     PriceConstants,
+    PricePool,
     given_constants,
     limit_lower,
 )
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.offers import (
-    FixedPlacement,
+    FixedPlacementSearch,
+    OfferSearch,
     PricedJob,
     PricedOffer,
     PricedPlanner,
-    RestartAwareJob,
+    RestartAwareSearch,
     build_refusal,
     min_acceptance_factor,
 )
@@ -122,33 +127,92 @@ class PricedAdmission(ABC):
     There is a learner of constants for each board of the planner.
     """
 
+    name: ClassVar[str]
+    """Name of the policy in messages."""
     capabilities: Capabilities = Capabilities(
         plans_ahead=True, elastic=True, prices=True, quotes=True, guarantees=True
     )
 
     def __init__(
         self,
-        planner: PricedPlanner,
-        learners: Sequence[ConstantsLearner],
-        parameters: PriceParameters,
         context: PolicyContext,
+        parameters: PriceParameters,
+        given: Sequence[GivenPrices | None],
     ) -> None:
         self._itemised = context.itemised
         self._explained = context.explained
         self._end_moves = context.end_moves
-        self._planner = planner
-        self._learners = tuple(learners)
         self._parameters = parameters
-        self._cluster = context.cluster
+        self._cluster = cluster = context.cluster
+        known = parameters.prices == "offline"
+        floor = LowerConstant(parameters.lower, self._alone(cluster))
+        self._learners = tuple(
+            ConstantsLearner(
+                PricePool.of(cluster, members),
+                carries,
+                cluster.horizon,
+                context.until,
+                floor,
+                known,
+            )
+            for carries, members in self._pools(cluster)
+        )
+        self._build(cluster, self._initial_constants(context, given))
         self._earned = 0.0
         self._was_disturbed = False
         """Whether anything but arrivals happened that no theorem covers."""
         self.capabilities = replace(
             self.capabilities,
-            foresees=parameters.prices == "offline",
+            foresees=known,
             charges_restarts=parameters.restarts == "counted",
             forgets_refused=True,
         )
+
+    @abstractmethod
+    def _pools(self, cluster: Cluster) -> Sequence[tuple[Carries, Flags]]:
+        """Return the processes that each pool hosts, and its servers."""
+
+    @abstractmethod
+    def _alone(self, cluster: Cluster) -> StandaloneValue:
+        """Return the object that computes a job's utility alone on a cluster."""
+
+    @abstractmethod
+    def _build_planner(self, cluster: Cluster, boards: Sequence[PriceBoard]) -> PricedPlanner:
+        """Return a planner at the prices of boards, one for each pool."""
+
+    def _build(self, cluster: Cluster, constants: Sequence[PriceConstants]) -> None:
+        """Build the boards and the planner for a cluster, with the constants of each pool."""
+        boards = [
+            PriceBoard(cluster, learner.pool, constant, cluster.horizon)
+            for learner, constant in zip(self._learners, constants, strict=True)
+        ]
+        self._planner = self._build_planner(cluster, boards)
+
+    def _initial_constants(
+        self, context: PolicyContext, given: Sequence[GivenPrices | None]
+    ) -> list[PriceConstants]:
+        """Return the initial constants of each pool.
+
+        ``given`` has the user's constants of each pool; None makes a pool free. Raises `InputError`
+        if offline constants are requested without a job set, or a given price names an unknown
+        resource.
+        """
+        parameters, learners = self._parameters, self._learners
+        if parameters.prices == "given":
+            constants = [_user_constants(self.name, prices, context.cluster) for prices in given]
+            return [parameters.scaled(constant) for constant in constants]
+        if parameters.prices == "offline":
+            if context.known_jobs is None:
+                message = "prices=offline needs the whole job set"
+                hint = "use online or given"
+                raise InputError(Fault(f"policy {self.name}", message, hint))
+            for learner in learners:
+                learner.learn_all(context.known_jobs)
+        constants = [learner.constants() for learner in learners]
+        alone = learners[0].floor.alone
+        if parameters.prices == "offline" and parameters.lower == "clearing" and alone is not None:
+            constants = limit_lower(constants, learners, alone, context.known_jobs or ())
+        return [parameters.scaled(constant) for constant in constants]
 
     def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; extend plans that fell short, replan displaced jobs."""
@@ -266,18 +330,17 @@ class PricedAdmission(ABC):
 
     def _weigh(self, view: View, job: Job, *, measured: bool) -> tuple[Decision, Shortfall | None]:
         self._planner.follow(view.ledger)
-        quote = self._planner.quote(view, job, job.required)
-        proof = None if self._explained else quote.prove_too_expensive()
+        priced = self._planner.quote(view, job, job.required)
+        proof = None if self._explained else priced.prove_too_expensive()
         if proof is not None:
             refusal = replace(_NO_REASON, value=proof.utility, cost=proof.cost)
             short = _shortfall_below(view, job, proof.bound) if measured else None
             return Reject(job.name, refusal), short
-        first = quote
-        quote, offer = self._best_offer(view, job, quote)
-        self._observe(first)
+        quote, offer = self._best_offer(priced)
+        self._observe(priced)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # A restart-aware search that finds no plan proves nothing.
-            proved = offer is not None or not isinstance(quote, RestartAwareJob)
+            proved = offer is not None or not isinstance(quote, RestartAwareSearch)
             bound = self._payoff_bound(job, offer) if measured and proved else None
             short = None if bound is None else _shortfall_below(view, job, bound)
             if not self._explained:
@@ -285,9 +348,9 @@ class PricedAdmission(ABC):
                 if offer is not None:
                     refusal = replace(_NO_REASON, value=offer.utility, cost=offer.cost)
                 return Reject(job.name, refusal), short
-            return Reject(job.name, build_refusal(quote, view, job, offer, job.required)), short
+            return Reject(job.name, build_refusal(quote, offer)), short
         self._earned += offer.utility
-        return _build_commit(job, quote, offer, itemised=self._itemised), None
+        return _build_commit(quote, offer, itemised=self._itemised), None
 
     def _observe(self, quote: PricedJob) -> None:
         """Note what a decided job's search did that affects the theorem's premises."""
@@ -303,12 +366,6 @@ class PricedAdmission(ABC):
         del job, offer
         return None
 
-    def _constants_in_force(self, learners: Sequence[ConstantsLearner]) -> list[PriceConstants]:
-        """Return the constants for other servers, which learners have learnt if they learn."""
-        if self._parameters.prices == "online":
-            return [self._parameters.scaled(learner.constants()) for learner in learners]
-        return [board.constants for board in self._planner.boards]
-
     def resume(self, view: View) -> None:
         """Resync with the servers and the timespan; keep learnt constants and plans."""
         moved = view.until != self._learners[0].until
@@ -321,17 +378,21 @@ class PricedAdmission(ABC):
             self._cluster = view.cluster
             self._follow(view.cluster)
 
-    @abstractmethod
     def _follow(self, cluster: Cluster) -> None:
-        """Build the boards and the planner for a cluster, with the constants in force."""
+        """Move boards and planner to a cluster, with the constants in force."""
+        alone = self._alone(cluster)
+        constants = [board.constants for board in self._planner.boards]
+        self._learners = tuple(
+            learner.moved(PricePool.of(cluster, members), alone)
+            for learner, (_, members) in zip(self._learners, self._pools(cluster), strict=True)
+        )
+        if self._parameters.prices == "online":
+            constants = [self._parameters.scaled(one.constants()) for one in self._learners]
+        self._build(cluster, constants)
 
     @abstractmethod
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""
-
-    @abstractmethod
-    def _alone(self) -> StandaloneValue:
-        """Return the object that computes a job's utility alone on the current cluster."""
 
     def _ratio_over_alpha(self) -> float:
         """Return the competitive ratio over alpha: 2 in OASiS's Theorem 4."""
@@ -343,7 +404,7 @@ class PricedAdmission(ABC):
         return guarantee(
             self._learners,
             constants,
-            self._alone(),
+            self._alone(self._cluster),
             self._cluster,
             jobs,
             self._earned,
@@ -386,17 +447,14 @@ class PricedAdmission(ABC):
         """Return the decision on the job if it arrived now, with its best offer."""
         with self.as_if_learnt(view, job), self._lowered_on_empty(view, job):
             self._planner.follow(view.ledger)
-            quote = self._planner.quote(view, job, job.required)
-            if not (self._explained or explained) and quote.prove_too_expensive() is not None:
+            priced = self._planner.quote(view, job, job.required)
+            if not (self._explained or explained) and priced.prove_too_expensive() is not None:
                 return Answered(job.name, view.slot, QuoteAnswer.REFUSED)
-            quote, offer = self._best_offer(view, job, quote)
-            if offer is not None and offer.payoff > 0:
-                answer, refusal = QuoteAnswer.ADMITTED, None
-            else:
+            quote, offer = self._best_offer(priced)
+            answer, refusal = QuoteAnswer.ADMITTED, None
+            if offer is None or offer.payoff <= 0:
                 answer = QuoteAnswer.REFUSED
-                refusal = (
-                    build_refusal(quote, view, job, offer, job.required) if explained else None
-                )
+                refusal = build_refusal(quote, offer) if explained else None
         if offer is None:
             return Answered(job.name, view.slot, answer, refusal=refusal)
         numbers = offer.completion, offer.utility, offer.cost
@@ -429,7 +487,7 @@ class PricedAdmission(ABC):
         if offer is None or offer.payoff > 0:
             yield
             return
-        factor, nearest = min_acceptance_factor(quote, job, offer)
+        factor, nearest = min_acceptance_factor(quote, offer)
         with self._prices_kept(view):
             if nearest is not None:
                 for board in self._planner.boards:
@@ -477,9 +535,9 @@ class PricedAdmission(ABC):
         offer = None if pinned else again.best()
         if offer is not None and offer.payoff > payoff:
             payoff = offer.payoff
-            commitment = _build_commit(job, again, offer, message=REVISED)
+            commitment = _build_commit(again, offer, message=REVISED)
         if commitment is None or payoff <= 0:
-            raise RevisionRefusedError(_refuse_revision(again, view, state, offer, commitment))
+            raise RevisionRefusedError(_refuse_revision(again, offer, commitment))
         yield commitment
 
     def _plan_in_place(self, view: View, state: JobState) -> Schedule | None:
@@ -540,8 +598,8 @@ class PricedAdmission(ABC):
         quote = self._requote(view, state)
         offer = quote.best()
         if offer is not None:
-            return _build_commit(job, quote, offer, message=reason)
-        detail = build_refusal(quote, view, job, None, state.remaining)
+            return _build_commit(quote, offer, message=reason)
+        detail = build_refusal(quote, None)
         if detail.reason is RefusalReason.DEADLINE:
             return Drop(job.name, detail)
         if self._end_moves and view.end == view.until:  # then admitted work may still complete
@@ -559,54 +617,44 @@ class PricedAdmission(ABC):
             ),
         )
 
-    def _best_offer(
-        self, view: View, job: Job, quote: PricedJob
-    ) -> tuple[PricedJob, PricedOffer | None]:
-        """Return the best offer to a job that was never planned, and its quote.
+    def _best_offer(self, priced: PricedJob) -> tuple[OfferSearch, PricedOffer | None]:
+        """Return the best offer to a job that was never planned, and the search that found it.
 
-        A restart-aware quote is only made if the paper's plan has a positive payoff, because
-        restarts can only lower it.
+        Restarts are only counted if the paper's plan has a positive payoff, because they can only
+        lower it.
         """
-        offer = quote.best()
-        if job.resumable is False and job.bag is None and offer is not None and offer.payoff > 0:
-            fixed = self._quote_fixed_placement(
-                quote, view, job, job.required, begun=view.cluster.restart_first
-            )
-            return fixed, fixed.best()
-        charges = self.capabilities.charges_restarts and bool(job.restart) and job.bag is None
-        if not charges or offer is None or offer.payoff <= 0:
-            return quote, offer
-        charged = RestartAwareJob(quote, view, job, job.required, begun=view.cluster.restart_first)
-        return charged, charged.lengthen(offer)
+        offer = priced.best()
+        if offer is None or offer.payoff <= 0:
+            return priced, offer
+        search = self._count_restarts(priced, begun=priced.view.cluster.restart_first)
+        if isinstance(search, FixedPlacementSearch):
+            return search, search.best()
+        if isinstance(search, RestartAwareSearch) and self.capabilities.charges_restarts:
+            return search, search.lengthen(offer)
+        return priced, offer
 
-    def _quote_fixed_placement(
-        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
-    ) -> FixedPlacement:
-        boards = self._planner.boards
-        return FixedPlacement(quote, boards, view, job, remaining, begun=begun)
-
-    def _requote(self, view: View, state: JobState) -> PricedJob:
-        """Return the quote of a job that is replanned.
+    def _requote(self, view: View, state: JobState) -> OfferSearch:
+        """Return the search for a job that is replanned.
 
         It always counts restarts. The paper's plan is just long enough and may move in every slot,
         so it would fall short again and again.
         """
-        quote = self._planner.quote(view, state.job, state.remaining)
-        if state.job.resumable is False and state.job.bag is None:
-            begun = restarts(view, state)
-            return self._quote_fixed_placement(quote, view, state.job, state.remaining, begun=begun)
-        if not state.job.restart or state.job.bag is not None:
-            return quote
-        begun = restarts(view, state)
-        return RestartAwareJob(quote, view, state.job, state.remaining, begun=begun)
+        priced = self._planner.quote(view, state.job, state.remaining)
+        return self._count_restarts(priced, begun=restarts(view, state))
+
+    def _count_restarts(self, priced: PricedJob, *, begun: bool) -> OfferSearch:
+        """Return a search that counts restarts, or avoids them if a stop loses all work."""
+        if priced.job.bag is not None:
+            return priced
+        if priced.job.resumable is False:
+            return FixedPlacementSearch(priced, self._planner.boards, begun=begun)
+        return RestartAwareSearch(priced, begun=begun) if priced.job.restart else priced
 
 
-def _refuse_revision(
-    quote: PricedJob, view: View, state: JobState, offer: PricedOffer | None, kept: Commit | None
-) -> Refusal:
+def _refuse_revision(quote: OfferSearch, offer: PricedOffer | None, kept: Commit | None) -> Refusal:
     """Return why a revision is refused; ``kept`` continues the job's plan at current prices."""
     if kept is None:
-        return build_refusal(quote, view, state.job, offer, state.remaining)
+        return build_refusal(quote, offer)
     return Refusal(
         RefusalReason.PRICE,
         f"its utility by slot {kept.schedule.completion} is {kept.utility:.4g}, not above the "
@@ -623,12 +671,12 @@ def _shortfall_below(view: View, job: Job, bound: float) -> Shortfall:
 
 
 def _build_commit(
-    job: Job, quote: PricedJob, offer: PricedOffer, *, itemised: bool = False, message: str = ""
+    quote: OfferSearch, offer: PricedOffer, *, itemised: bool = False, message: str = ""
 ) -> Commit:
     schedule = quote.schedule(offer)
-    costs = tuple(quote.slot_costs(schedule).tolist()) if itemised else ()
+    costs = tuple(quote.plain.slot_costs(schedule).tolist()) if itemised else ()
     return Commit(
-        job.name,
+        quote.job.name,
         schedule,
         offer.payoff,
         offer.utility,
@@ -638,35 +686,6 @@ def _build_commit(
         slot_costs=costs,
         message=message,
     )
-
-
-def initial_constants(
-    name: str,
-    context: PolicyContext,
-    parameters: PriceParameters,
-    learners: Sequence[ConstantsLearner],
-    given: Sequence[GivenPrices | None],
-) -> list[PriceConstants]:
-    """Return the initial constants of a policy, one for each learner.
-
-    ``given`` has the user's constants of each pool; None makes a pool free. Raises `InputError` if
-    offline constants are requested without a job set, or a given price names an unknown resource.
-    """
-    if parameters.prices == "given":
-        constants = [_user_constants(name, prices, context.cluster) for prices in given]
-        return [parameters.scaled(constant) for constant in constants]
-    if parameters.prices == "offline":
-        if context.known_jobs is None:
-            message = "prices=offline needs the whole job set"
-            hint = "use online or given"
-            raise InputError(Fault(f"policy {name}", message, hint))
-        for learner in learners:
-            learner.learn_all(context.known_jobs)
-    constants = [learner.constants() for learner in learners]
-    alone = learners[0].floor.alone
-    if parameters.prices == "offline" and parameters.lower == "clearing" and alone is not None:
-        constants = limit_lower(constants, learners, alone, context.known_jobs or ())
-    return [parameters.scaled(constant) for constant in constants]
 
 
 def _user_constants(name: str, prices: GivenPrices | None, cluster: Cluster) -> PriceConstants:

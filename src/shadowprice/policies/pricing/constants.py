@@ -30,8 +30,11 @@ _RENEWAL_DIVISOR: Final = 50  # a price is computed again when a fiftieth of the
 class PriceContribution(NamedTuple):
     """Contribution of one job to the constants of a pool."""
 
-    ln_upper: Floats  # ln of its best utility for a share of each resource; -inf if not needed
-    ln_best: float  # of its largest utility
+    ln_best: Floats
+    """Ln of its largest utility, and of that in the first slot in which it could complete, a slot
+    before. The second replaces the first where that is 0 for all jobs."""
+    ln_upper: Floats
+    """Ln of both for a share of each resource, shape (2, resources); -inf if not needed."""
     ln_worst: float  # of its smallest positive utility
     ln_use: float
     """Ln of the shares that it uses over all of its worker-slots. Infinite if no server of the pool
@@ -40,10 +43,6 @@ class PriceContribution(NamedTuple):
     window: int  # slots in which it could run
     demand: Amounts  # of one worker (or parameter server)
     shares: Floats  # that demand in shares
-    ln_first: float
-    """Ln of its utility in the first slot in which it could complete, a slot before ``ln_best``'s.
-    It replaces ``ln_best`` where that is 0 for all jobs."""
-    ln_upper_first: Floats  # as ``ln_upper``, of that utility
 
 
 def ln_price_of_known(
@@ -76,9 +75,9 @@ def _demand(jobs: Sequence[tuple[int, PriceContribution]]) -> tuple[Integers, Fl
 
     Jobs without a utility don't count. If none has one, their utilities a slot earlier do.
     """
-    ln_bests = np.array([one.ln_best for _, one in jobs])
+    ln_bests, ln_firsts = np.array([one.ln_best for _, one in jobs]).reshape(-1, 2).T
     if np.isinf(ln_bests).all():
-        ln_bests = np.array([one.ln_first for _, one in jobs])
+        ln_bests = ln_firsts
     counts = np.isfinite(ln_bests)
     arrivals = np.array([arrival for arrival, _ in jobs], dtype=np.int64)
     ln_uses = np.array([one.ln_use for _, one in jobs])
@@ -253,9 +252,7 @@ class TaughtJob(NamedTuple):
 class _Extremes(NamedTuple):
     """Extremes over the jobs that teach, of which the constants are a function."""
 
-    ln_upper: Floats
-    ln_upper_first: Floats
-    """The same of utilities a slot earlier, for resources of which all utilities are 0."""
+    ln_upper: Floats  # the second row is for resources of which all utilities are 0
     ln_least_rate: float = math.inf
     ln_least_use: float = math.inf
     longest: int = 1
@@ -277,7 +274,6 @@ class _Extremes(NamedTuple):
             rate = min(rate, one.ln_worst - one.ln_use)
         return _Extremes(
             np.maximum(self.ln_upper, one.ln_upper),
-            np.maximum(self.ln_upper_first, one.ln_upper_first),
             rate,
             min(self.ln_least_use, one.ln_use),
             max(self.longest, one.window),
@@ -291,7 +287,8 @@ class _Extremes(NamedTuple):
 
         A U of 0 would make the resource free at any load.
         """
-        return np.where(np.isneginf(self.ln_upper), self.ln_upper_first, self.ln_upper)
+        best, first = self.ln_upper
+        return np.asarray(np.where(np.isneginf(best), first, best), dtype=np.float64)
 
 
 class ContributionCache:
@@ -409,8 +406,7 @@ class ConstantsLearner:
 
     def _relearn(self, jobs: Sequence[TaughtJob]) -> None:
         """Learn the constants over these jobs alone."""
-        nothing = np.full(len(self.pool.scale), -np.inf)
-        self._extremes = _Extremes(nothing, nothing)
+        self._extremes = _Extremes(np.full((2, len(self.pool.scale)), -np.inf))
         for job in jobs:
             self._extremes = self._extremes.with_job(job)
         self._taught, self._cached, self._ln_market = tuple(jobs), None, None
@@ -516,18 +512,14 @@ class ConstantsLearner:
         # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
         shortest = self._shortest(job)
         ln_payable = math.log(job.payable)
-        ln_first, ln_best = np.minimum(
-            job.utility.log_values(np.array([shortest - 1, shortest])), ln_payable
-        ).tolist()
+        durations = np.array([shortest, shortest - 1])
+        ln_best = np.minimum(job.utility.log_values(durations), ln_payable)
         if self.floor.kind == "guaranteed":
-            ln_best = ln_first
+            ln_best[0] = ln_best[1]
         useful = window if job.bag is None else min(window, job.bag.slots)
         ln_worst = min(_ln_smallest_utility(job, useful), ln_payable)
-        none = np.zeros(len(demand))
-        slots = worker_slots(job)
-        amounts = PriceContribution(
-            none, ln_best, ln_worst, 0.0, slots, window, demand, none, ln_first, none
-        )
+        none, slots = np.zeros(len(demand)), worker_slots(job)
+        amounts = PriceContribution(ln_best, none, ln_worst, 0.0, slots, window, demand, none)
         return _in_shares(self.pool, amounts)
 
     def shares_per_slot(self, job: Job) -> Floats:
@@ -585,7 +577,7 @@ class ConstantsLearner:
         # Cached, because most jobs change nothing and each needs the constants twice.
         ln_market = self._ln_clearing() if self.floor.kind == "clearing" else -math.inf
         ln_upper = self._extremes.ln_upper_in_force
-        state = ln_upper.tobytes(), self._extremes[2:], ln_market
+        state = ln_upper.tobytes(), self._extremes[1:], ln_market
         if self._cached is None or self._cached[0] != state:
             self._cached = state, self._constants(ln_upper, ln_market)
         return self._cached[1]
@@ -612,7 +604,7 @@ class ConstantsLearner:
         job is known to complete alone, only L = 0 ensures that.
         """
         seen = self._extremes
-        priced = float(self.pool.total_shares[np.isfinite(seen.ln_upper)].sum())
+        priced = float(self.pool.total_shares[np.isfinite(seen.ln_upper[0])].sum())
         if seen.arrivals is None or not priced:
             return -math.inf
         first, last = seen.arrivals
@@ -632,14 +624,11 @@ def _in_shares(pool: PricePool, one: PriceContribution) -> PriceContribution:
     """Return a contribution in shares of another pool."""
     shares = pool.shares(one.demand)
     priced = shares > 0
-    ln_upper, ln_upper_first = np.full((2, len(shares)), -np.inf)
-    ln_upper[priced] = one.ln_best - np.log(shares[priced])
-    ln_upper_first[priced] = one.ln_first - np.log(shares[priced])
+    ln_upper = np.full((2, len(shares)), -np.inf)
+    ln_upper[:, priced] = one.ln_best[:, None] - np.log(shares[priced])
     # Infinite if no server of the pool has the resources: the job then doesn't count.
     ln_use = math.log(one.slots) + _ln(float(shares.sum())) if priced.any() else math.inf
-    return one._replace(
-        ln_upper=ln_upper, ln_upper_first=ln_upper_first, ln_use=ln_use, shares=shares
-    )
+    return one._replace(ln_upper=ln_upper, ln_use=ln_use, shares=shares)
 
 
 def worker_slots(job: Job) -> int:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,14 @@ from shadowprice.core.potential import planned_progress
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.placements import constant_schedule, dense_placement, fit_counts
+from shadowprice.policies.placements import (
+    constant_schedule,
+    demand_by_server,
+    dense_placement,
+    distribute,
+    fit_counts,
+    slots_needed,
+)
 from shadowprice.policies.pricing.board import PriceBoard
 
 
@@ -66,8 +73,14 @@ class TooExpensiveProof(NamedTuple):
     cost: float | None = None
 
 
-class PricedJob(ABC):
-    """One job at the prices of one moment; ``remaining`` counts the progress units to make."""
+class OfferSearch(ABC):
+    """Finds plans for one job at the prices of one moment.
+
+    ``remaining`` counts the progress units to make. ``plain`` is the search without further
+    conditions on plans, which gives their costs.
+    """
+
+    plain: PricedJob
 
     def __init__(self, view: View, job: Job, remaining: int) -> None:
         self.view = view
@@ -82,6 +95,22 @@ class PricedJob(ABC):
         that remain, but not for a bag of tasks.
         """
 
+    def schedule(self, offer: PricedOffer) -> Schedule:
+        """Return the schedule of an offer."""
+        return self.plain.place(offer) if offer.plan is None else offer.plan
+
+    def explain_infeasible(self) -> Refusal | None:
+        """Return why no plan completes the work; None if the methods of `plain` explain it."""
+        return None
+
+
+class PricedJob(OfferSearch):
+    """A planner's search for one job, and what plans for the job cost."""
+
+    def __init__(self, view: View, job: Job, remaining: int) -> None:
+        super().__init__(view, job, remaining)
+        self.plain = self
+
     def prove_too_expensive(self) -> TooExpensiveProof | None:
         """Return a quick proof that no offer has a positive payoff.
 
@@ -91,16 +120,12 @@ class PricedJob(ABC):
         return None
 
     @abstractmethod
-    def schedule(self, offer: PricedOffer) -> Schedule:
-        """Return the schedule of an offer."""
+    def place(self, offer: PricedOffer) -> Schedule:
+        """Return the schedule of an offer's choices."""
 
     @abstractmethod
     def max_gain(self) -> int:
         """Return the maximum progress units of one slot in an empty cluster."""
-
-    def explain_infeasible(self) -> Refusal | None:
-        """Return why no plan completes the work; None if the other methods explain it."""
-        return None
 
     @abstractmethod
     def find_bottleneck(self) -> ResourceBottleneck:
@@ -128,69 +153,37 @@ class PricedJob(ABC):
         return total
 
 
-class DerivedJob(PricedJob):
-    """Base of priced jobs whose plans meet more conditions; all else is that of another's.
+class DerivedSearch(OfferSearch):
+    """Base of searches for plans that meet more conditions than those of a planner.
 
     If ``begun``, the first slot of a plan counts a restart.
     """
 
-    def __init__(
-        self, quote: PricedJob, view: View, job: Job, remaining: int, *, begun: bool
-    ) -> None:
-        super().__init__(view, job, remaining)
-        self._quote = quote
+    def __init__(self, plain: PricedJob, *, begun: bool) -> None:
+        super().__init__(plain.view, plain.job, plain.remaining)
+        self.plain = plain
         self._begun = begun
-
-    def prove_too_expensive(self) -> TooExpensiveProof | None:
-        """Return a bound that holds for every plan, and so for those that meet the conditions."""
-        return self._quote.prove_too_expensive()
-
-    def schedule(self, offer: PricedOffer) -> Schedule:
-        """Return the schedule of an offer."""
-        return self._quote.schedule(offer) if offer.plan is None else offer.plan
-
-    def max_gain(self) -> int:
-        """Return the maximum progress units of one slot in an empty cluster."""
-        return self._quote.max_gain()
-
-    def find_bottleneck(self) -> ResourceBottleneck:
-        """Return the resource that limits the job most in the slots in which it could run."""
-        return self._quote.find_bottleneck()
-
-    def uses(self, schedule: Schedule) -> list[BoardUse]:
-        """Return what a schedule takes from each board."""
-        return self._quote.uses(schedule)
-
-    def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the resource with the largest part of a schedule's cost, and that part."""
-        return self._quote.most_expensive(schedule)
-
-    def slot_costs(self, schedule: Schedule) -> Floats:
-        """Return the cost of a schedule in each of its active slots."""
-        return self._quote.slot_costs(schedule)
 
     def _offer(self, plan: Schedule, factor: float, choice: Integers) -> PricedOffer:
         """Return the offer of a plan."""
         utility = factor * utility_value(self.job.utility, plan.completion - self.job.arrival)
-        cost = float(self._quote.slot_costs(plan).sum())
+        cost = float(self.plain.slot_costs(plan).sum())
         return PricedOffer(plan.completion, utility, cost, utility - cost, choice, plan=plan)
 
 
-class PricedPlanner(Protocol):
-    """Finds the schedule with the largest payoff at posted prices."""
+class PricedPlanner(ABC):
+    """Finds the schedule with the largest payoff at the prices of its boards, one for each pool."""
 
-    @property
-    def boards(self) -> Sequence[PriceBoard]:
-        """Boards of the priced pools."""
-        ...
+    boards: tuple[PriceBoard, ...]
 
     def follow(self, ledger: LedgerView) -> None:
         """Update the boards from the ledger."""
-        ...
+        for board in self.boards:
+            board.follow(ledger)
 
+    @abstractmethod
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
-        """Return a job's quote for its remaining progress units."""
-        ...
+        """Return a job at the current prices, with its remaining progress units."""
 
 
 _MAX_PLANS: Final = 4  # each longer by the last shortfall; most jobs need one
@@ -198,8 +191,8 @@ _RESTART_LOSS: Final = 1e-3  # of the payoff: from it on, fixed placements are t
 _MAX_FIXED_PLACEMENTS: Final = 8  # a plan may have hundreds of placements
 
 
-class RestartAwareJob(DerivedJob):
-    """A quote whose offers complete the work with their restarts counted.
+class RestartAwareSearch(DerivedSearch):
+    """Finds plans that complete the work with their restarts counted.
 
     The papers plan as if a move cost nothing. A plan that is just long enough then falls short by
     its restarts, and its promise breaks. Here more and more work is planned, until the plan's
@@ -211,7 +204,7 @@ class RestartAwareJob(DerivedJob):
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found."""
-        plain = self._quote.best(factor, more=more)
+        plain = self.plain.best(factor, more=more)
         return None if plain is None else self.lengthen(plain, factor, more=more)
 
     def lengthen(
@@ -241,7 +234,7 @@ class RestartAwareJob(DerivedJob):
                 yield offer
                 return
             planned_extra += remaining - done
-            longer = self._quote.best(factor, more=planned_extra)
+            longer = self.plain.best(factor, more=planned_extra)
             if longer is None:
                 return
             offer = longer
@@ -250,19 +243,19 @@ class RestartAwareJob(DerivedJob):
             # Enough for a restart in every slot: each keeps that share of its units, rounded down.
             slots = self.view.end - self.view.slot
             enough = -(-(remaining + slots) * kept_share.denominator // kept_share.numerator)
-            longer = self._quote.best(factor, more=enough - self.remaining)
+            longer = self.plain.best(factor, more=enough - self.remaining)
             if longer is not None and self._charged_progress(longer) >= remaining:
                 yield longer
 
     def _charged_progress(self, offer: PricedOffer) -> int:
         """Return the progress units of an offer's plan after its restarts."""
-        plan = self._quote.schedule(offer)
+        plan = self.plain.place(offer)
         return planned_progress(self.job, plan, None, charged=True, ran=self._begun)
 
     def _fixed_offers(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
         """Yield offers that keep one placement of the plan until the work is done."""
         first: dict[Placement, int] = {}
-        for slot, placement in self._quote.schedule(plain).placements():
+        for slot, placement in self.plain.place(plain).placements():
             first.setdefault(placement, slot)
         for placement, slot in islice(first.items(), _MAX_FIXED_PLACEMENTS):
             plan = self._fixed_plan(slot, placement, self.remaining + more)
@@ -271,28 +264,26 @@ class RestartAwareJob(DerivedJob):
 
     def _fixed_plan(self, slot: int, placement: Placement, remaining: int) -> Schedule | None:
         """Return a plan with one placement from a slot on, None if it doesn't fit."""
-        job, colocated = self.job, placement.colocated
-        workers = placement.total_workers
-        remaining_after = remaining - job.gain(workers, colocated=colocated, moved=self._begun)
-        end = slot + 1 + max(0, -(-remaining_after // job.gain(workers, colocated=colocated)))
+        end = slot + slots_needed(
+            self.job,
+            placement.total_workers,
+            remaining,
+            colocated=placement.colocated,
+            restarts=self._begun,
+        )
         if end > self.view.end:
             return None
-        ledger = self.view.ledger
-        used = ledger.used[slot - ledger.start : end - ledger.start]
-        entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
-        for server, workers_on, ps_on in entries:
-            demand = workers_on * job.worker
-            if job.ps is not None:
-                demand = demand + ps_on * job.ps
-            if (used[:, server] + demand > ledger.capacity[server]).any():
-                return None
-        return constant_schedule(placement, slot, end)
+        ledger, servers = self.view.ledger, list(placement.servers)
+        used = ledger.used[slot - ledger.start : end - ledger.start, servers]
+        demand = demand_by_server(self.job, placement.workers, placement.ps)
+        fits = bool((used + demand <= ledger.capacity[servers]).all())
+        return constant_schedule(placement, slot, end) if fits else None
 
     def explain_infeasible(self) -> Refusal | None:
         """Return why no plan completes the work; restarts, if a plan without them does."""
-        plain = self._quote.best()
+        plain = self.plain.best()
         if plain is None:
-            return self._quote.explain_infeasible()
+            return self.plain.explain_infeasible()
         loss = float(self.job.restart)
         return Refusal(
             RefusalReason.NO_ROOM,
@@ -306,25 +297,17 @@ class RestartAwareJob(DerivedJob):
 _MAX_COUNTS: Final = 12  # maximum number of worker counts that are tried, evenly spaced
 
 
-class FixedPlacement(DerivedJob):
-    """A quote whose offers keep one placement from the first slot to the last.
+class FixedPlacementSearch(DerivedSearch):
+    """Finds plans that keep one placement from the first slot to the last.
 
     The papers' plans move a job from slot to slot. A job that loses its work when it is stopped
     can't move.
     ``boards`` are those of workers and of parameter servers, or one for both.
     """
 
-    def __init__(
-        self,
-        quote: PricedJob,
-        boards: Sequence[PriceBoard],
-        view: View,
-        job: Job,
-        remaining: int,
-        *,
-        begun: bool,
-    ) -> None:
-        super().__init__(quote, view, job, remaining, begun=begun)
+    def __init__(self, plain: PricedJob, boards: Sequence[PriceBoard], *, begun: bool) -> None:
+        super().__init__(plain, begun=begun)
+        view = plain.view
         self._hosts = tuple(np.zeros(view.cluster.servers, dtype=np.bool_) for _ in range(2))
         for hosts, board in zip(self._hosts, (boards[0], boards[-1]), strict=True):
             hosts[board.servers] = True
@@ -350,11 +333,9 @@ class FixedPlacement(DerivedJob):
         workers = int(job.worker_counts[choice])
         # Co-location may be faster, so it is tried first, with its own duration.
         for colocated in (True, False):
-            first = job.gain(workers, colocated=colocated, moved=self._begun)
-            gain = job.gain(workers, colocated=colocated)
-            if not gain:
+            if not job.gain(workers, colocated=colocated):
                 continue
-            slots = 1 + max(0, -(-(remaining - first) // gain))
+            slots = slots_needed(job, workers, remaining, colocated=colocated, restarts=self._begun)
             for start in range(view.slot, view.end - slots + 1):
                 placement = self._fit(start, slots, choice, colocated=colocated)
                 if placement is not None:
@@ -373,14 +354,14 @@ class FixedPlacement(DerivedJob):
             return self._on_one(free, room, workers, ps)
         # Servers with the most capacity first: fewer servers mean less traffic.
         order = np.argsort(-room, kind="stable")
-        on_workers = _fill(room, order, workers)
+        on_workers = distribute(room, order, workers)
         if on_workers is None:
             return None
         on_ps = np.zeros_like(on_workers)
         if ps and job.ps is not None:
             remaining = free - on_workers[:, None] * job.worker
             ps_room = fit_counts(remaining, job.ps, self._hosts[1])
-            filled = _fill(ps_room, np.argsort(-ps_room, kind="stable"), ps)
+            filled = distribute(ps_room, np.argsort(-ps_room, kind="stable"), ps)
             if filled is None:
                 return None
             on_ps = filled
@@ -401,25 +382,13 @@ class FixedPlacement(DerivedJob):
 
     def explain_infeasible(self) -> Refusal | None:
         """Return why no plan with one placement completes the work."""
-        if self._quote.best() is None:
-            return self._quote.explain_infeasible()
+        if self.plain.best() is None:
+            return self.plain.explain_infeasible()
         return Refusal(
             RefusalReason.NO_ROOM,
             "the job does not save its progress, so it needs one placement from its start to its "
             "end; no placement is free for that long",
         )
-
-
-def _fill(room: Integers, order: Integers, count: int) -> Integers | None:
-    """Distribute a count over servers in order; return None if their capacity is too small."""
-    offered = np.minimum(room[order], count)
-    before = np.cumsum(offered) - offered
-    taken = np.clip(count - before, 0, offered)
-    if int(taken.sum()) < count:
-        return None
-    result = np.zeros(len(room), dtype=np.int64)
-    result[order] = taken
-    return result
 
 
 _MAX_NEWTON_STEPS = 20
@@ -428,15 +397,13 @@ _DISTANT_FACTOR = 1e9
 _MAX_FACTOR = 1e200  # maximum factor: more would overflow if the utility is nearly 0
 
 
-def build_refusal(
-    quote: PricedJob, view: View, job: Job, offer: PricedOffer | None, remaining: int
-) -> Refusal:
+def build_refusal(quote: OfferSearch, offer: PricedOffer | None) -> Refusal:
     """Return a refusal with its numbers; ``offer`` is the best plan, if any, and doesn't pay."""
     if offer is None:
-        return quote.explain_infeasible() or _no_schedule(quote, view, remaining)
-    _, nearest = min_acceptance_factor(quote, job, offer)
+        return quote.explain_infeasible() or _no_schedule(quote.plain)
+    _, nearest = min_acceptance_factor(quote, offer)
     if nearest is None:
-        return _no_value(quote, view, job, offer, remaining)
+        return _no_value(quote.plain, offer)
     return Refusal(
         RefusalReason.PRICE,
         f"its utility by slot {nearest.completion} is {nearest.utility:.4g}, not above the price "
@@ -449,11 +416,12 @@ def build_refusal(
     )
 
 
-def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: int) -> Refusal:
+def _no_value(priced: PricedJob, offer: PricedOffer) -> Refusal:
     """Return the refusal of a job that could only complete after its utility is gone."""
+    view, job = priced.view, priced.job
     durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
     useful = int(np.count_nonzero(job.utility.values(durations) > 0))
-    shortest = -(-work // max(quote.max_gain(), 1))
+    shortest = -(-priced.remaining // max(priced.max_gain(), 1))
     numbers = {"slots_needed": shortest, "slots_with_value": useful}
     if shortest > useful:
         return Refusal(
@@ -465,7 +433,7 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
             completion=offer.completion,
             numbers=numbers,
         )
-    bottleneck = quote.find_bottleneck()
+    bottleneck = priced.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
         f"too little free capacity to complete by slot {view.slot + useful - 1}, after which its "
@@ -478,9 +446,10 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
     )
 
 
-def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
+def _no_schedule(priced: PricedJob) -> Refusal:
+    view = priced.view
     slots = view.end - view.slot
-    shortest = -(-work // max(quote.max_gain(), 1))
+    shortest = -(-priced.remaining // max(priced.max_gain(), 1))
     if shortest > slots:
         limit = "timespan" if view.until == view.end else "planning horizon"
         return Refusal(
@@ -490,7 +459,7 @@ def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
             bottleneck=f"{limit} ending at slot {view.end}",
             numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
         )
-    bottleneck = quote.find_bottleneck()
+    bottleneck = priced.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
         f"free {bottleneck.resource} capacity is only enough for {bottleneck.room:.3g} "
@@ -500,16 +469,16 @@ def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
     )
 
 
-def _most_expensive_resource(quote: PricedJob, offer: PricedOffer) -> str:
+def _most_expensive_resource(quote: OfferSearch, offer: PricedOffer) -> str:
     """Return the most expensive resource of a plan, its part of the cost, and its slots."""
     schedule = quote.schedule(offer)
-    label, amount = quote.most_expensive(schedule)
+    label, amount = quote.plain.most_expensive(schedule)
     span = f"slots {schedule.start} to {schedule.completion}"
     return f"{label}, {amount / max(offer.cost, 1e-300):.0%} of the cost over {span}"
 
 
 def min_acceptance_factor(
-    quote: PricedJob, job: Job, offer: PricedOffer
+    quote: OfferSearch, offer: PricedOffer
 ) -> tuple[float, PricedOffer | None]:
     """Return the minimum factor on the utility at which some plan has a payoff of 0, and that plan.
 
@@ -518,6 +487,7 @@ def min_acceptance_factor(
     search. It starts from the offer, or from the plan of maximum utility if the offer has no
     utility. The plan is None if none has a utility.
     """
+    job = quote.job
     nearest: PricedOffer | None = None
     if offer.utility > 0 and offer.cost / offer.utility < _DISTANT_FACTOR:
         nearest, factor = offer, offer.cost / offer.utility

@@ -20,7 +20,7 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.core.potential import planned_progress
 from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.core.utility import utility_value
-from shadowprice.policies.placements import constant_schedule
+from shadowprice.policies.placements import constant_schedule, demand_by_server, slots_needed
 
 SHORT: Final = "its plan falls short of the work that remains"
 OVERRUN: Final = "a running job takes longer than stated and keeps its place"
@@ -63,37 +63,23 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
         return None  # a revision has changed the allowed worker counts
     done = planned_progress(job, kept, running, charged=charged)
     continues = bool(len(kept)) or running == placement
-    slots = _slots_for(job, placement, state.remaining - done, moved=charged and not continues)
-    end = start + slots
+    end = start + slots_needed(
+        job,
+        placement.total_workers,
+        state.remaining - done,
+        colocated=placement.colocated,
+        restarts=charged and not continues,
+    )
     if end > view.end:
         if not view.is_pinned(job.name) or view.end == view.until:
             return None
         end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
-    plan = _append(kept, placement, start, end)
+    rows = [*kept.rows(), *constant_schedule(placement, start, end).rows()]
+    plan = Schedule.from_arrays(*np.array(rows, dtype=np.int64).T)
     # The job's own reservations are replaced by the new plan.
     excess = _excess(view, job, placement, start, end, own=ahead)
     displaced, loss = _choose_displaced(view, job, placement, start, end, excess)
     return None if (excess > 0).any() else Extension(plan, displaced, loss)
-
-
-def _slots_for(job: Job, placement: Placement, missing: int, *, moved: bool) -> int:
-    """Return the number of slots that a placement needs for the missing work, at least 1."""
-    workers, colocated = placement.total_workers, placement.colocated
-    gain = job.gain(workers, colocated=colocated)
-    first = job.gain(workers, colocated=colocated, moved=moved)
-    return 1 + max(0, -(-(missing - first) // gain))
-
-
-def _append(kept: Schedule, placement: Placement, start: int, end: int) -> Schedule:
-    added = constant_schedule(placement, start, end)
-    if not len(kept):
-        return added
-    parts = zip(
-        (kept.slots, kept.servers, kept.workers, kept.ps),
-        (added.slots, added.servers, added.workers, added.ps),
-        strict=True,
-    )
-    return Schedule.from_arrays(*(np.concatenate(pair) for pair in parts))
 
 
 def _excess(
@@ -103,8 +89,7 @@ def _excess(
     servers, ledger = list(placement.servers), view.ledger
     used = ledger.used[start - ledger.start : end - ledger.start][:, servers].copy()
     used -= _plan_usage(job, own, servers, start, end)
-    entries = zip(placement.workers, placement.ps, strict=True)
-    demand = np.array([_amounts(job, workers, ps) for workers, ps in entries])
+    demand = demand_by_server(job, placement.workers, placement.ps)
     return np.asarray(used + demand - ledger.limits[servers], dtype=np.int64)
 
 
@@ -168,14 +153,8 @@ def _plan_usage(job: Job, plan: Schedule, servers: list[int], start: int, end: i
         return reserved
     positions = {server: index for index, server in enumerate(servers)}
     first, last = np.searchsorted(plan.slots, (start, end)).tolist()
-    for index in range(first, last):
-        position = positions.get(int(plan.servers[index]))
-        if position is not None:
-            amounts = _amounts(job, int(plan.workers[index]), int(plan.ps[index]))
-            reserved[int(plan.slots[index]) - start, position] += amounts
+    used = [index for index in range(first, last) if int(plan.servers[index]) in positions]
+    rows = [positions[server] for server in plan.servers[used].tolist()]
+    demand = demand_by_server(job, plan.workers[used], plan.ps[used])
+    reserved[plan.slots[used] - start, rows] = demand  # an entry for each slot and server
     return reserved
-
-
-def _amounts(job: Job, workers: int, ps: int) -> Integers:
-    amounts = workers * job.worker
-    return amounts if job.ps is None else amounts + ps * job.ps

@@ -49,16 +49,14 @@ class CapacityLimit:
     reference: int  # C, the largest capacity of a server of the pool
     total: Fraction  # sum of u(capacity / C) over all servers
 
-    def weight(self, demand: int) -> Fraction:
-        """Return u(demand / C)."""
-        return _weight(demand, self.reference, self.parts)
-
     def share(self, demands: Integers) -> float:
         """Return the share of the limit that one process with these demands takes."""
-        return float(self.weight(int(demands[self.resource])) / self.total)
+        weight = _weight(int(demands[self.resource]), self.reference, self.parts)
+        return float(weight / self.total)
 
 
 def _weight(demand: int, reference: int, parts: int) -> Fraction:
+    """Return u(demand / C)."""
     x = Fraction(demand, reference)
     if not parts or x >= 1:
         return min(x, Fraction(1)) if parts else x

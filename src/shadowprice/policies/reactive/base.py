@@ -24,7 +24,11 @@ from shadowprice.core.policy import (
 )
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RevisionRefusedError
-from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, EmptyCluster
+from shadowprice.policies.reactive.free_capacity import (
+    NO_PLACEMENT,
+    AvailableServers,
+    EmptyCluster,
+)
 from shadowprice.policies.reactive.table import JobTable
 from shadowprice.policies.registry import Parameters
 
@@ -43,6 +47,7 @@ class ReactivePolicy(ABC, Generic[P]):
         self._context = replace(context, known_jobs=None)
         self._parameters = parameters
         self._cluster = context.cluster
+        self._servers = AvailableServers(context.cluster)
         self._changed = False
 
     def parameters_in_force(self) -> Mapping[str, object]:
@@ -135,13 +140,13 @@ class ReactivePolicy(ABC, Generic[P]):
     def _displace(self, view: View, names: Sequence[str]) -> None:
         """Record that jobs have lost their placements."""
 
-    @abstractmethod
     def _lose(self, server: int) -> None:
         """Mark a server as lost."""
+        self._servers.lose(server)
 
-    @abstractmethod
     def _restore(self, server: int) -> None:
         """Mark a lost server as up."""
+        self._servers.restore(server)
 
     @abstractmethod
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
@@ -166,9 +171,34 @@ class QueueingPolicy(ReactivePolicy[P]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
-        del explained  # there is only one reason to refuse
+        del explained  # a refusal always has its reason
+        refusal = self._find_refusal(view, job)
+        decision = Queue(job.name) if refusal is None else Reject(job.name, refusal)
+        return Quote.of(decision, view.slot)
+
+    def _find_refusal(self, view: View, job: Job) -> Refusal | None:
+        """Return why a job would be refused now, without entering it."""
+        del view
         fits = self._empty.workers(job, self._target_worker_count(job))
-        return Quote.of(Queue(job.name) if fits else Reject(job.name, NO_PLACEMENT), view.slot)
+        return None if fits else NO_PLACEMENT
+
+    @abstractmethod
+    def _enter(self, job: Job, workers: int) -> None:
+        """Add a job that waits, with a worker count that the empty cluster carries."""
+
+    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
+        for job in jobs:
+            refusal = self._try_admitting(view, job)
+            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
+
+    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
+        """Enter a job, or return why it is refused."""
+        del view
+        workers = self._empty.workers(job, self._target_worker_count(job))
+        if not workers:
+            return NO_PLACEMENT
+        self._enter(job, workers)
+        return None
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
         del view
@@ -186,26 +216,8 @@ class TableReactivePolicy(QueueingPolicy[P]):
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
-        self._table = JobTable(context.cluster)
+        self._servers = self._table = JobTable(context.cluster)
         self._cursors = np.zeros(2, dtype=np.int64)
-
-    @abstractmethod
-    def _enter(self, job: Job, workers: int) -> int:
-        """Add a job with a worker count that the empty cluster carries; return its row."""
-
-    def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        for job in jobs:
-            refusal = self._try_admitting(view, job)
-            yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
-
-    def _try_admitting(self, view: View, job: Job) -> Refusal | None:
-        """Enter a job into the table, or return why it is refused."""
-        del view
-        workers = self._empty.workers(job, self._target_worker_count(job))
-        if not workers:
-            return NO_PLACEMENT
-        self._enter(job, workers)
-        return None
 
     def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
         """Return the rows that may move, and the capacity of servers beside the others."""
@@ -215,8 +227,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
         pinned = np.zeros(len(rows), dtype=np.bool_)
         for index in np.flatnonzero(table.is_placed[rows]).tolist():
             row = int(rows[index])
-            job = table.jobs[row]
-            if job is not None and view.is_pinned(job.name):
+            if view.is_pinned(table.job(row).name):
                 pinned[index] = True
                 capacity -= table.current_workers[row, :, None] * table.worker[row]
                 capacity -= table.current_ps[row, :, None] * table.ps[row]
@@ -232,15 +243,9 @@ class TableReactivePolicy(QueueingPolicy[P]):
         for name in names:
             self._table.clear(self._table.rows[name])
 
-    def _lose(self, server: int) -> None:
-        self._table.lose(server)
-
-    def _restore(self, server: int) -> None:
-        self._table.restore(server)
-
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view, before
         wanted = self._target_worker_count(state.job)
-        row = self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
+        self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
         if state.placement is not None:
-            self._table.set_placement(row, state.placement)
+            self._table.set_placement(self._table.rows[state.job.name], state.placement)

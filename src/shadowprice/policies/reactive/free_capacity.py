@@ -1,4 +1,4 @@
-"""Free capacity of every server, which a policy tracks by its own decisions.
+"""Servers that are up, and their free capacity, which a policy tracks by its own decisions.
 
 Reading the ledger at every event would copy arrays over all servers. The engine still checks every
 placement against the ledger.
@@ -10,13 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from shadowprice.core.arrays import Integers
+from shadowprice.core.amounts import UNLIMITED
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
-from shadowprice.policies.placements import fit_counts
+from shadowprice.policies.placements import demand_by_server, fit_counts
 
 NO_PLACEMENT: Final = Refusal(
     RefusalReason.NEVER_FITS, "round-robin placement finds no room for it even in the empty cluster"
@@ -25,29 +26,59 @@ NO_PLACEMENT: Final = Refusal(
 _MAX_KNOWN: Final = 4096  # demands cached; a service that runs for years sees any number
 
 
-class FreeCapacity:
+class AvailableServers:
+    """The servers that are up, and what each may host."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.up = np.ones(cluster.servers, dtype=np.bool_)
+        self.hosts_workers = cluster.hosts_workers.copy()
+        self.hosts_ps = cluster.hosts_ps.copy()
+        self._total: Floats | None = None
+
+    def lose(self, server: int) -> None:
+        """Mark a server as lost; its jobs are displaced one by one."""
+        self._set_up(server, up=False)
+
+    def restore(self, server: int) -> None:
+        """Mark a lost server as up."""
+        self._set_up(server, up=True)
+
+    def _set_up(self, server: int, *, up: bool) -> None:
+        self.up[server] = up
+        self.hosts_workers[server] = up and self._cluster.hosts_workers[server]
+        self.hosts_ps[server] = up and self._cluster.hosts_ps[server]
+        self._total = None
+
+    def total(self) -> Floats:
+        """Return the total capacity of servers that are up by resource; 0 if it is unlimited."""
+        if self._total is None:
+            rows = self._cluster.capacity[self.up]
+            total = rows.astype(np.float64).sum(axis=0)
+            self._total = np.where((rows >= UNLIMITED).any(axis=0), 0.0, total)
+        return self._total
+
+
+class FreeCapacity(AvailableServers):
     """Free capacity of every server, and placements of jobs.
 
     A lost server keeps its free capacity, but may not host anything.
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self.free = cluster.capacity.copy()
-        self.hosts_workers = cluster.hosts_workers.copy()
-        self.hosts_ps = cluster.hosts_ps.copy()
         # Servers at which the round robin of workers and of PS continues.
         self.cursors = np.zeros(2, dtype=np.int64)
         self.placed: dict[str, tuple[Job, Placement]] = {}  # jobs with a placement
         self._out = np.zeros((3, cluster.servers), dtype=np.int64)
         self._none = np.zeros(len(cluster.resources), dtype=np.int64)
         self._none.setflags(write=False)
-        self._down: set[int] = set()
 
     @property
     def pristine(self) -> bool:
         """Whether every server is up and no job is placed."""
-        return not self.placed and not self._down
+        return not self.placed and bool(self.up.all())
 
     def place(self, job: Job, workers: int) -> Placement | None:
         """Place a job round robin with its PS; None, and no change, if it doesn't fit."""
@@ -75,30 +106,13 @@ class FreeCapacity:
         self._add(*entry, 1)
         return True
 
-    def lose(self, server: int) -> None:
-        """Mark a server as lost; its jobs are released one by one."""
-        self._down.add(server)
-        self.hosts_workers[server] = self.hosts_ps[server] = False
-
-    def restore(self, server: int) -> None:
-        """Mark a lost server as up."""
-        self._down.discard(server)
-        self.hosts_workers[server] = self._cluster.hosts_workers[server]
-        self.hosts_ps[server] = self._cluster.hosts_ps[server]
-
     def ps_demand(self, job: Job) -> Integers:
         """Return the demand of a job's parameter server, zeros for all-reduce jobs."""
         return self._none if job.ps is None else job.ps
 
     def _add(self, job: Job, placement: Placement, sign: int) -> None:
-        for server, workers, ps in zip(
-            placement.servers, placement.workers, placement.ps, strict=True
-        ):
-            row = self.free[server]
-            if workers:
-                row += sign * workers * job.worker
-            if ps and job.ps is not None:
-                row += sign * ps * job.ps
+        demand = demand_by_server(job, placement.workers, placement.ps)
+        self.free[list(placement.servers)] += sign * demand
 
 
 class EmptyCluster:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
@@ -17,24 +16,21 @@ from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
-
-_MIN_SHAPES: Final = 4096
-_MIN_COUNTS: Final = 1 << 18
-"""Numbers of kinds of jobs, and of worker counts, up to which none is forgotten."""
+from shadowprice.policies.reactive.free_capacity import AvailableServers
 
 _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
+_BY_ROW: Final = ("worker", "ps", "is_placed", *_MOSTLY_ZERO)
 
 
-class JobRows(ABC):
-    """Open jobs in order of arrival, as rows that are reused; a subclass has their placements."""
+class JobRows(AvailableServers):
+    """Open jobs in order of arrival, as rows that are reused; a subclass may have placements."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self.rows: dict[str, int] = {}  # row of each open job, in order of arrival
         self.jobs: list[Job | None] = []  # by row
+        self.columns: dict[str, NDArray[Any]] = {}  # what a policy keeps of each job, by row
         self._vacant: list[int] = []
-        self.hosts_workers = cluster.hosts_workers.copy()
-        self.hosts_ps = cluster.hosts_ps.copy()
 
     def add(self, job: Job) -> int:
         """Add a job; return its row."""
@@ -56,26 +52,29 @@ class JobRows(ABC):
         self._vacant.append(row)
         return row
 
-    @abstractmethod
+    def add_columns(
+        self, *names: str, width: Sequence[int] = (), dtype: DTypeLike = np.int64
+    ) -> None:
+        """Add columns to a table without jobs, whose entries are arrays of a ``width``."""
+        self.columns |= {name: np.zeros((0, *width), dtype) for name in names}
+
+    def job(self, row: int) -> Job:
+        """Return the job of a row."""
+        job = self.jobs[row]
+        assert job is not None
+        return job
+
     def clear(self, row: int) -> None:
         """Record that a job has no placement."""
 
-    @abstractmethod
     def _grow(self, size: int) -> None:
         """Allocate space for ``size`` rows."""
+        for name, column in self.columns.items():
+            self.columns[name] = enlarged(column, size)
 
-    @abstractmethod
     def _placement(self, row: int) -> Placement:
         """Return the next placement of a row."""
-
-    def lose(self, server: int) -> None:
-        """Mark a server as lost; its jobs are displaced one by one."""
-        self.hosts_workers[server] = self.hosts_ps[server] = False
-
-    def restore(self, server: int) -> None:
-        """Mark a lost server as up."""
-        self.hosts_workers[server] = self._cluster.hosts_workers[server]
-        self.hosts_ps[server] = self._cluster.hosts_ps[server]
+        raise NotImplementedError
 
     def in_order(self) -> Integers:
         """Return the rows in order of arrival."""
@@ -92,9 +91,7 @@ class JobRows(ABC):
         to_pause: list[str] = []
         moved = change != 0
         for row, kind in zip(rows[moved].tolist(), change[moved].tolist(), strict=True):
-            job = self.jobs[row]
-            assert job is not None
-            placement = self._placement(row)
+            job, placement = self.job(row), self._placement(row)
             if kind == LESS:
                 yield Place(job.name, placement) if placement.servers else Pause(job.name)
             else:
@@ -112,25 +109,15 @@ class JobTable(JobRows):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self._shapes: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         width = (0, len(cluster.resources))
         self.worker = np.zeros(width, dtype=np.int64)
         self.ps = np.zeros(width, dtype=np.int64)  # zeros for all-reduce jobs
-        # Position of a row's first useful worker count in `counts`.
-        self.first = np.zeros(0, dtype=np.int64)
-        self.choices = np.zeros(0, dtype=np.int64)  # number of its useful worker counts
-        self.counts = np.zeros(0, dtype=np.int64)  # ascending for each job
-        self.ps_counts = np.zeros(0, dtype=np.int64)
         places = (0, cluster.servers)
         self.current_workers = np.zeros(places, dtype=np.int64)  # current placements
         self.current_ps = np.zeros(places, dtype=np.int64)
         self.new_workers = np.zeros(places, dtype=np.int64)  # next placements
         self.new_ps = np.zeros(places, dtype=np.int64)
         self.is_placed = np.zeros(0, dtype=np.bool_)  # whether each job has a placement
-        # Equal for jobs with equal demands and useful worker counts.
-        self.alike = np.zeros(0, dtype=np.int64)
-        self._alike: dict[tuple[bytes, bytes, int], int] = {}
-        self._total: Floats | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with sparse placements: most jobs are on few servers."""
@@ -157,19 +144,11 @@ class JobTable(JobRows):
             self.current_ps, self.new_workers, self.new_ps, self.is_placed,
         )  # fmt: skip
 
-    @property
-    def widths(self) -> Widths:
-        """Useful worker counts, for kernels."""
-        return Widths(self.first, self.choices, self.counts, self.ps_counts, self.alike)
-
     def add(self, job: Job) -> int:
         """Add a job; return its row."""
         row = super().add(job)
         self.worker[row] = job.worker
         self.ps[row] = 0 if job.ps is None else job.ps
-        self._set_shape(row, job)
-        if len(self._alike) > _MIN_SHAPES or len(self.counts) > _MIN_COUNTS:
-            self._forget_shapes()
         return row
 
     def clear(self, row: int) -> None:
@@ -185,24 +164,6 @@ class JobTable(JobRows):
         self.current_ps[row, servers] = placement.ps
         self.is_placed[row] = True
 
-    def lose(self, server: int) -> None:
-        """Mark a server as lost; its jobs are displaced one by one."""
-        super().lose(server)
-        self._total = None
-
-    def restore(self, server: int) -> None:
-        """Mark a lost server as up."""
-        super().restore(server)
-        self._total = None
-
-    def total(self) -> Floats:
-        """Return the total capacity of servers that are up by resource; 0 if it is unlimited."""
-        if self._total is None:
-            rows = self._cluster.capacity[self.hosts_workers | self.hosts_ps]
-            total = rows.astype(np.float64).sum(axis=0)
-            self._total = np.where((rows >= UNLIMITED).any(axis=0), 0.0, total)
-        return self._total
-
     def rearrange(self, rows: Integers, change: Integers) -> Iterator[Decision]:
         """Yield the moves of jobs to their next placements; see `_move`."""
         yield from self._move(rows, change)
@@ -214,51 +175,34 @@ class JobTable(JobRows):
     def _placement(self, row: int) -> Placement:
         return dense_placement(self.new_workers[row], self.new_ps[row])
 
-    def _set_shape(self, row: int, job: Job) -> None:
-        self.first[row], self.choices[row] = self._shape(job)
-        demands = (self.worker[row].tobytes(), self.ps[row].tobytes(), int(self.first[row]))
-        self.alike[row] = self._alike.setdefault(demands, len(self._alike))
-
-    def _forget_shapes(self) -> None:
-        """Forget shapes of jobs that left once they are most: a service sees any number of them."""
-        open_counts = int(self.choices[self.in_order()].sum())
-        if len(self._alike) <= 2 * len(self.rows) and len(self.counts) <= 2 * open_counts:
-            return
-        self._shapes, self._alike = {}, {}
-        self.counts, self.ps_counts = np.zeros((2, 0), dtype=np.int64)
-        for row in self.rows.values():
-            job = self.jobs[row]
-            assert job is not None
-            self._set_shape(row, job)
-
-    def _shape(self, job: Job) -> tuple[int, int]:
-        """Return the position and number of a job's useful worker counts."""
-        useful = increasing_positions(job.gains)
-        counts, ps_counts = job.worker_counts[useful], job.ps_counts[useful]
-        key = (counts.tobytes(), ps_counts.tobytes())
-        if key not in self._shapes:
-            self._shapes[key] = (len(self.counts), len(counts))
-            self.counts = np.concatenate((self.counts, counts))
-            self.ps_counts = np.concatenate((self.ps_counts, ps_counts))
-        return self._shapes[key]
-
     def _grow(self, size: int) -> None:
-        for name in (
-            "worker",
-            "ps",
-            "first",
-            "choices",
-            "alike",
-            "is_placed",
-            "current_workers",
-            "current_ps",
-            "new_workers",
-            "new_ps",
-        ):
-            old = getattr(self, name)
-            larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
-            larger[: len(old)] = old
-            setattr(self, name, larger)
+        super()._grow(size)
+        for name in _BY_ROW:
+            setattr(self, name, enlarged(getattr(self, name), size))
+
+
+def enlarged(array: NDArray[Any], *shape: int) -> NDArray[Any]:
+    """Return an array extended by zeros; axes that ``shape`` doesn't name keep their lengths."""
+    larger = np.zeros((*shape, *array.shape[len(shape) :]), array.dtype)
+    larger[tuple(slice(length) for length in array.shape)] = array
+    return larger
+
+
+def useful_counts(job: Job) -> tuple[Integers, Integers]:
+    """Return the worker counts that gain more than every smaller one, and the PS they need."""
+    useful = increasing_positions(job.gains)
+    return job.worker_counts[useful], job.ps_counts[useful]
+
+
+def build_widths(
+    rows: Integers, useful: Sequence[tuple[Integers, Integers]], alike: Sequence[int] | Integers
+) -> Widths:
+    """Return the useful worker counts of rows, and the class of each row, for kernels."""
+    first, choices, kinds = np.zeros((3, int(rows.max()) + 1), dtype=np.int64)
+    lengths = np.array([len(counts) for counts, _ in useful])
+    first[rows], choices[rows], kinds[rows] = np.cumsum(lengths) - lengths, lengths, alike
+    counts, ps_counts = (np.concatenate(part) for part in zip(*useful, strict=True))
+    return Widths(first, choices, counts, ps_counts, kinds)
 
 
 def increasing_positions(gains: Integers) -> Integers:

@@ -9,6 +9,7 @@ import numpy as np
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.utility import Constant, Deadline, Linear, Power, Reciprocal, Sigmoid, Utility
 from shadowprice.kernels.reactive import worth as kernel
+from shadowprice.policies.reactive.table import enlarged
 
 LAST_KNOT: Final = 1 << 40  # maximum tabulated duration in slots; longer durations have its utility
 
@@ -33,11 +34,12 @@ class UtilityTable:
 
     def enter(self, row: int, utility: Utility) -> None:
         """Set the utility of a row; the table grows if needed."""
-        family, parameters = _kernel_family(utility)
+        family, names = _FAMILIES.get(type(utility), (kernel.TABULATED, ()))
+        parameters = [float(getattr(utility, name)) for name in names]
         table: tuple[Integers, Floats] | None = None
         if family == kernel.TABULATED:
             table = knots(utility)
-            parameters = (float(len(table[0])),)
+            parameters = [float(len(table[0]))]
         self._reserve(row + 1, 0 if table is None else len(table[0]))
         columns = self.columns
         columns.family[row] = family
@@ -47,40 +49,31 @@ class UtilityTable:
             columns.knots[row, : len(table[0])], columns.values[row, : len(table[0])] = table
 
     def _reserve(self, rows: int, width: int) -> None:
-        old = self.columns
-        old_rows, old_width = old.knots.shape
+        old_rows, old_width = self.columns.knots.shape
         if rows <= old_rows and width <= old_width:
             return
         rows = old_rows if rows <= old_rows else max(rows, 2 * old_rows)
         # Only tabulated utilities have knots.
         width = old_width if width <= old_width else max(width, 2 * old_width)
+        family, parameters, knots, values = self.columns
         self.columns = kernel.Worths(
-            np.zeros(rows, np.int64),
-            np.zeros((rows, 3)),
-            np.zeros((rows, width), np.int64),
-            np.zeros((rows, width)),
+            enlarged(family, rows),
+            enlarged(parameters, rows),
+            enlarged(knots, rows, width),
+            enlarged(values, rows, width),
         )
-        for new, kept in zip(self.columns, old, strict=True):
-            new[tuple(slice(size) for size in kept.shape)] = kept
 
 
-def _kernel_family(utility: Utility) -> tuple[int, tuple[float, ...]]:
-    """Return the kernels' family of a utility, and its parameters."""
-    # By exact type, because subclasses may compute other values.
-    match utility:
-        case Constant(value) if type(utility) is Constant:
-            return kernel.CONSTANT, (value,)
-        case Sigmoid(value, decay, target) if type(utility) is Sigmoid:
-            return kernel.SIGMOID, (value, decay, target)
-        case Reciprocal(value) if type(utility) is Reciprocal:
-            return kernel.RECIPROCAL, (value,)
-        case Linear(value, slope) if type(utility) is Linear:
-            return kernel.LINEAR, (value, slope)
-        case Power(scale, exponent) if type(utility) is Power:
-            return kernel.POWER, (scale, exponent)
-        case Deadline(value, by) if type(utility) is Deadline:
-            return kernel.DEADLINE, (value, by)
-    return kernel.TABULATED, ()
+# By exact type, because subclasses may compute other values.
+_FAMILIES: Final[dict[type[Utility], tuple[int, tuple[str, ...]]]] = {
+    Constant: (kernel.CONSTANT, ("value",)),
+    Sigmoid: (kernel.SIGMOID, ("value", "decay", "target")),
+    Reciprocal: (kernel.RECIPROCAL, ("value",)),
+    Linear: (kernel.LINEAR, ("value", "slope")),
+    Power: (kernel.POWER, ("scale", "exponent")),
+    Deadline: (kernel.DEADLINE, ("value", "by")),
+}
+"""The kernels' family of a utility, and the fields that are its parameters."""
 
 
 def knots(utility: Utility) -> tuple[Integers, Floats]:

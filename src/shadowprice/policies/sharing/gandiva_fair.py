@@ -173,20 +173,20 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         )
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        placed, workers, ps = self._units_up(view)
+        placed, units = self._units_up(view)
 
         def fits(claim: GangRequest) -> bool:
             if claim.name in placed:
                 return True
             gang = self._gangs[claim.name]
-            if gang.workers > workers[gang.claim.worker_type].sum():
+            if gang.workers > units[gang.claim.worker_type].sum():
                 return False
             placement = view.open_jobs[claim.name].placement
-            if placement is None or not is_free(gang, placement, workers, ps):
-                placement = first_fit(gang, workers, ps)
+            if placement is None or not is_free(gang, placement, units):
+                placement = first_fit(gang, units)
             if placement is None:
                 return False
-            occupy(gang, placement, workers, ps)
+            occupy(gang, placement, units)
             placed[claim.name] = placement
             return True
 
@@ -209,7 +209,7 @@ def _traded_tickets(tenancy: TenantShares, parameters: GandivaFairParameters) ->
         for name in [tenant] if known is tenancy.tenants else by_type:
             if name not in known:
                 raise InputError(Fault("speeds", f"unknown {name!r}", f"known: {', '.join(known)}"))
-    shares = tenancy.worker_shares.T.astype(np.float64)
+    shares = tenancy.owned[: len(tenancy.worker_types)].T.astype(np.float64)
     speeds = np.array(
         [
             [parameters.speeds.get(tenant, {}).get(kind, 1.0) for kind in tenancy.worker_types]

@@ -17,6 +17,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Placement
+from shadowprice.policies.placements import dense_placement, distribute
 from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.sharing import SharingParameters, Size
 from shadowprice.policies.tenants.tenancy import (
@@ -25,6 +26,7 @@ from shadowprice.policies.tenants.tenancy import (
     min_gang_slots,
     read_tenant_shares,
     require_tenants,
+    units_for,
     workers_servable,
 )
 
@@ -68,31 +70,36 @@ def fixed_gang(
     return FixedGang(job, claim, count, tuple(int(n) for n in gang.reach))
 
 
-def first_fit(gang: FixedGang, workers: Integers, ps: Integers) -> Placement | None:
+def first_fit(gang: FixedGang, units: Integers) -> Placement | None:
     """Place a gang on the first servers with free units, by type and server; None if none fit.
 
     The PS take the first server that can serve the workers elsewhere, after it is filled (3i).
     """
-    workers = workers[gang.claim.worker_type]
-    if workers.sum() < gang.workers:
+    workers, ps = units_for(units, gang.claim)
+    host, servers = 0, 0
+    if gang.claim.ps_type is not None:
+        hosts = (
+            (int(server), count)
+            for count, reach in enumerate(gang.reach)
+            if reach >= 0
+            for server in np.flatnonzero((ps >= count) & (workers >= gang.workers - reach))[:1]
+        )
+        host, servers = next(hosts, (-1, 0))
+    # The host takes as many workers as it can, so that the PS can serve the rest.
+    order = np.argsort(np.arange(len(workers)) != host, kind="stable")
+    workers_on = None if host < 0 else distribute(workers, order, gang.workers)
+    if workers_on is None:
         return None
-    if gang.claim.ps_type is None:
-        return _fill(gang.workers, workers, None, 0)
-    ps = ps[gang.claim.ps_type]
-    for servers, reach in enumerate(gang.reach):
-        if reach < 0:
-            continue
-        hosts = np.flatnonzero((ps >= servers) & (workers >= gang.workers - reach))
-        if hosts.size:
-            return _fill(gang.workers, workers, int(hosts[0]), servers)
-    return None
+    ps_on = np.zeros_like(workers_on)
+    ps_on[host] = servers
+    return dense_placement(workers_on, ps_on)
 
 
-def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placement | None:
+def add_ps_placement(gang: FixedGang, cells: Integers, units: Integers) -> Placement | None:
     """Place a gang's PS, the fewest that work, on the server with most of its workers' cells."""
     counts_on = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
     if gang.claim.ps_type is not None:
-        ps = ps[gang.claim.ps_type]
+        ps = units[gang.claim.ps_type]
         order = np.argsort(-cells, kind="stable")
         host = next(
             (
@@ -110,38 +117,20 @@ def add_ps_placement(gang: FixedGang, cells: Integers, ps: Integers) -> Placemen
     return Placement.of((server, counts[0], counts[1]) for server, counts in counts_on.items())
 
 
-def is_free(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> bool:
+def is_free(gang: FixedGang, placement: Placement, units: Integers) -> bool:
     """Return whether the free units, by type and server, suffice for a placement of a gang."""
     servers, claim = list(placement.servers), gang.claim
-    if (workers[claim.worker_type, servers] < placement.workers).any():
+    if (units[claim.worker_type, servers] < placement.workers).any():
         return False
-    return claim.ps_type is None or not (ps[claim.ps_type, servers] < placement.ps).any()
+    return claim.ps_type is None or not (units[claim.ps_type, servers] < placement.ps).any()
 
 
-def occupy(gang: FixedGang, placement: Placement, workers: Integers, ps: Integers) -> None:
+def occupy(gang: FixedGang, placement: Placement, units: Integers) -> None:
     """Subtract the units of a gang from the free ones, by type and server."""
     servers, claim = list(placement.servers), gang.claim
-    workers[claim.worker_type, servers] -= placement.workers
+    units[claim.worker_type, servers] -= placement.workers
     if claim.ps_type is not None:
-        ps[claim.ps_type, servers] -= placement.ps
-
-
-def _fill(count: int, workers: Integers, host: int | None, servers: int) -> Placement:
-    entries: list[tuple[int, int, int]] = []
-    remaining = count
-    if host is not None:
-        # The host takes as many workers as it can, so that the PS can serve the rest.
-        taken = min(int(workers[host]), remaining)
-        entries.append((host, taken, servers))
-        remaining -= taken
-    for server in np.flatnonzero(workers).tolist():
-        if not remaining:
-            break
-        if server != host:
-            taken = min(int(workers[server]), remaining)
-            entries.append((server, taken, 0))
-            remaining -= taken
-    return Placement.of(entries)
+        units[claim.ps_type, servers] -= placement.ps
 
 
 P = TypeVar("P", bound=SharingParameters)
@@ -163,36 +152,33 @@ class GangPolicy(ReactivePolicy[P]):
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued, and with how many workers."""
         del explained  # a refusal always has a reason
-        return Quote.of(self._answer(job), view.slot)
+        return Quote.of(self._answer(job, self._build_gang(job)), view.slot)
 
     @abstractmethod
     def _build_queue(self, gang: FixedGang) -> Queue:
         """Return the decision that queues an admitted gang, with its message."""
 
-    def _answer(self, job: Job) -> Queue | Reject:
-        gang = self._build_gang(job)
+    def _answer(self, job: Job, gang: FixedGang | Refusal) -> Queue | Reject:
         return Reject(job.name, gang) if isinstance(gang, Refusal) else self._build_queue(gang)
 
     def _build_gang(self, job: Job) -> FixedGang | Refusal:
-        tenancy = self._tenancy
-        claim = tenancy.claim_of(job)
+        claim = self._tenancy.claim_of(job)
         if isinstance(claim, Refusal):
             return claim
-        workers = tenancy.workers[claim.worker_type]
-        ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
-        return fixed_gang(job, claim, self._parameters.workers, workers, ps)
+        units = units_for(self._tenancy.units, claim)
+        return fixed_gang(job, claim, self._parameters.workers, *units)
 
-    def _units_up(self, view: View) -> tuple[dict[str, Placement], Integers, Integers]:
-        """Return the gangs that can't move, and the units of workers and PS beside them."""
+    def _units_up(self, view: View) -> tuple[dict[str, Placement], Integers]:
+        """Return the gangs that can't move, and the units beside them by type and server."""
         up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
-        workers, ps = self._tenancy.workers * up, self._tenancy.ps * up
+        units = self._tenancy.units * up
         staying: dict[str, Placement] = {}
         for name, gang in self._gangs.items() if view.may_pin else ():
             placement = view.open_jobs[name].placement
             if placement is not None and view.is_pinned(name):
                 staying[name] = placement
-                occupy(gang, placement, workers, ps)
-        return staying, np.maximum(workers, 0), np.maximum(ps, 0)
+                occupy(gang, placement, units)
+        return staying, np.maximum(units, 0)
 
     def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:
         """Move gangs to their target placements; pauses come first to free capacity."""
@@ -210,11 +196,9 @@ class GangPolicy(ReactivePolicy[P]):
         del view  # admission depends on the gang's size only
         for job in jobs:
             gang = self._build_gang(job)
-            if isinstance(gang, Refusal):
-                yield Reject(job.name, gang)
-            else:
+            if isinstance(gang, FixedGang):
                 self._gangs[job.name] = gang
-                yield self._build_queue(gang)
+            yield self._answer(job, gang)
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
         del view
@@ -228,12 +212,6 @@ class GangPolicy(ReactivePolicy[P]):
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
         """Do nothing: placements are read from the view when a slot begins."""
-
-    def _lose(self, server: int) -> None:
-        """Do nothing: lost servers are read from the view when a slot begins."""
-
-    def _restore(self, server: int) -> None:
-        """Do nothing: lost servers are read from the view when a slot begins."""
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view

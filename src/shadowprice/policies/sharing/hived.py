@@ -55,7 +55,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 Counter(cell.size for cell in cells)
                 for cells in assign_cells(units.tolist(), shares.tolist())
             ]
-            for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
+            for units, shares in zip(tenancy.workers, tenancy.owned, strict=False)
         ]
         self._clusters = [
             VirtualClusters(units.tolist(), owned)
@@ -89,10 +89,10 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def _keep_learnt_state(self, before: Self) -> None:
         """Keep gangs that run on their cells if the cells are the same, so that none moves."""
         running, self._guaranteed = self._guaranteed, {}
-        units, former = self._tenancy, before._tenancy
+        units, former, kinds = self._tenancy, before._tenancy, len(self._tenancy.worker_types)
         if units.tenants != former.tenants or not (
             np.array_equal(units.workers, former.workers)
-            and np.array_equal(units.worker_shares, former.worker_shares)
+            and np.array_equal(units.owned[:kinds], former.owned[:kinds])
         ):
             return
         self._clusters, self._broken = before._clusters, before._broken
@@ -117,7 +117,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             self._release(name)
 
     def _restore(self, server: int) -> None:
-        del server  # lost servers are read from the view when a slot begins
+        super()._restore(server)
         self._free_broken()
 
     def _free_broken(self) -> None:
@@ -134,22 +134,20 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def _begin(self, view: View) -> Iterator[Decision]:
         if not self._changed:
             return
-        staying, workers, ps = self._units_up(view)
+        staying, units = self._units_up(view)
         self._changed = bool(staying)  # they may be able to move in the next slot
         for name, guaranteed in self._guaranteed.items():
             if name not in staying:
-                occupy(self._gangs[name], guaranteed.placement, workers, ps)
-        self._guarantee(view, staying, workers, ps)
+                occupy(self._gangs[name], guaranteed.placement, units)
+        self._guarantee(view, staying, units)
         target = {name: guaranteed.placement for name, guaranteed in self._guaranteed.items()}
         target |= staying
         others = [name for name in self._gangs if name not in target]
         if self._parameters.opportunistic:
-            self._use_idle(view, others, target, workers, ps)
+            self._use_idle(view, others, target, units)
         yield from self._rearrange(view, target)
 
-    def _guarantee(
-        self, view: View, staying: Collection[str], workers: Integers, ps: Integers
-    ) -> None:
+    def _guarantee(self, view: View, staying: Collection[str], units: Integers) -> None:
         """Allocate tenants' cells by arrival; the first job that must wait blocks later ones."""
         tenancy = self._tenancy
         used: Counter[tuple[int, int]] = Counter()
@@ -162,26 +160,24 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         for name, gang in self._gangs.items():
             claim = gang.claim
             owner_and_type = (claim.tenant, claim.worker_type)
-            share = int(tenancy.worker_shares[claim.worker_type, claim.tenant])
+            share = int(tenancy.owned[claim.worker_type, claim.tenant])
             # A gang that exceeds its tenant's share only runs on idle units.
             if name in self._guaranteed or owner_and_type in blocked or gang.workers > share:
                 continue
             if name in staying:
                 continue
-            free = workers[claim.worker_type]
+            free = units[claim.worker_type]
             cells = self._take(view, *owner_and_type, gang.workers, free, occupied)
             placement = None
             if cells is not None:
-                workers_on = np.zeros(workers.shape[1], np.int64)
+                workers_on = np.zeros_like(free)
                 for cell in cells:
                     workers_on[cell.server] += cell.size
-                placement = add_ps_placement(gang, workers_on, ps)
+                placement = add_ps_placement(gang, workers_on, units)
             if placement is not None and claim.ps_type is not None:
                 owner = (claim.tenant, claim.ps_type)
-                if (
-                    used[owner] + placement.total_ps
-                    > tenancy.ps_shares[claim.ps_type, claim.tenant]
-                ):
+                owned = tenancy.owned[claim.ps_type, claim.tenant]
+                if used[owner] + placement.total_ps > owned:
                     placement = None
                 else:
                     used[owner] += placement.total_ps
@@ -191,7 +187,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 blocked.add(owner_and_type)
                 continue
             self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
-            occupy(gang, placement, workers, ps)
+            occupy(gang, placement, units)
         for kind, tenant, cell in occupied:
             self._clusters[kind].give(tenant, cell)
 
@@ -228,25 +224,20 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 clusters.give(tenant, cell)
 
     def _use_idle(
-        self,
-        view: View,
-        names: list[str],
-        target: dict[str, Placement],
-        workers: Integers,
-        ps: Integers,
+        self, view: View, names: list[str], target: dict[str, Placement], units: Integers
     ) -> None:
         """Run jobs on idle units: first those that can keep their placement, then by arrival."""
         moving = []
         for name in names:
             gang, before = self._gangs[name], view.open_jobs[name].placement
-            if before is not None and is_free(gang, before, workers, ps):
+            if before is not None and is_free(gang, before, units):
                 target[name] = before
-                occupy(gang, before, workers, ps)
+                occupy(gang, before, units)
             else:
                 moving.append(name)
         for name in moving:
             gang = self._gangs[name]
-            placement = first_fit(gang, workers, ps)
+            placement = first_fit(gang, units)
             if placement is not None:
                 target[name] = placement
-                occupy(gang, placement, workers, ps)
+                occupy(gang, placement, units)

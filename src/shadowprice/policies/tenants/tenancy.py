@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -24,23 +24,31 @@ class UnitClaim:
     """The owner and the unit types of a job."""
 
     tenant: int  # index of the owner
-    worker_type: int  # of the units of its workers
+    worker_type: int  # of the units of its workers, an index of `TenantShares.types`
     ps_type: int | None  # None for all-reduce training
 
 
 @dataclass(frozen=True, eq=False)
 class TenantShares:
-    """Capacity units of a cluster and their owners."""
+    """Capacity units of a cluster and their owners, by type: those of workers, then those of PS."""
 
     cluster: Cluster
     tenants: tuple[str, ...]  # owners
     worker_types: tuple[str, ...]  # resources that count units, such as "worker" and "worker/v100"
     ps_types: tuple[str, ...]  # such as "ps" and "ps/large"
-    workers: Integers  # units, shape (types, servers)
-    ps: Integers
-    worker_shares: Integers
+    units: Integers  # of each server, shape (types, servers)
+    owned: Integers
     """Units that each tenant owns, in all the total of the type; shape (types, tenants)."""
-    ps_shares: Integers
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Resources that count units."""
+        return (*self.worker_types, *self.ps_types)
+
+    @property
+    def workers(self) -> Integers:
+        """Units of workers of each server, shape (types of workers, servers)."""
+        return self.units[: len(self.worker_types)]
 
     @property
     def named(self) -> bool:
@@ -49,19 +57,10 @@ class TenantShares:
 
     def shares(self) -> dict[str, dict[str, int]]:
         """Return every tenant's share by type, as in a cluster file."""
-        rows = [*self.worker_shares, *self.ps_shares]
-        names = [*self.worker_types, *self.ps_types]
         return {
-            tenant: {name: int(row[index]) for name, row in zip(names, rows, strict=True)}
+            tenant: dict(zip(self.types, self.owned[:, index].tolist(), strict=True))
             for index, tenant in enumerate(self.tenants)
         }
-
-    @cached_property
-    def _columns(self) -> tuple[list[int], list[int]]:
-        column = self.cluster.column
-        return [column[name] for name in self.worker_types], [
-            column[name] for name in self.ps_types
-        ]
 
     def claim_of(self, job: Job) -> UnitClaim | Refusal:
         """Return the units that a job requests, or the reason why units can't express it."""
@@ -74,26 +73,26 @@ class TenantShares:
             )
         else:
             tenant = self.cluster.tenant_index[job.tenant]
-        worker_columns, ps_columns = self._columns
-        worker = self._unit_type("worker", job.worker, worker_columns)
+        worker = self._unit_type("worker", job.worker, self.worker_types)
         if isinstance(worker, Refusal):
             return worker
         if job.ps is None:
             return UnitClaim(tenant, worker, None)
-        ps = self._unit_type("parameter server", job.ps, ps_columns)
+        ps = self._unit_type("parameter server", job.ps, self.ps_types)
         return ps if isinstance(ps, Refusal) else UnitClaim(tenant, worker, ps)
 
-    def _unit_type(self, kind: str, demand: Integers, columns: Sequence[int]) -> int | Refusal:
+    def _unit_type(self, kind: str, demand: Integers, types: Sequence[str]) -> int | Refusal:
         cluster = self.cluster
-        demanded = [
-            column
+        demanded = {
+            cluster.resources[column]: int(demand[column])
             for column in np.flatnonzero(demand).tolist()
             if (cluster.capacity[:, column] < UNLIMITED).any()
-        ]
-        if len(demanded) == 1 and demanded[0] in columns and demand[demanded[0]] == MILLI:
-            return columns.index(demanded[0])
-        names = " or ".join(cluster.resources[column] for column in columns) or "(none here)"
-        demanded_names = ", ".join(cluster.resources[column] for column in demanded) or "nothing"
+        }
+        for name in types:
+            if demanded == {name: MILLI}:
+                return self.types.index(name)
+        names = " or ".join(types) or "(none here)"
+        demanded_names = ", ".join(demanded) or "nothing"
         return Refusal(
             RefusalReason.POLICY,
             f"a {kind} takes one place of {names} here and nothing else that servers limit, and "
@@ -117,35 +116,37 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
         raise InputError(Fault("cluster: servers", message, hint))
     tenants = tuple(tenant.name for tenant in cluster.tenants) or (DEFAULT_OWNER,)
     faults: list[Fault] = []
-    names_of_both = (*worker_types, *ps_types)
-    declared = any(tenant.share.get(r) for tenant in cluster.tenants for r in names_of_both)
-    places: list[Integers] = []
-    shares: list[Integers] = []
-    for names, hosts in ((worker_types, cluster.hosts_workers), (ps_types, cluster.hosts_ps)):
-        units = np.zeros((len(names), cluster.servers), np.int64)
-        owned = np.zeros((len(names), len(tenants)), np.int64)
-        for row, name in enumerate(names):
-            column = cluster.column[name]
-            amounts = np.where(hosts, cluster.capacity[:, column], 0)
-            if cluster.dimensions[column] is not Dimension.COUNT or (amounts % MILLI).any():
-                hint = f"write {name}: 8"
-                faults.append(Fault("cluster: servers", f"places of {name} are not whole", hint))
-            units[row] = amounts // MILLI
-            total = int(units[row].sum())
-            if declared:
-                owned[row] = [
-                    _share(tenant.name, tenant.share, name, faults) for tenant in cluster.tenants
-                ]
-                if owned[row].sum() != total:
-                    faults.append(_share_mismatch(name, int(owned[row].sum()), total))
-            else:
-                owned[row] = total // len(tenants)
-                owned[row, : total % len(tenants)] += 1
-        places.append(units)
-        shares.append(owned)
+    types = (*worker_types, *ps_types)
+    declared = any(tenant.share.get(name) for tenant in cluster.tenants for name in types)
+    units = np.zeros((len(types), cluster.servers), np.int64)
+    owned = np.zeros((len(types), len(tenants)), np.int64)
+    for row, name in enumerate(types):
+        column = cluster.column[name]
+        hosts = cluster.hosts_workers if name in worker_types else cluster.hosts_ps
+        amounts = np.where(hosts, cluster.capacity[:, column], 0)
+        if cluster.dimensions[column] is not Dimension.COUNT or (amounts % MILLI).any():
+            hint = f"write {name}: 8"
+            faults.append(Fault("cluster: servers", f"places of {name} are not whole", hint))
+        units[row] = amounts // MILLI
+        total = int(units[row].sum())
+        if declared:
+            owned[row] = [
+                _share(tenant.name, tenant.share, name, faults) for tenant in cluster.tenants
+            ]
+            if owned[row].sum() != total:
+                faults.append(_share_mismatch(name, int(owned[row].sum()), total))
+        else:
+            owned[row] = total // len(tenants)
+            owned[row, : total % len(tenants)] += 1
     if faults:
         raise InputError(faults)
-    return TenantShares(cluster, tenants, worker_types, ps_types, *places, *shares)
+    return TenantShares(cluster, tenants, worker_types, ps_types, units, owned)
+
+
+def units_for(units: Integers, claim: UnitClaim) -> tuple[Integers, Integers]:
+    """Return the units of a claim's types on each server, of workers and of PS."""
+    workers = units[claim.worker_type]
+    return workers, np.zeros_like(workers) if claim.ps_type is None else units[claim.ps_type]
 
 
 def require_tenants(tenancy: TenantShares, jobs: Sequence[Job] | None) -> None:
