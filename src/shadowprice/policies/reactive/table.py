@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
@@ -17,6 +17,8 @@ from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
+
+Numbers = TypeVar("Numbers", Integers, Floats, Flags)
 
 _MIN_SHAPES: Final = 4096
 _MIN_COUNTS: Final = 1 << 18
@@ -256,9 +258,21 @@ class JobTable(JobRows):
             "new_ps",
         ):
             old = getattr(self, name)
-            larger = np.zeros((size, *old.shape[1:]), dtype=old.dtype)
-            larger[: len(old)] = old
-            setattr(self, name, larger)
+            setattr(self, name, resized(old, (size, *old.shape[1:])))
+
+
+def resized(array: Numbers, shape: tuple[int, ...], value: float = 0) -> Numbers:
+    """Return a copy of another shape; new entries have a value."""
+    # Pages of zeros that are never written take neither memory nor time.
+    copied = np.full(shape, value, array.dtype) if value else np.zeros(shape, array.dtype)
+    copy_overlap(copied, array)
+    return copied
+
+
+def copy_overlap(target: Numbers, source: Numbers) -> None:
+    """Copy the entries with indices that both arrays have."""
+    overlap = tuple(map(slice, map(min, target.shape, source.shape)))
+    target[overlap] = source[overlap]
 
 
 def increasing_positions(gains: Integers) -> Integers:
