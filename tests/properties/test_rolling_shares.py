@@ -290,7 +290,7 @@ def test_an_owed_tenant_comes_first_also_if_plans_are_not_carried_over(
         running = {name: placed.total_workers for name, placed in engine.running.items()}
         ran.append((running.get("poor", 0), running.get("rich", 0)))
 
-    monkeypatch.setattr(Planner, "carry_over_promised", lambda *_: None)
+    monkeypatch.setattr(Planner, "carry_over", lambda *_: None)
     monkeypatch.setattr(policy_module, "_MAX_PLANNED_AHEAD", 1)
     policy = make_policy("rolling", PolicyContext(on), {})
     Simulation(on, [poor, rich], policy).run([SlotObserver(watch)])

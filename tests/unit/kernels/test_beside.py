@@ -7,7 +7,7 @@ import pytest
 
 from shadowprice.kernels.replanning.timeline import (
     INFINITE_SLOT,
-    init_residual_timeline,
+    init_timeline,
     new_timeline,
 )
 from tests.support.examples import sample
@@ -20,6 +20,7 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
     share = np.zeros((int(rng.integers(0, 3)), resources), np.int64)
     free = rng.integers(0, 4, (servers, resources))
     role, up = rng.integers(1, 4, servers), rng.random(servers) < 0.8
+    number = up.astype(np.int64)  # a lost server counts as none
     starts = 5 + np.cumsum(rng.integers(1, 4, intervals))
     count = rng.integers(0, 5, intervals)
     count[0] = 0
@@ -28,7 +29,7 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
     change = rng.integers(-1, 3, (int(count.sum()), resources))
     held = rng.integers(0, 9, (intervals, *share.shape))
     line = new_timeline(16, servers, np.vstack((share, np.full(resources, -1))), False)
-    assert init_residual_timeline(line, starts, free.copy(), role, up, first, server, change, held)
+    assert init_timeline(line, starts, free.copy(), role, number, first, server, change, held)
     assert line.used.tolist() == [intervals, intervals]
     assert line.start[: intervals + 1].tolist() == [*starts.tolist(), INFINITE_SLOT]
     for k in range(intervals):
@@ -51,9 +52,9 @@ def test_more_groups_than_there_is_room_for_are_reported() -> None:
     line = new_timeline(4, 2, np.full((1, 1), -1), False)
     free, one = np.array([[1], [2], [2]]), np.ones(3, np.int64)
     held = np.zeros((2, 0, 1), np.int64)
-    starts, first, up = np.array([0, 3]), np.array([0, 0, 1]), np.ones(3, np.bool_)
+    starts, first = np.array([0, 3]), np.array([0, 0, 1])
     for change, fits in ((-1, True), (1, False)):
-        count = init_residual_timeline(
-            line, starts, free.copy(), one, up, first, np.array([2]), np.array([[change]]), held
+        count = init_timeline(
+            line, starts, free.copy(), one, one, first, np.array([2]), np.array([[change]]), held
         )
         assert count == fits

@@ -12,10 +12,10 @@ from shadowprice.kernels.replanning.timeline import (
     Timeline,
     add_tenant_usage,
     copy_state,
+    init_timeline,
     new_timeline,
     pack,
     pack_ps_first,
-    reset,
     split_interval_at,
     tenant_headroom,
     total_fit,
@@ -29,6 +29,13 @@ from tests.support.examples import sample
 def unshared(resources: int) -> np.ndarray:
     """Return the limits of a timeline without shares."""
     return np.full((1, resources), -1)
+
+
+def reset(line: Timeline, slot: int, count: np.ndarray, role: np.ndarray, free: np.ndarray) -> None:
+    """Make all capacity free from a slot on."""
+    no_changes = np.zeros(2, np.int64), np.zeros(0, np.int64), free[:0]
+    unused = np.zeros((1, *line.tenant_usage.shape[1:]), np.int64)
+    assert init_timeline(line, np.array([slot]), free.copy(), role, count, *no_changes, unused)
 
 
 def contents(line: Timeline, interval: int) -> list[tuple[int, ...]]:

@@ -108,7 +108,7 @@ def test_costs_follow_new_jobs_and_lost_servers() -> None:
     before = prices.costs(slot, jobs.arrays)[first]
     second = jobs.add(make_job(cluster, "second"))
     assert prices.costs(slot, jobs.arrays)[second].tolist() == before.tolist()
-    pools.lose(0)  # the same demand is a larger share of fewer servers
+    pools.mark(0, is_up=False)  # the same demand is a larger share of fewer servers
     assert prices.costs(slot, jobs.arrays)[first, 0] > before[0] > 0.0
     fresh = DemandPrices(cluster, pools, quotas, RollingParameters(prices="given", price=1.0))
     for compute in ("costs", "weights"):
@@ -132,6 +132,6 @@ def test_prices_of_held_slots_are_those_of_each_slot() -> None:
         # A cached price stays in force in its slot while few jobs arrive.
         prices.price(200)
         prices.add_arrival(make_job(cluster, f"{arrivals}", utility=Constant(1e6), epochs=900), 150)
-        each = np.array([prices.posted(slot) for slot in slots])
+        each = np.concatenate([prices.posted_in(range(slot, slot + 1)) for slot in slots])
         assert each.any()
         assert prices.posted_in(slots).tobytes() == each.tobytes()

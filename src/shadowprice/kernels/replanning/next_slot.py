@@ -20,7 +20,6 @@ from shadowprice.kernels.replanning.plans import (
     pack_colocated,
     pack_spread,
     utility,
-    with_certain_gains,
 )
 from shadowprice.kernels.replanning.timeline import (
     WORKER_ROLE,
@@ -119,11 +118,11 @@ def latest_acceptable_slots(
     return result, value
 
 
-@kernel
+@allocation_free
 def plan_waiting(
     line: Timeline,
     jobs: JobArrays,
-    expected_gains: Integers,
+    expected: JobArrays,
     restarts: Flags,
     rows: Integers,
     price: Floats,
@@ -133,14 +132,13 @@ def plan_waiting(
 ) -> None:
     """Plan waiting jobs in order, each in the capacity that the plans before it leave.
 
-    ``expected_gains`` (rows of the table, levels): expected progress, for jobs without a plan by
+    ``expected``: the jobs with expected progress as the certain one, for those without a plan by
     certain progress; such plans may break. ``restarts`` (jobs,): whether restarts cost a job
     progress, so that more than the certain progress is expected. ``rows`` (jobs,): waiting jobs,
     the highest density first. ``price`` (rows of the table, 2): of a worker and of a parameter
     server. ``result`` (jobs, 5), written: completion slot that was tried (-1 without a plan),
     completion slot, utility, cost, and 1 if the plan counts on certain progress only.
     """
-    expected = with_certain_gains(jobs, expected_gains)
     for n in range(len(rows)):
         row = rows[n]
         result[n, 0] = -1.0

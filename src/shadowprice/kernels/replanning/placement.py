@@ -4,41 +4,34 @@ Jobs use few of all servers. So placements are lists of entries, and servers wit
 capacity are handled as one group: no step visits every server for every job.
 """
 
+from __future__ import annotations
+
 import heapq
 from typing import NamedTuple
 
 import numpy as np
 
-from shadowprice.kernels.arrays import Integers, copy_into
+from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import allocation_free, inlined, kernel
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.replanning.next_slot import StepWeights, push_step
 from shadowprice.kernels.replanning.plans import (
     JobArrays,
     PackingLog,
-    colocated_demand,
     colocated_role,
+    write_colocated_demand,
 )
 from shadowprice.kernels.replanning.timeline import ONE, PS_ROLE, WORKER_ROLE, best_fit_group
 
 
 class ServerGroups(NamedTuple):
-    """Servers grouped by free capacity; arrays without a shape are (capacity,), by group.
-
-    A group's servers are in two parts. Those on which nothing was placed yet are a range of
-    ``member``. All others are a linked list: ``head`` is its first server, and ``next`` the server
-    after each. ``group_of`` finds the group of a server when its free capacity changes.
-    """
+    """Servers grouped by free capacity; arrays without a shape are (capacity,), by group."""
 
     server_free: Integers  # free capacity of each server, shape (servers, resources)
     free: Integers  # free capacity of each server of a group, shape (capacity, resources)
     role: Integers  # role of its servers, as in `Timeline`
     size: Integers  # number of its servers; an empty group is reused
-    member: Integers  # servers of the initial groups, ascending in each, shape (servers,)
-    first: Integers  # start of the range of `member` on which nothing was placed yet
-    end: Integers
-    head: Integers  # linked list of the group's other servers, unordered; -1 ends it
-    next: Integers  # shape (servers,)
+    first: Integers  # its lowest server, or one before that
     group_of: Integers  # group of each server, -1 for one without a role, shape (servers,)
     used: Integers  # number of groups, shape (1,)
 
@@ -51,17 +44,14 @@ def _best_fit(groups: ServerGroups, role: int, demand: Integers, remaining: int)
     )
 
 
-@allocation_free
-def lowest_server(groups: ServerGroups, g: int) -> int:
+@inlined
+def _lowest_server(groups: ServerGroups, g: int) -> int:
     """Return the lowest server of a group."""
-    lowest = len(groups.group_of)
-    if groups.first[g] < groups.end[g]:
-        lowest = groups.member[groups.first[g]]
-    s = groups.head[g]
-    while s >= 0:
-        lowest = min(lowest, s)
-        s = groups.next[s]
-    return lowest
+    server = groups.first[g]
+    while groups.group_of[server] != g:
+        server += 1
+    groups.first[g] = server  # the next search starts here
+    return int(server)
 
 
 @allocation_free
@@ -70,24 +60,13 @@ def update_free(groups: ServerGroups, server: int, demand: Integers, count: int)
     if count == 0:
         return
     g = groups.group_of[server]
-    role = groups.role[g]
-    if groups.first[g] < groups.end[g] and groups.member[groups.first[g]] == server:
-        groups.first[g] += 1  # nothing was put on it yet
-    elif groups.head[g] == server:
-        groups.head[g] = groups.next[server]
-    else:
-        s = groups.head[g]
-        while groups.next[s] != server:
-            s = groups.next[s]
-        groups.next[s] = groups.next[server]
     groups.size[g] -= 1
     for r in range(len(demand)):
         groups.server_free[server, r] += count * demand[r]
-    g = _find_or_add_group(groups, groups.server_free[server], role)
+    g = _find_or_add_group(groups, groups.server_free[server], groups.role[g])
     groups.group_of[server] = g
     groups.size[g] += 1
-    groups.next[server] = groups.head[g]
-    groups.head[g] = server
+    groups.first[g] = min(groups.first[g], server)
 
 
 @inlined
@@ -105,9 +84,7 @@ def _find_or_add_group(groups: ServerGroups, free: Integers, role: int) -> int:
     for r in range(len(free)):
         groups.free[vacant, r] = free[r]
     groups.role[vacant] = role
-    groups.first[vacant] = 0
-    groups.end[vacant] = 0
-    groups.head[vacant] = -1
+    groups.first[vacant] = len(groups.group_of)
     return vacant
 
 
@@ -129,11 +106,7 @@ def group_servers(free: Integers, roles: Integers) -> ServerGroups:
         np.zeros((capacity, resources), np.int64),
         np.zeros(capacity, np.int64),
         np.zeros(capacity, np.int64),
-        np.zeros(servers, np.int64),
         np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.int64),
-        np.full(capacity, -1),
-        np.full(servers, -1),
         np.full(servers, -1),
         np.zeros(1, np.int64),
     )
@@ -157,18 +130,9 @@ def group_servers(free: Integers, roles: Integers) -> ServerGroups:
             for r in range(free.shape[1]):
                 groups.free[g, r] = free[s, r]
             groups.role[g] = role
+            groups.first[g] = s
         groups.group_of[s] = g
         groups.size[g] += 1
-    start = 0
-    for g in range(groups.used[0]):
-        groups.first[g] = start
-        groups.end[g] = start
-        start += groups.size[g]
-    for s in range(servers):
-        g = groups.group_of[s]
-        if g >= 0:
-            groups.member[groups.end[g]] = s
-            groups.end[g] += 1
     return groups
 
 
@@ -185,13 +149,35 @@ class Placements(NamedTuple):
     workers: Integers
     ps: Integers
 
+    @classmethod
+    def empty(cls, rows: int) -> Placements:
+        """Return no placement of any row."""
+        none = np.zeros(0, np.int64)
+        return cls(np.zeros(rows, np.int64), np.zeros(rows, np.int64), none, none, none)
+
+    def of_row(self, row: int) -> tuple[Integers, Integers, Integers]:
+        """Return the servers of a row, and its workers and PS on each."""
+        part = slice(int(self.first[row]), int(self.first[row] + self.size[row]))
+        return self.server[part], self.workers[part], self.ps[part]
+
+    def replaced(self, row: int, servers: Integers, workers: Integers, ps: Integers) -> Placements:
+        """Give a row other entries; return the result."""
+        self.first[row], self.size[row] = len(self.server), len(servers)
+        return self._replace(
+            server=np.append(self.server, servers),
+            workers=np.append(self.workers, workers),
+            ps=np.append(self.ps, ps),
+        )
+
 
 @inlined
-def _new_entries(first: Integers, size: int) -> Placements:
-    """Return no entries, with space for some in all."""
+def _new_entries(space: Integers) -> Placements:
+    """Return no entries, with space for some in each row."""
+    end = np.cumsum(space)
+    size = end[-1] if len(space) > 0 else 0
     return Placements(
-        first,
-        np.zeros(len(first), np.int64),
+        end - space,
+        np.zeros(len(space), np.int64),
         np.empty(size, np.int64),
         np.empty(size, np.int64),
         np.empty(size, np.int64),
@@ -253,7 +239,7 @@ def place_spread(
         best, fit_count = _best_fit(groups, role, demand, remaining)
         if best < 0:
             return False
-        server = lowest_server(groups, best)
+        server = _lowest_server(groups, best)
         placed = min(fit_count, remaining)
         entry = find_or_add_entry(entries, row, server, is_new)
         if role == WORKER_ROLE:
@@ -270,11 +256,12 @@ def place_colocated(
     groups: ServerGroups, jobs: JobArrays, row: int, level: int, entries: Placements
 ) -> bool:
     """Place a co-located level on one server, by the rule of `timeline.pack`."""
-    demand = colocated_demand(jobs, row, level)
+    demand = np.empty(jobs.worker.shape[1], np.int64)
+    write_colocated_demand(jobs, row, level, demand)
     best, _ = _best_fit(groups, colocated_role(jobs, row), demand, ONE)
     if best < 0:
         return False
-    server = lowest_server(groups, best)
+    server = _lowest_server(groups, best)
     entry = find_or_add_entry(entries, row, server, entries.size[row] == 0)
     entries.workers[entry] = jobs.worker_counts[row, level]
     entries.ps[entry] = jobs.ps_counts[row, level]
@@ -323,12 +310,11 @@ def place_packed_jobs(
         if level >= 0:
             space[row] += min(jobs.worker_counts[row, level], servers)
             space[row] += min(jobs.ps_counts[row, level], servers)
-    end = np.cumsum(space)
-    entries = _new_entries(end - space, end[-1] if rows > 0 else 0)
+    entries = _new_entries(space)
     for row in range(rows):
         if pinned_level[row] >= 0:
             for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
-                _add_pinned(entries, row, pinned, n)
+                _copy_entry(entries, row, pinned, n)
                 server, workers, ps = pinned.server[n], pinned.workers[n], pinned.ps[n]
                 for r in range(free.shape[1]):
                     free[server, r] -= workers * jobs.worker[row, r] + ps * jobs.ps[row, r]
@@ -340,11 +326,11 @@ def place_packed_jobs(
 
 
 @inlined
-def _add_pinned(entries: Placements, row: int, pinned: Placements, n: int) -> None:
-    """Add an entry of a job's pinned placement."""
-    entry = find_or_add_entry(entries, row, pinned.server[n], entries.size[row] == 0)
-    entries.workers[entry] = pinned.workers[n]
-    entries.ps[entry] = pinned.ps[n]
+def _copy_entry(entries: Placements, row: int, placements: Placements, n: int) -> None:
+    """Add an entry of a placement, in which each server occurs once."""
+    entry = find_or_add_entry(entries, row, placements.server[n], True)
+    entries.workers[entry] = placements.workers[n]
+    entries.ps[entry] = placements.ps[n]
 
 
 @kernel
@@ -430,7 +416,9 @@ def _place_as_packed(
         if pinned_level[row] >= 0:
             log.level[row] = pinned_level[row]
             for n in range(pinned.first[row], pinned.first[row] + pinned.size[row]):
-                _add_pinned(entries, row, pinned, n)
+                entry = find_or_add_entry(entries, row, pinned.server[n], False)
+                entries.workers[entry] = pinned.workers[n]
+                entries.ps[entry] = pinned.ps[n]
                 update_free(groups, pinned.server[n], worker, -pinned.workers[n])
                 update_free(groups, pinned.server[n], ps, -pinned.ps[n])
     return complete
@@ -514,7 +502,8 @@ def _keep_colocated(
     entries: Placements,
 ) -> None:
     """Place a co-located level on the server with most of the job's workers, if it fits there."""
-    demand, role = colocated_demand(jobs, row, level), colocated_role(jobs, row)
+    demand, role = np.empty(jobs.worker.shape[1], np.int64), colocated_role(jobs, row)
+    write_colocated_demand(jobs, row, level, demand)
     best = -1
     for n in range(current.first[row], current.first[row] + current.size[row]):
         server = current.server[n]
@@ -599,32 +588,36 @@ def place_paused_jobs(
 
     `next_slot.allocate_spare` assumes that servers are packed as in plans. Jobs that keep their
     placement leave less capacity on some servers, and more on others. ``free`` (servers, resources)
-    and ``log`` are updated. Returns all placements; the same object if no job fits.
+    and ``log`` are updated. Returns all placements.
     """
+    space = placements.size.copy()
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
-        if log.level[rows[n]] < 0:
-            push_step(heap, jobs, rows, n, jobs.levels[rows[n]], weights, log)
+        row = rows[n]
+        if log.level[row] < 0:
+            push_step(heap, jobs, rows, n, jobs.levels[row], weights, log)
+            widest = jobs.spread_levels[row] - 1
+            processes = jobs.worker_counts[row, widest] + jobs.ps_counts[row, widest]
+            space[row] = min(2 * processes, len(free))  # `_place_job` tries two orders
     if len(heap) == 0:
         return placements
     groups = group_servers(free, roles)
-    entries = _new_entries(np.zeros(len(placements.first), np.int64), len(free))
-    used = 0
+    entries = _new_entries(space)
+    for row in range(len(space)):
+        for n in range(placements.first[row], placements.first[row] + placements.size[row]):
+            _copy_entry(entries, row, placements, n)
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
         if _best_fit(groups, WORKER_ROLE, jobs.worker[row], ONE)[0] < 0:
             continue
-        entries = _with_space(entries, used + 2 * len(free))
-        entries.first[row] = used
         if _place_job(groups, jobs, row, target, entries):
             log.level[row] = target
-            used += entries.size[row]
         else:
             entries.size[row] = 0
             push_step(heap, jobs, rows, n, target, weights, log)
-    return _concatenate(placements, to_placements(entries)) if used > 0 else placements
+    return to_placements(entries)
 
 
 @inlined
@@ -649,42 +642,3 @@ def _place_job(
         return True
     release_job(groups, jobs, row, entries)
     return False
-
-
-@kernel
-def _with_space(entries: Placements, size: int) -> Placements:
-    """Return entries with space for at least ``size``."""
-    if len(entries.server) >= size:
-        return entries
-    size = max(size, 2 * len(entries.server))
-    return Placements(
-        entries.first,
-        entries.size,
-        _longer(entries.server, size),
-        _longer(entries.workers, size),
-        _longer(entries.ps, size),
-    )
-
-
-@inlined
-def _longer(column: Integers, capacity: int) -> Integers:
-    longer = np.empty(capacity, np.int64)
-    copy_into(longer, column)
-    return longer
-
-
-@inlined
-def _concatenate(placements: Placements, added: Placements) -> Placements:
-    """Return the union of two placements; a row has entries in at most one of them."""
-    first, size = placements.first.copy(), placements.size.copy()
-    for row in range(len(first)):
-        if added.size[row] > 0:
-            first[row] = len(placements.server) + added.first[row]
-            size[row] = added.size[row]
-    return Placements(
-        first,
-        size,
-        np.concatenate((placements.server, added.server)),
-        np.concatenate((placements.workers, added.workers)),
-        np.concatenate((placements.ps, added.ps)),
-    )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
-from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined
 from shadowprice.kernels.reactive.shares import completes_fresh, min_ceiling
 from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.replanning.timeline import (
@@ -65,16 +65,6 @@ class JobArrays(NamedTuple):
     worths: Worths
 
 
-@inlined
-def with_certain_gains(jobs: JobArrays, certain_gains: Integers) -> JobArrays:
-    """Return jobs with other certain progress; numba doesn't support ``_replace``."""
-    return JobArrays(
-        jobs.worker, jobs.ps, jobs.levels, jobs.spread_levels, jobs.worker_counts, jobs.ps_counts,
-        jobs.gains, certain_gains, jobs.starts_free, jobs.hull_size, jobs.spread_hull_size,
-        jobs.hull, jobs.remaining, jobs.arrival, jobs.last_slot, jobs.tenant, jobs.worths,
-    )  # fmt: skip
-
-
 SPREAD, COLOCATED = constant(0), constant(1)
 """Placement modes: processes on any servers, or all of them on one."""
 
@@ -115,13 +105,11 @@ def colocated_role(jobs: JobArrays, row: int) -> int:
 
 
 @inlined
-def colocated_demand(jobs: JobArrays, row: int, level: int) -> Integers:
-    """Return the demand of all workers and parameter servers of a level together."""
-    demand = np.empty(jobs.worker.shape[1], np.int64)
+def write_colocated_demand(jobs: JobArrays, row: int, level: int, demand: Integers) -> None:
+    """Write the demand of all workers and parameter servers of a level together."""
     for r in range(len(demand)):
         demand[r] = jobs.worker_counts[row, level] * jobs.worker[row, r]
         demand[r] += jobs.ps_counts[row, level] * jobs.ps[row, r]
-    return demand
 
 
 @inlined
@@ -179,7 +167,7 @@ def _max_spread_level(line: Timeline, state: int, demand: LevelDemand, last: int
     if top < 0:
         return -1
     limit = total_fit(line, state, WORKER_ROLE, demand.worker, demand.worker_counts[top])
-    level = _last_at_most(demand.worker_counts, top + 1, limit)
+    level = int(np.searchsorted(demand.worker_counts[: top + 1], limit, side="right")) - 1
     if level < 0 or demand.ps_counts[top] == 0:
         return level
     if not line.shared:
@@ -247,19 +235,6 @@ def _max_level_in_share(
         ):
             level -= 1
     return int(level)
-
-
-@inlined
-def _last_at_most(numbers: Integers, count: int, limit: int) -> int:
-    """Return the position of the last of ascending numbers that is at most ``limit``."""
-    low, high = -1, count - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if numbers[middle] <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 @allocation_free
@@ -359,7 +334,7 @@ def plan_cost(
     return total, worker_slots
 
 
-@kernel
+@allocation_free
 def commit_plan(
     line: Timeline,
     jobs: JobArrays,
@@ -389,12 +364,7 @@ def commit_plan(
     for k in range(last + 1):
         # `split_interval_at` may have split the last interval; earlier ones keep their position.
         level = final if k == last else min(top, line.fitting[k])
-        state = line.state[k]
-        if level >= jobs.spread_levels[row]:
-            packed = pack_colocated_level(line, state, jobs, row, level, k == 0, log)
-        else:
-            packed = level < 0 or pack_spread_level(line, state, jobs, row, level, k == 0, log)
-        if not packed:
+        if level >= 0 and not pack_level(line, line.state[k], jobs, row, level, k == 0, log):
             log.used[0], log.level[row] = entries, first_level
             return False
         if runs > 0 and steps.level[row, runs - 1] == level:
@@ -419,26 +389,18 @@ def _count_runs(top: int, final: int, last: int, fitting: Integers) -> int:
 
 
 @allocation_free
-def pack_spread_level(
+def pack_level(
     line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
 ) -> bool:
-    """Pack a spread level of a job into a state, and log it if the state is of the first slot."""
+    """Pack a level of a job into a state, and log it if the state is of the first slot."""
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
-    first_role = pack_spread(line, state, jobs, row, workers, ps_count)
+    if level >= jobs.spread_levels[row]:
+        first_role = pack_colocated(line, state, jobs, row, level)
+    else:
+        first_role = pack_spread(line, state, jobs, row, workers, ps_count)
     if first_role == 0:
         return False
     return not first or log_allocation(log, row, level, workers, ps_count, first_role)
-
-
-@inlined
-def pack_colocated_level(
-    line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
-) -> bool:
-    """Pack a co-located level of a job into a state; see `pack_spread_level`."""
-    if pack_colocated(line, state, jobs, row, level) == 0:
-        return False
-    workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
-    return not first or log_allocation(log, row, level, workers, ps_count, WORKER_ROLE)
 
 
 @allocation_free
@@ -461,10 +423,11 @@ def pack_spread(
     return int(first_role)
 
 
-@inlined
+@allocation_free
 def pack_colocated(line: Timeline, state: int, jobs: JobArrays, row: int, level: int) -> int:
     """Pack a level of a co-located job; see `pack_spread`."""
-    demand = colocated_demand(jobs, row, level)
+    demand = line.free[-1, 0]  # scratch space
+    write_colocated_demand(jobs, row, level, demand)
     if not pack(line, state, colocated_role(jobs, row), demand, ONE):
         return 0
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
@@ -534,10 +497,7 @@ def recommit_plan(
             if k < 0:
                 return False
             while line.start[k] < until:
-                if level >= jobs.spread_levels[row]:
-                    if not pack_colocated_level(line, line.state[k], jobs, row, level, k == 0, log):
-                        return False
-                elif not pack_spread_level(line, line.state[k], jobs, row, level, k == 0, log):
+                if not pack_level(line, line.state[k], jobs, row, level, k == 0, log):
                     return False
                 k += 1
         steps.until[row, runs] = until
@@ -550,7 +510,7 @@ def recommit_plan(
     return False
 
 
-@kernel
+@allocation_free
 def plan_in_order(
     line: Timeline,
     jobs: JobArrays,
@@ -597,7 +557,7 @@ def _min_ceiling(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int)
     return (low + ceiling if ceiling >= 0 else -1), completion
 
 
-@kernel
+@allocation_free
 def replay_plans(
     line: Timeline,
     jobs: JobArrays,

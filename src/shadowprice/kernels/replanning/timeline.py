@@ -70,30 +70,6 @@ def server_roles(hosts_workers: Flags, hosts_ps: Flags) -> Integers:
 
 
 @allocation_free
-def reset(line: Timeline, next_slot: int, count: Integers, role: Integers, free: Integers) -> None:
-    """Reset the timeline to one interval from ``next_slot`` on, in which all capacity is free.
-
-    ``count`` and ``role`` (kinds,) are the number of servers of each kind, and their role. ``free``
-    (kinds, resources) is the capacity of each server.
-    """
-    line.used[0] = 1
-    line.used[1] = 1
-    line.start[0] = next_slot
-    line.start[1] = INFINITE_SLOT
-    line.state[0] = 0
-    line.tenant_usage[0] = 0
-    groups = 0
-    for k in range(len(count)):
-        if count[k] > 0:
-            line.servers[0, groups] = count[k]
-            line.role[0, groups] = role[k]
-            for r in range(line.free.shape[2]):
-                line.free[0, groups, r] = free[k, r]
-            groups += 1
-    line.groups[0] = groups
-
-
-@allocation_free
 def copy_state(line: Timeline, source: int, target: int) -> None:
     """Copy the groups of one state over another."""
     groups = line.groups[source]
@@ -147,13 +123,7 @@ def split_interval_at(line: Timeline, slot: int) -> int:
     The slot is in or after the first interval.
     """
     intervals = line.used[0]
-    low, high = 0, intervals - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if line.start[middle] <= slot:
-            low = middle
-        else:
-            high = middle - 1
+    low = int(np.searchsorted(line.start[:intervals], slot, side="right")) - 1
     if line.start[low] == slot:
         return low
     if line.used[1] >= len(line.state) - 1:
@@ -284,52 +254,61 @@ def _drop_if_empty(line: Timeline, state: int, group: int) -> None:
 
 
 @inlined
+def _find_group(
+    line: Timeline, state: int, role: int, free: Integers, demand: Integers, count: int
+) -> int:
+    """Return the group of servers with a role and ``free`` less ``count`` demands, -1 for none."""
+    for g in range(line.groups[state]):
+        equal = line.role[state, g] == role
+        for r in range(len(free)):
+            equal = equal and line.free[state, g, r] == max(0, free[r] - count * demand[r])
+        if equal:
+            return g
+    return -1
+
+
+@inlined
+def _add_group(
+    line: Timeline, state: int, role: int, free: Integers, demand: Integers, count: int
+) -> int:
+    """Add a group without servers, with ``free`` less ``count`` demands; return it."""
+    g = line.groups[state]
+    line.groups[state] = g + 1
+    line.servers[state, g] = 0
+    line.role[state, g] = role
+    for r in range(len(free)):
+        line.free[state, g, r] = max(0, free[r] - count * demand[r])
+    return int(g)
+
+
+@inlined
 def _allocate(
     line: Timeline, state: int, group: int, servers: int, demand: Integers, per_server: int
 ) -> None:
     """Allocate ``per_server`` demands on each of some servers of a group, which leave it."""
     resources = line.free.shape[2]
     role = line.role[state, group]
-    target = -1
-    for g in range(line.groups[state]):
-        if line.role[state, g] != role:
-            continue
-        equal = True
-        for r in range(resources):
-            if line.free[state, g, r] != line.free[state, group, r] - per_server * demand[r]:
-                equal = False
-                break
-        if equal:
-            target = g
-            break
-    if line.servers[state, group] == servers and target < 0:
-        for r in range(resources):
-            line.free[state, group, r] -= per_server * demand[r]
-        return
-    if target < 0 and line.groups[state] == line.servers.shape[1]:
+    free = line.free[state, group]
+    target = _find_group(line, state, role, free, demand, per_server)
+    whole = line.servers[state, group] == servers
+    if target < 0 and not whole and line.groups[state] == line.servers.shape[1]:
         # All groups are in use. These servers join a group with less free capacity, which loses
         # the difference but never overbooks. Without one, all of the group counts as used.
         for g in range(line.groups[state]):
             if g != group and line.role[state, g] == role:
                 lower = True
                 for r in range(resources):
-                    if line.free[state, g, r] > line.free[state, group, r] - per_server * demand[r]:
-                        lower = False
-                        break
+                    lower = lower and line.free[state, g, r] <= free[r] - per_server * demand[r]
                 if lower:
                     target = g
                     break
-        if target < 0:
-            for r in range(resources):
-                line.free[state, group, r] -= per_server * demand[r]
-            return
-    if target < 0:
-        target = line.groups[state]
-        line.groups[state] += 1
-        line.servers[state, target] = 0
-        line.role[state, target] = role
+        whole = target < 0
+    if target < 0 and whole:
         for r in range(resources):
-            line.free[state, target, r] = line.free[state, group, r] - per_server * demand[r]
+            free[r] -= per_server * demand[r]
+        return
+    if target < 0:
+        target = _add_group(line, state, role, free, demand, per_server)
     line.servers[state, target] += servers
     line.servers[state, group] -= servers
     _drop_if_empty(line, state, group)
@@ -381,42 +360,40 @@ def pack_ps_first(
 
 
 @allocation_free
-def init_residual_timeline(
+def init_timeline(
     line: Timeline,
     starts: Integers,
     free: Integers,
     role: Integers,
-    up: Flags,
+    count: Integers,
     first: Integers,
-    servers: Integers,
+    changed: Integers,
     changes: Integers,
     usage: Integers,
 ) -> bool:
-    """Initialise a timeline of intervals in which servers have different free capacity.
+    """Initialise a timeline of intervals in which rows of servers have different free capacity.
 
     Returns False if the timeline is too narrow for all different groups.
 
-    ``starts`` (intervals,): first slots, ascending. ``free`` (servers, resources): free capacity in
-    the first interval; in the last one on return. ``role``, ``up``: (servers,). ``first``
-    (intervals + 1,): first change before each interval. ``servers`` (changes,), ``changes``
-    (changes, resources): server whose free capacity changes, and the amounts. ``usage`` (intervals,
-    tenants, resources): usage of the pinned plans.
+    ``starts`` (intervals,): first slots, ascending. ``free`` (rows, resources): free capacity of
+    each server in the first interval; in the last one on return. ``role``, ``count`` (rows,): role
+    and number of servers. ``first`` (intervals + 1,): first change before each interval.
+    ``changed`` (changes,), ``changes`` (changes, resources): row whose free capacity changes, and
+    the amounts. ``usage`` (intervals, tenants, resources): usage of the pinned plans.
     """
     line.groups[0] = 0
     for s in range(len(free)):
-        if up[s] and not _add_server(line, 0, role[s], free[s]):
+        if not _add_servers(line, 0, role[s], free[s], count[s]):
             return False
     for k in range(len(starts)):
         if k > 0:
             copy_state(line, k - 1, k)
             for index in range(first[k], first[k + 1]):
-                s = servers[index]
-                if not up[s]:
-                    continue
-                _remove_server(line, k, role[s], free[s])
+                s = changed[index]
+                _remove_servers(line, k, role[s], free[s], count[s])
                 for r in range(free.shape[1]):
                     free[s, r] += changes[index, r]
-                if not _add_server(line, k, role[s], free[s]):
+                if not _add_servers(line, k, role[s], free[s], count[s]):
                     return False
         line.start[k] = starts[k]
         line.state[k] = k
@@ -429,37 +406,23 @@ def init_residual_timeline(
 
 
 @allocation_free
-def _find_group(line: Timeline, state: int, role: int, free: Integers) -> int:
-    """Return the group of servers with a role and free capacity, -1 for none."""
-    for g in range(line.groups[state]):
-        equal = line.role[state, g] == role
-        for r in range(len(free)):
-            equal = equal and line.free[state, g, r] == max(0, free[r])
-        if equal:
-            return g
-    return -1
-
-
-@allocation_free
-def _add_server(line: Timeline, state: int, role: int, free: Integers) -> bool:
-    """Add a server to a state; return False if all groups are in use."""
-    g = _find_group(line, state, role, free)
+def _add_servers(line: Timeline, state: int, role: int, free: Integers, count: int) -> bool:
+    """Add equal servers to a state; return False if all groups are in use."""
+    if count == 0:
+        return True
+    g = _find_group(line, state, role, free, free, 0)
     if g < 0:
-        g = line.groups[state]
-        if g == line.servers.shape[1]:
+        if line.groups[state] == line.servers.shape[1]:
             return False
-        line.groups[state] = g + 1
-        line.servers[state, g] = 0
-        line.role[state, g] = role
-        for r in range(len(free)):
-            line.free[state, g, r] = max(0, free[r])
-    line.servers[state, g] += 1
+        g = _add_group(line, state, role, free, free, 0)
+    line.servers[state, g] += count
     return True
 
 
 @inlined
-def _remove_server(line: Timeline, state: int, role: int, free: Integers) -> None:
-    """Remove a server from a state."""
-    g = _find_group(line, state, role, free)
-    line.servers[state, g] -= 1
-    _drop_if_empty(line, state, g)
+def _remove_servers(line: Timeline, state: int, role: int, free: Integers, count: int) -> None:
+    """Remove equal servers from a state."""
+    if count > 0:
+        g = _find_group(line, state, role, free, free, 0)
+        line.servers[state, g] -= count
+        _drop_if_empty(line, state, g)

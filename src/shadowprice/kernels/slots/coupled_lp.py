@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.jit import constant, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
 from shadowprice.kernels.slots.polygons import Corners, Point, Slot, slot_corners
 
 TIE = 1e-11
@@ -241,7 +241,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
         leaving = -1
 
 
-@kernel
+@allocation_free
 def path_cost(corners: Corners, path: Path) -> float:
     """Return the optimum at the current demands, the primal cost of the basis."""
     key, state, basis = path
@@ -254,7 +254,7 @@ def path_cost(corners: Corners, path: Path) -> float:
     return max(total, 0.0)
 
 
-@kernel
+@allocation_free
 def path_point(corners: Corners, path: Path, out: Point) -> None:
     """Write the basic solution machine by machine, dividing classes corner by corner.
 

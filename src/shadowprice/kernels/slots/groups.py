@@ -568,7 +568,7 @@ def changes_as_before(n: int, changes: Changes, used: Integers, kinds: Kinds, ro
     return True
 
 
-@kernel
+@allocation_free
 def follow_slots(
     begin: int, changes: Changes, used: Integers, groups: Groups, rows: Rows
 ) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers, copy_into
-from shadowprice.kernels.jit import constant, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
 from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.prices.exponential import demand_cost
 from shadowprice.kernels.slots.coupled_lp import advance, path_cost, path_point, start_path
@@ -105,7 +105,7 @@ def machines_by_price(price: Floats, other_price: Floats) -> Integers:
     return order[:size]
 
 
-@kernel
+@allocation_free
 def fill(
     order: Integers,
     free: Integers,
@@ -134,7 +134,7 @@ def fill(
     return missing <= 0
 
 
-@kernel
+@allocation_free
 def remove_surplus(price: Floats, counts: Integers, total: int) -> None:
     """Remove surplus from the most expensive machines, the last on ties, down to `total`."""
     surplus = counts.sum() - total

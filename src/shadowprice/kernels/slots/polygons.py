@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, inlined, kernel
 
 SAME_VERTEX = 1e-12
 """Vertices closer than this, relative to the cap on workers and servers, are merged."""
@@ -64,7 +64,7 @@ def placement_cost(slot: Slot, at: Counts) -> float:
     return cost
 
 
-@kernel
+@allocation_free
 def fits_on_machine(
     free: Integers, worker: Integers, server: Integers, workers: int, servers: int
 ) -> bool:
@@ -83,7 +83,7 @@ def fits_on_machine(
     return True
 
 
-@kernel
+@allocation_free
 def max_servers(free: Integers, worker: Integers, server: Integers, workers: int, cap: int) -> int:
     """Return how many parameter servers fit beside the workers, up to `cap`; -1 if these don't."""
     fit_count = cap

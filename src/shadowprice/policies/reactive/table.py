@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from shadowprice.core.arrays import Integers
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
@@ -17,6 +17,8 @@ from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
 from shadowprice.policies.reactive.free_capacity import AvailableServers
+
+Numbers = TypeVar("Numbers", Integers, Floats, Flags)
 
 _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
 _BY_ROW: Final = ("worker", "ps", "is_placed", *_MOSTLY_ZERO)
@@ -183,9 +185,7 @@ class JobTable(JobRows):
 
 def enlarged(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     """Return an array extended by zeros; axes that ``shape`` doesn't name keep their lengths."""
-    larger = np.zeros((*shape, *array.shape[len(shape) :]), array.dtype)
-    larger[tuple(slice(length) for length in array.shape)] = array
-    return larger
+    return resized(array, (*shape, *array.shape[len(shape) :]))
 
 
 def useful_counts(job: Job) -> tuple[Integers, Integers]:
@@ -203,6 +203,20 @@ def build_widths(
     first[rows], choices[rows], kinds[rows] = np.cumsum(lengths) - lengths, lengths, alike
     counts, ps_counts = (np.concatenate(part) for part in zip(*useful, strict=True))
     return Widths(first, choices, counts, ps_counts, kinds)
+
+
+def resized(array: Numbers, shape: tuple[int, ...], value: float = 0) -> Numbers:
+    """Return a copy of another shape; new entries have a value."""
+    # Pages of zeros that are never written take neither memory nor time.
+    copied = np.full(shape, value, array.dtype) if value else np.zeros(shape, array.dtype)
+    copy_overlap(copied, array)
+    return copied
+
+
+def copy_overlap(target: Numbers, source: Numbers) -> None:
+    """Copy the entries with indices that both arrays have."""
+    overlap = tuple(map(slice, map(min, target.shape, source.shape)))
+    target[overlap] = source[overlap]
 
 
 def increasing_positions(gains: Integers) -> Integers:

@@ -16,9 +16,9 @@ import numpy as np
 
 from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import Decision, Drop, Pause, Place, Promise, Queue, Reject
+from shadowprice.core.events import Decision, Pause, Place, Promise
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Status, View
+from shadowprice.core.policy import View
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import (
@@ -29,12 +29,7 @@ from shadowprice.policies.bags.planner import (
     refuse_past_deadline,
 )
 from shadowprice.policies.placements import fit_counts
-from shadowprice.policies.rolling.offers import (
-    Offer,
-    could_be_promised,
-    refuse_below_price,
-    refuse_no_capacity,
-)
+from shadowprice.policies.rolling.offers import Offer, end_waiting
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
 from shadowprice.policies.rolling.state import BagPlan, State
 
@@ -52,33 +47,12 @@ class BagOffer(Offer):
 
 
 class BagScheduler:
-    """Decides about bags of tasks; ``revision`` and ``standby`` are as in `RollingParameters`."""
+    """Decides about bags of tasks."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        until: int | None,
-        planner: Planner,
-        *,
-        revision: bool,
-        standby: bool,
-    ) -> None:
+    def __init__(self, cluster: Cluster, until: int | None, planner: Planner) -> None:
         self._cluster, self._until, self._planner = cluster, until, planner
-        self._revision, self._standby = revision, standby
 
     # ---------------------------------------------------------------- submission
-
-    def decide_arrival(self, state: State, slot: int, job: Job) -> tuple[Decision, bool]:
-        """Return the decision on a new bag, and whether prices are learnt from it."""
-        state.bags.add(job)
-        answer = self._decide(state, slot, job)
-        if isinstance(answer, Promise):
-            return answer, True
-        if self._standby and self._may_wait(state, slot, job):
-            decision = Queue(job.name, f"waits without a promise: {answer.message}")
-            return decision, could_be_promised(answer)
-        state.bags.remove(job.name)
-        return Reject(job.name, answer), False
 
     def density(self, state: State, slot: int, job: Job) -> float:
         """Return the maximum utility of a bag by weighted worker-slot, with one copy a task."""
@@ -89,7 +63,8 @@ class BagScheduler:
         weight = state.demand.copy_weight(slot, job)
         return value / max(weight * bag.worker_slots, 1e-300)
 
-    def _decide(self, state: State, slot: int, job: Job) -> Promise | Refusal:
+    def answer(self, state: State, slot: int, job: Job) -> Promise | Refusal:
+        """Return the promise of a new bag, or the reason for having none."""
         price = state.demand.copy_cost(slot, job)
         offer = self._offer(state, slot, job, price, CapacityScope.ALL)
         if promise := self._promise(state, slot, job, offer):
@@ -98,22 +73,22 @@ class BagScheduler:
         if alone is None:
             return self._refuse_out_of_reach(state, slot, job)
         if alone.utility <= alone.cost:
-            return refuse_below_price(alone)
-        if self._revision:
+            return alone.refuse_below_price()
+        if self._planner.revises:
             moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
             if promise := self._promise(state, slot, job, moved):
                 return promise
         if offer is not None and offer.utility <= offer.cost:
-            return refuse_below_price(offer)
-        return refuse_no_capacity(alone, None, None)
+            return offer.refuse_below_price()
+        return alone.refuse_no_capacity(None, None)
 
-    def _may_wait(self, state: State, slot: int, job: Job) -> bool:
+    def may_wait(self, state: State, slot: int, job: Job) -> bool:
         """Return whether a bag could meet its deadline on all servers alone."""
         if not state.servers.all_up:  # lost servers may come back
             return True
         if job.name in state.bags.promised_once:
             return self._usable_slots(slot, job) > 0
-        planner = self._search(state, slot, job, 0.0, CapacityScope.NONE)
+        planner = self._search(state, slot, job, 0.0, CapacityScope.NONE, 1.0)
         return planner is not None and planner.min_units(len(planner.utility) - 1) is not None
 
     def _refuse_out_of_reach(self, state: State, slot: int, job: Job) -> Refusal:
@@ -136,13 +111,7 @@ class BagScheduler:
         return self._planner.copy_capacity(state, slot, job, end, limit, scope)
 
     def _search(
-        self,
-        state: State,
-        slot: int,
-        job: Job,
-        price: float,
-        scope: CapacityScope,
-        looser: float = 1.0,
+        self, state: State, slot: int, job: Job, price: float, scope: CapacityScope, looser: float
     ) -> BagPlanner | None:
         """Return the plan search in the free capacity; None if no slot or unit is free."""
         bag, elapsed = job.bag, slot - job.arrival
@@ -150,9 +119,8 @@ class BagScheduler:
         capacity = self._capacity(state, slot, job, scope)
         plan = state.bags.plans.get(job.name)
         if plan is not None and scope is CapacityScope.ALL:
-            capacity = capacity + np.array(
-                [plan.count(slot + k) for k in range(len(capacity))], np.int64
-            )
+            own = [plan.count(slot + k) for k in range(len(capacity))]
+            capacity = capacity + np.array(own, np.int64)
         if not len(capacity) or not capacity.any():
             return None
         return BagPlanner(
@@ -160,9 +128,7 @@ class BagScheduler:
             left=state.bags.remaining[job.name],
             passed=elapsed,
             costs=ProportionalCosts(price, capacity),
-            utility=job.utility.values(
-                np.arange(elapsed, elapsed + len(capacity)).astype(np.float64)
-            ),
+            utility=job.utility.values(elapsed + np.arange(len(capacity), dtype=np.float64)),
             miss_probability=min(bag.miss_probability * looser, 1.0),
         )
 
@@ -198,7 +164,7 @@ class BagScheduler:
         plan = self._assign_servers(state, slot, job, offer.plan)
         if plan is not None:
             bags.plans[name] = plan
-            joint_plan = self._planner.replan_around_bags(state, slot, revise=self._revision)
+            joint_plan = self._planner.replan_around_bags(state, slot)
             if joint_plan is not None:
                 self._planner.commit(state, joint_plan)
                 bags.broken.pop(name, None)
@@ -252,10 +218,7 @@ class BagScheduler:
             return None
         state.bags.promise[job.name] = offer.completion
         state.bags.promised_once.add(job.name)
-        values = offer.utility - offer.cost, offer.utility, offer.cost
-        return Promise(
-            job.name, offer.completion, offer.completion, *values, message, offer.plan.copies
-        )
+        return offer.promise(job.name, offer.completion, message, offer.plan.copies)
 
     # ---------------------------------------------------------------- revision
 
@@ -267,7 +230,7 @@ class BagScheduler:
             del bags.broken[name]
             if name not in bags.promise:
                 continue
-            for scope in (CapacityScope.ALL, CapacityScope.FIXED)[: 1 + self._revision]:
+            for scope in (CapacityScope.ALL, CapacityScope.FIXED)[: 1 + self._planner.revises]:
                 offer = self._offer(state, slot, job, 0.0, scope)
                 if promise := self._promise(state, slot, job, offer, reason):
                     yield promise
@@ -280,16 +243,14 @@ class BagScheduler:
         """Abandon waiting bags that can't complete in time with any number of copies."""
         for name in state.bags.unpromised():
             job, remaining = state.bags.jobs[name], state.bags.remaining[name]
-            if self._may_wait(state, view.slot, job):
+            if self.may_wait(state, view.slot, job):
                 continue
             if self._usable_slots(view.slot, job) <= 0:
                 refusal = refuse_past_deadline(job, remaining)
             else:
                 refusal = self._refuse_out_of_reach(state, view.slot, job)
             state.bags.remove(name)
-            job_state = view.open_jobs[name]
-            has_run = job_state.status is Status.ADMITTED or job_state.started is not None
-            yield (Drop if has_run else Reject)(name, refusal)
+            yield end_waiting(view.open_jobs[name], refusal)
 
     def promise_waiting(self, state: State, slot: int, *, free: bool) -> Iterator[Promise]:
         """Promise waiting bags that are worth their price in the free capacity, the densest first.

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shadowprice.core.bag import TaskCopies
+from shadowprice.core.events import Decision, Drop, Promise, Reject
 from shadowprice.core.job import Job
+from shadowprice.core.policy import JobState, Status
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.rolling.quotas import ShareLimit
@@ -21,10 +24,76 @@ class Offer:
     utility: float  # of that completion
     cost: float  # at current prices
 
-    def refusal(
-        self, reason: RefusalReason, message: str, bottleneck: str | None = None
+    def promise(
+        self, name: str, slot: int, message: str = "", copies: tuple[TaskCopies, ...] = ()
+    ) -> Promise:
+        """Return a promise of the plan by a slot."""
+        payoff = self.utility - self.cost
+        return Promise(
+            name, slot, self.completion, payoff, self.utility, self.cost, message, copies
+        )
+
+    def refuse_below_price(self) -> Refusal:
+        """Return the refusal of a job whose utility is below the cost of its plan."""
+        lacks = self.cost - self.utility
+        is_clear = lacks > 1e-4 * self.cost
+        relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
+        return self._refuse(
+            RefusalReason.PRICE, f", {relation} the price of its plan, {self.cost:.4g}{more}"
+        )
+
+    def refuse_little_utility(self, maximum: float, share: float) -> Refusal:
+        """Return the refusal of a promise that earns less than a share of the maximum utility."""
+        return self._refuse(
+            RefusalReason.POLICY, f", less than {share:.0%} of its maximum, {maximum:.4g}"
+        )
+
+    def refuse_little_evidence(
+        self, used: float, evidence: float, observed: float, factor: float
     ) -> Refusal:
-        """Return a refusal with the figures of the offer."""
+        """Return the refusal of a job that is large compared with the demand observed so far.
+
+        ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in
+        slots of the whole cluster. The limit is their part ``evidence``, times ``factor`` for a
+        lone job.
+        """
+        terms = f"evidence {evidence:g} x {_digits(observed)} slots observed"
+        if factor > 1:
+            terms += f" x {factor:g} for a lone job"
+        return self._refuse(
+            RefusalReason.POLICY,
+            f"; it takes at least {_digits(used)} slots of the whole cluster, more than the limit "
+            f"of a promise, {_digits(evidence * observed * factor)} slots ({terms}); it gets a "
+            "promise when more was observed, or less work remains",
+        )
+
+    def refuse_many_changes(self, max_runs: int) -> Refusal:
+        """Return the refusal of a job whose plan has more than ``max_runs`` runs of equal slots."""
+        return self._refuse(
+            RefusalReason.POLICY,
+            ", but its plan beside the promised jobs would change its number of workers at least "
+            f"{max_runs} times; a promise allows {max_runs - 1} changes",
+        )
+
+    def refuse_no_capacity(self, blocking_job: str | None, earliest: int | None) -> Refusal:
+        """Return the refusal of a job with this plan that doesn't fit beside the promised jobs.
+
+        The promise to ``blocking_job`` would break; if it is None, the job itself finds no plan.
+        ``earliest`` is the first slot in which the job could complete beside all promises, whatever
+        its utility.
+        """
+        more = ", but promises leave no capacity"
+        if blocking_job:
+            more = f", but the promise to {blocking_job} would break"
+        if earliest is not None:
+            more += f"; beside all promises it could complete by slot {earliest}"
+        return self._refuse(RefusalReason.NO_ROOM, more, blocking_job, "without other jobs, ")
+
+    def _refuse(
+        self, reason: RefusalReason, more: str, bottleneck: str | None = None, scope: str = ""
+    ) -> Refusal:
+        """Return a refusal with the figures of the offer, and more text after its utility."""
+        message = f"{scope}its utility by slot {self.completion} is {self.utility:.4g}{more}"
         return Refusal(
             reason,
             message,
@@ -35,12 +104,10 @@ class Offer:
         )
 
 
-def could_be_promised(refusal: Refusal) -> bool:
-    """Return whether a job that waits would have a plan if no other job existed.
-
-    Only such a plan has a cost. A job without one never pays, so no price is learnt from it.
-    """
-    return refusal.cost is not None
+def end_waiting(state: JobState, refusal: Refusal) -> Decision:
+    """Return the decision that ends a waiting job; one that had a promise or ran is abandoned."""
+    has_run = state.status is Status.ADMITTED or state.started is not None
+    return (Drop if has_run else Reject)(state.job.name, refusal)
 
 
 def refuse_late(job: Job, done: int, *, ends_first: bool) -> Refusal:
@@ -93,80 +160,5 @@ def _list_unavailable(names: Sequence[str]) -> str:
     return f"; {shown} {'are' if len(names) > 1 else 'is'} unavailable"
 
 
-def refuse_below_price(offer: Offer) -> Refusal:
-    """Return the refusal of a job whose utility is below the cost of its plan."""
-    lacks = offer.cost - offer.utility
-    is_clear = lacks > 1e-4 * offer.cost
-    relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
-    return offer.refusal(
-        RefusalReason.PRICE,
-        f"its utility by slot {offer.completion} is {offer.utility:.4g}, {relation} the price of "
-        f"its plan, {offer.cost:.4g}{more}",
-    )
-
-
-def refuse_little_utility(offer: Offer, full: float, share: float) -> Refusal:
-    """Return the refusal of a promise that earns less than a share of the maximum utility.
-
-    ``full`` is the job's utility if it completed as early as possible.
-    """
-    return offer.refusal(
-        RefusalReason.POLICY,
-        f"its utility by slot {offer.completion} is {offer.utility:.4g}, less than {share:.0%} of "
-        f"its maximum, {full:.4g}",
-    )
-
-
-def refuse_little_evidence(
-    offer: Offer, used: float, evidence: float, observed: float, factor: float
-) -> Refusal:
-    """Return the refusal of a job that is large compared with the demand observed so far.
-
-    ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in slots
-    of the whole cluster. The limit is their part ``evidence``, times ``factor`` for a lone job.
-    """
-    terms = f"evidence {evidence:g} x {_digits(observed)} slots observed"
-    if factor > 1:
-        terms += f" x {factor:g} for a lone job"
-    return offer.refusal(
-        RefusalReason.POLICY,
-        f"its utility by slot {offer.completion} is {offer.utility:.4g}; it takes at least "
-        f"{_digits(used)} slots of the whole cluster, more than the limit of a promise, "
-        f"{_digits(evidence * observed * factor)} slots ({terms}); it gets a promise when more was "
-        "observed, or less work remains",
-    )
-
-
 def _digits(number: float) -> str:
     return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
-
-
-def refuse_many_changes(offer: Offer, max_runs: int) -> Refusal:
-    """Return the refusal of a job whose plan has more than ``max_runs`` runs of equal slots."""
-    return offer.refusal(
-        RefusalReason.POLICY,
-        f"its utility by slot {offer.completion} is {offer.utility:.4g}, but its plan beside the "
-        f"promised jobs would change its number of workers at least {max_runs} times; a promise "
-        f"allows {max_runs - 1} changes",
-    )
-
-
-def refuse_no_capacity(
-    best_offer: Offer, blocking_job: str | None, earliest: int | None
-) -> Refusal:
-    """Return the refusal of a job that doesn't fit beside the promised jobs.
-
-    ``best_offer`` is the job's best plan without other jobs. The promise to ``blocking_job`` would
-    break; if it is None, the job itself finds no plan. ``earliest`` is the first slot in which the
-    job could complete beside all promises, whatever its utility.
-    """
-    cause = "promises leave no capacity"
-    if blocking_job:
-        cause = f"the promise to {blocking_job} would break"
-    hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
-    return best_offer.refusal(
-        RefusalReason.NO_ROOM,
-        f"without other jobs, its utility by slot {best_offer.completion} is "
-        f"{best_offer.utility:.4g}, but {cause}{hint}",
-        blocking_job,
-    )

@@ -18,13 +18,13 @@ from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.placement import Placements, compare_placements
 from shadowprice.kernels.replanning.plans import JobArrays
-from shadowprice.policies.reactive.table import JobRows, increasing_positions
+from shadowprice.policies.placements import fit_counts
+from shadowprice.policies.reactive.table import JobRows, increasing_positions, resized
 from shadowprice.policies.reactive.worths import UtilityTable
 from shadowprice.policies.rolling.quotas import Quotas
 
 NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16  # if a utility never expires
 MIN_UTILITY_SHARE: Final = 1e-3  # of its maximum utility, below which a job counts as worthless
-NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
 # Part of a slot: jobs that lose it or more by a restart get only plans that never move.
 _MAX_COUNTED_RESTART: Final = 0.7
 _MAX_LEVELS: Final = 1024  # of a job in each mode: each row of the arrays has that of the widest
@@ -71,19 +71,23 @@ class OpenJobs(JobRows):
         super().__init__(cluster)
         self._quotas = quotas
         self._colocation = ColocationFit(cluster)
-        self._servers_of_workers = ServerKinds(cluster, cluster.hosts_workers)
-        self._servers_of_ps = ServerKinds(cluster, cluster.hosts_ps)
+        # Capacity and number of equal servers for workers, and for parameter servers.
+        self._servers = [
+            np.unique(cluster.capacity[hosts], axis=0, return_counts=True)
+            for hosts in (cluster.hosts_workers, cluster.hosts_ps)
+        ]
         self.until = until
         # Last slot in which a job may run.
         self.final_slot = NO_LAST_SLOT if until is None else until - 1
         for name, value in _COLUMNS.items():
             setattr(self, name, np.full(0, value))
         self._utilities = UtilityTable()
-        self.arrays = self._new_arrays(0, 8)
-        self.placements = NO_PLACEMENTS._replace(
-            first=self.promise.copy(), size=self.promise.copy()
-        )
-        self._next = self.placements
+        arrays: dict[str, Any] = dict.fromkeys(JobArrays._fields, np.zeros(0, np.int64))
+        arrays |= dict.fromkeys(("worker", "ps"), np.zeros((0, len(cluster.resources)), np.int64))
+        arrays |= dict.fromkeys(_BY_LEVEL, np.zeros((0, 8), np.int64))
+        arrays |= {"starts_free": np.zeros(0, np.bool_), "worths": self._utilities.columns}
+        self.arrays = JobArrays(**arrays)
+        self._next = self.placements = Placements.empty(0)
 
     def copy(self) -> Self:
         """Return a copy that shares no array with this table."""
@@ -146,10 +150,7 @@ class OpenJobs(JobRows):
         arrays.starts_free[row] = 0.0 < loss < _MAX_COUNTED_RESTART and not self.started[row]
         if loss >= _MAX_COUNTED_RESTART:
             arrays.certain_gains[row] = 0
-        self.promise[row] = -1
-        self.level[row] = -1
         self.slots_run[row] = 0
-        self.expected_remaining[row] = -1
         self.max_gain[row] = int(gains.max())
         self.max_gain_colocated[row] = int(job.internal_gains.max())
         self.limit_predictions(job.arrival)
@@ -177,8 +178,11 @@ class OpenJobs(JobRows):
         Each role counts by itself, so some of these counts may not fit. Lost servers count too.
         """
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
-        fits = workers <= self._servers_of_workers.fit_count(job.worker)
-        fits &= ps_counts <= self._servers_of_ps.fit_count(ps)
+        on_workers, on_ps = (
+            fit_counts(capacity, demand) @ count
+            for (capacity, count), demand in zip(self._servers, (job.worker, ps), strict=True)
+        )
+        fits = (workers <= on_workers) & (ps_counts <= on_ps)
         if self._quotas.given:
             limit = self._quotas.headroom(np.zeros_like(self._quotas.share), tenant)
             used = workers[:, None] * job.worker + ps_counts[:, None] * ps
@@ -207,7 +211,8 @@ class OpenJobs(JobRows):
         elif state.started is not None:
             self.slots_run[row] = slot - state.started
         if state.placement is not None:
-            self.set_placement(row, state.placement)
+            placement = state.placement.servers, state.placement.workers, state.placement.ps
+            self.placements = self.placements.replaced(row, *map(np.array, placement))
             spread_count, levels = int(arrays.spread_levels[row]), int(arrays.levels[row])
             colocated = state.placement.colocated and levels > spread_count
             first, end = (spread_count, levels) if colocated else (0, spread_count)
@@ -223,8 +228,8 @@ class OpenJobs(JobRows):
     def remove(self, name: str) -> int:
         """Remove a job; return its former row."""
         row = super().remove(name)
-        self.promise[row] = -1
-        self.predicted[row] = self.unstoppable[row] = self.keeps_level[row] = False
+        for column, value in _COLUMNS.items():
+            getattr(self, column)[row] = value
         return row
 
     def job(self, row: int) -> Job:
@@ -420,20 +425,11 @@ class OpenJobs(JobRows):
         self.placements.size[row] = 0
         self.level[row] = -1
 
-    def set_placement(self, row: int, placement: Placement) -> None:
-        """Record the placement of a job."""
-        entries = placement.servers, placement.workers, placement.ps
-        self.placements = replace_entries(self.placements, row, *map(np.array, entries))
-
-    def entries(self, row: int) -> tuple[Integers, Integers, Integers]:
-        """Return the servers of a job's placement, and its workers and PS on each."""
-        return row_entries(self.placements, row)
-
     def usage(self) -> Integers:
         """Return the usage of all current placements, shape (servers, resources)."""
         arrays, usage = self.arrays, np.zeros_like(self._cluster.capacity)
         for row in self.rows.values():
-            server, workers, ps = self.entries(row)
+            server, workers, ps = self.placements.of_row(row)
             amount = workers[:, None] * arrays.worker[row] + ps[:, None] * arrays.ps[row]
             np.add.at(usage, server, amount)
         return usage
@@ -449,66 +445,35 @@ class OpenJobs(JobRows):
         self.placements = following
 
     def _placement(self, row: int) -> Placement:
-        return Placement(*(tuple(part.tolist()) for part in row_entries(self._next, row)))
+        return Placement(*(tuple(part.tolist()) for part in self._next.of_row(row)))
 
     # ---------------------------------------------------------------- capacity of the arrays
 
     def _grow(self, size: int) -> None:
-        added = size - self.row_count
-        self.arrays = self._resize(size, self.arrays.gains.shape[1])
+        self._resize_arrays(size, self.arrays.gains.shape[1])
         for name, value in _COLUMNS.items():
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate((old, np.full(added, value))))
-        zeros = np.zeros(added, np.int64)
-        self.placements = self.placements._replace(
-            first=np.concatenate((self.placements.first, zeros)),
-            size=np.concatenate((self.placements.size, zeros)),
-        )
+            setattr(self, name, resized(getattr(self, name), (size,), value))
+        first, count = (resized(part, (size,)) for part in self.placements[:2])
+        self.placements = self.placements._replace(first=first, size=count)
 
     def _widen(self, levels: int) -> None:
-        width = self.arrays.gains.shape[1]
-        if levels > width:
-            self.arrays = self._resize(self.row_count, 1 << (levels - 1).bit_length())
+        if levels > self.arrays.gains.shape[1]:
+            self._resize_arrays(self.row_count, 1 << (levels - 1).bit_length())
 
-    def _resize(self, rows: int, width: int) -> JobArrays:
-        """Return larger arrays with the same content."""
-        arrays = self._new_arrays(rows, width)
-        # All but `worths`, which grows by itself.
-        for new, old in zip(arrays[:-1], self.arrays[:-1], strict=True):
-            new[tuple(slice(size) for size in old.shape)] = old
-        return arrays
-
-    def _new_arrays(self, rows: int, width: int) -> JobArrays:
-        shapes = dict.fromkeys(_DEMANDS, (rows, len(self._cluster.resources)))
-        shapes |= dict.fromkeys(_BY_LEVEL, (rows, width))
-        arrays = {name: np.zeros(shapes.get(name, (rows,)), np.int64) for name in _BY_ROW}
-        return JobArrays(
-            **arrays, starts_free=np.zeros(rows, np.bool_), worths=self._utilities.columns
-        )
+    def _resize_arrays(self, rows: int, width: int) -> None:
+        """Change the size of all arrays but `worths`, which grows by itself."""
+        columns = self.arrays._asdict()
+        for name in JobArrays._fields[:-1]:
+            wide = (width,) if name in _BY_LEVEL else columns[name].shape[1:]
+            columns[name] = resized(columns[name], (rows, *wide))
+        self.arrays = JobArrays(**columns)
 
 
-_DEMANDS: Final = ("worker", "ps")
 _BY_LEVEL: Final = ("worker_counts", "ps_counts", "gains", "certain_gains", "hull")
-_BY_ROW: Final = tuple(set(JobArrays._fields) - {"starts_free", "worths"})
-"""Integer columns of `JobArrays`: those with a column for each resource, or each level, and all."""
 
-_COLUMNS: Final = {
-    "promise": -1,
-    "restart_loss": 0.0,
-    "level": -1,
-    "started": False,
-    "slots_run": 0,
-    "expected_remaining": -1,
-    "max_gain": 0,
-    "max_gain_colocated": 0,
-    "gain_alone": 0,
-    "full_utility": 0.0,
-    "predicted": False,
-    "payable": False,
-    "unstoppable": False,
-    "keeps_level": False,
-}
-"""Columns besides `JobArrays` and placements, and the value of an unused row."""
+_UNUSED: Final = {"Integers": -1, "Floats": 0.0, "Flags": False}
+_COLUMNS: Final = {name: _UNUSED[kind] for name, kind in OpenJobs.__annotations__.items()}
+"""Columns besides `JobArrays` and placements, and their values in an unused row."""
 
 
 def _thinned(positions: Integers) -> Integers:
@@ -518,23 +483,6 @@ def _thinned(positions: Integers) -> Integers:
         return positions
     sparse = np.geomspace(dense, count - 1, _MAX_LEVELS - dense).round().astype(np.int64)
     return positions[np.unique(np.concatenate((np.arange(dense), sparse)))]
-
-
-class ServerKinds:
-    """Counts the processes that fit on the servers of a role, by equal capacity."""
-
-    def __init__(self, cluster: Cluster, members: Flags) -> None:
-        rows = cluster.capacity[members]
-        self._capacity, self._count = np.unique(rows, axis=0, return_counts=True)
-
-    def fit_count(self, demand: Integers) -> int:
-        """Return how many processes of a demand fit on the empty servers."""
-        needed = demand > 0
-        if not needed.any():
-            return NO_LAST_SLOT
-        by_kind = (self._capacity[:, needed] // demand[needed]).min(axis=1)
-        # Capacity may be unlimited.
-        return int(min(NO_LAST_SLOT, (by_kind.astype(np.float64) * self._count).sum()))
 
 
 class ColocationFit:
@@ -549,10 +497,7 @@ class ColocationFit:
         self._both = np.unique(cluster.capacity[both], axis=0)
 
     def choices(self, job: Job) -> Integers:
-        """Return the positions of worker counts with which a job fits on one server, ascending.
-
-        Empty if the job isn't faster there.
-        """
+        """Return the positions of worker counts that fit on one server, if that is faster."""
         if not job.two_rates:
             return _NONE
         demand = job.worker_counts[:, None] * job.worker
@@ -586,24 +531,6 @@ def upper_hull(workers: Integers, gains: Integers) -> Integers:
                 break
         kept.append(index)
     return np.array(kept[1:], dtype=np.int64) - 1
-
-
-def row_entries(placements: Placements, row: int) -> tuple[Integers, Integers, Integers]:
-    """Return the servers of a row, and its workers and PS on each."""
-    part = slice(int(placements.first[row]), int(placements.first[row] + placements.size[row]))
-    return placements.server[part], placements.workers[part], placements.ps[part]
-
-
-def replace_entries(
-    placements: Placements, row: int, servers: Integers, workers: Integers, ps: Integers
-) -> Placements:
-    """Give a row other entries; return the result."""
-    placements.first[row], placements.size[row] = len(placements.server), len(servers)
-    return placements._replace(
-        server=np.append(placements.server, servers),
-        workers=np.append(placements.workers, workers),
-        ps=np.append(placements.ps, ps),
-    )
 
 
 def _copy_arrays(value: Any) -> Any:

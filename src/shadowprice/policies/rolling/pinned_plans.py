@@ -16,12 +16,7 @@ from shadowprice.kernels.replanning.placement import Placements, place_packed_jo
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.kernels.replanning.timeline import server_roles
 from shadowprice.policies.rolling.offers import Offer
-from shadowprice.policies.rolling.open_jobs import (
-    NO_PLACEMENTS,
-    OpenJobs,
-    replace_entries,
-    row_entries,
-)
+from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import BagTable, PinnedPlan, PinnedPlans, State
 
@@ -56,7 +51,9 @@ class PinnedPlanner:
             if row not in valid and jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
                 gain = int(arrays.gains[row, plan.level])
                 restart_gain = int(arrays.certain_gains[row, plan.level])
-                stays = _is_placed_as_planned(jobs, row, plan) or not jobs.started[row]
+                planned = plan.servers, plan.workers, plan.ps
+                stays = all(map(np.array_equal, jobs.placements.of_row(row), planned))
+                stays |= not jobs.started[row]
                 first = gain if stays else restart_gain
                 end = slot + slots_needed(int(arrays.remaining[row]), first, gain) - 1
                 if end <= jobs.promise[row]:
@@ -90,9 +87,9 @@ class PinnedPlanner:
         first = self._pin(state, slot, rows, in_force, lean=lean_first)
         yield first
         second = self._pin(state, slot, rows, in_force, lean=not lean_first)
-        if not _are_same(second, first):
+        if second != first:
             yield second
-        if not _are_same(in_force, first):
+        if in_force != first:
             yield in_force
 
     def _pin(
@@ -169,20 +166,16 @@ class PinnedPlanner:
         if bags.plans:
             changes = [slot, *bags.change_slots(slot)]
             beside = free - np.maximum.reduce([bags.usage(start) for start in changes])
-        offers = []
-        for choice in choices:
-            plan = choice.plan or self._place(jobs, row, choice, np.maximum(beside, 0))
-            if plan is not None and self._fits(state, slot, plan, free, usage):
-                offers.append((choice.offer, plan))
-        return offers
+        placed = self._place(jobs, row, choices, np.maximum(beside, 0))
+        return [each for each in placed if self._fits(state, slot, each[1], free, usage)]
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
         """Return the best offer of a plan that never moves if no other job existed."""
         no_usage = np.zeros_like(self._quotas.share)
-        for choice in self._choices(state.jobs, slot, row, price):
-            plan = choice.plan or self._place(state.jobs, row, choice, state.servers.capacity())
-            if plan is not None and self._fits_share(state, slot, plan, no_usage):
-                return choice.offer
+        choices = self._choices(state.jobs, slot, row, price)
+        for offer, plan in self._place(state.jobs, row, choices, state.servers.capacity()):
+            if self._fits_share(state, slot, plan, no_usage):
+                return offer
         return None
 
     def _choices(self, jobs: OpenJobs, slot: int, row: int, price: Floats) -> list[_Choice]:
@@ -220,24 +213,25 @@ class PinnedPlanner:
         )
 
     def _place(
-        self, jobs: OpenJobs, row: int, choice: _Choice, free: Integers
-    ) -> PinnedPlan | None:
-        """Return a plan of a level on servers with free capacity; None if it doesn't fit."""
-        arrays, cluster, level = jobs.arrays, self._cluster, choice.level
-        workers, ps_count = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
-        levels = np.full(jobs.row_count, -1)
-        levels[row] = level
-        log = PackingLog(
-            np.array([1]), np.array([row]), np.array([workers]), np.array([ps_count]), levels
-        )
+        self, jobs: OpenJobs, row: int, choices: list[_Choice], free: Integers
+    ) -> Iterator[tuple[Offer, PinnedPlan]]:
+        """Yield the choices that fit on servers with free capacity, with their plans."""
+        arrays, cluster = jobs.arrays, self._cluster
         roles = server_roles(cluster.hosts_workers, cluster.hosts_ps)
         nowhere, no_level = pinned_placements({}, jobs.row_count)
-        complete, placed = place_packed_jobs(
-            free.copy(), roles, arrays, log, nowhere, nowhere, no_level, False
-        )
-        if not complete:
-            return None
-        return PinnedPlan.of(arrays, row, level, choice.offer.completion, *placed[2:])
+        for level, offer, plan in choices:
+            if plan is not None:
+                yield offer, plan
+                continue
+            levels = np.full(jobs.row_count, -1)
+            levels[row] = level
+            processes = arrays.worker_counts[row, [level]], arrays.ps_counts[row, [level]]
+            log = PackingLog(np.array([1]), np.array([row]), *processes, levels)
+            complete, placed = place_packed_jobs(
+                free.copy(), roles, arrays, log, nowhere, nowhere, no_level, False
+            )
+            if complete:
+                yield offer, PinnedPlan.of(arrays, row, level, offer.completion, *placed[2:])
 
     # ---------------------------------------------------------------- usage
 
@@ -250,10 +244,7 @@ class PinnedPlanner:
         return usage
 
     def tenant_usage(self, pinned: PinnedPlans, promises: Integers, slot: int) -> Integers:
-        """Return the usage of plans with a promise in a slot by tenant, as `Quotas.share`.
-
-        Only promises count against tenants' shares.
-        """
+        """Return the usage in a slot by tenant, shaped as its shares; only promises count."""
         usage = np.zeros_like(self._quotas.share)
         for row, plan in pinned.items() if len(usage) else ():
             if promises[row] >= 0 and plan.end >= slot:
@@ -261,23 +252,21 @@ class PinnedPlanner:
         return usage
 
 
-# -------------------------------------------------------------------- jobs that can't be stopped
-
-
-def find_unstoppable_plans(view: View, jobs: OpenJobs, up: Flags) -> PinnedPlans:
+def find_unstoppable_plans(view: View, state: State) -> PinnedPlans:
     """Return the plans of running jobs that can't be stopped: they stay until they end.
 
-    Jobs that run on a server that isn't ``up`` are among them: it is cordoned. An elastic job that
-    may still show checkpoints is left out if it would miss its promise, because its plan counts on
-    more workers than it began with.
+    Jobs that run on a server that isn't up are among them: it is cordoned. An elastic job that may
+    still show checkpoints is left out if it would miss its promise, because its plan counts on more
+    workers than it began with.
     """
     plans: PinnedPlans = {}
+    jobs, up = state.jobs, state.servers.up
     if up.all() and not jobs.unstoppable.any():
         return plans
     on_cordoned = np.zeros(len(jobs.level), np.bool_)
     if not up.all():
         running = np.flatnonzero(jobs.level >= 0).tolist()
-        on_cordoned[running] = [not up[jobs.entries(row)[0]].all() for row in running]
+        on_cordoned[running] = [not up[jobs.placements.of_row(row)[0]].all() for row in running]
     for row in np.flatnonzero((jobs.unstoppable | on_cordoned) & (jobs.level >= 0)).tolist():
         name = jobs.name(row)
         if not view.is_pinned(name) or jobs.arrays.remaining[row] <= 0:
@@ -295,51 +284,60 @@ def plan_until_end(
     """Return the plan of a job that keeps a placement from a slot on until it is done."""
     gain = max(int(jobs.arrays.gains[row, level]), 1)
     end = slot + slots_needed(int(jobs.arrays.remaining[row]), gain, gain) - 1
-    processes = (part.copy() for part in row_entries(placements, row))
+    processes = (part.copy() for part in placements.of_row(row))
     return PinnedPlan.of(jobs.arrays, row, level, end, *processes)
-
-
-# -------------------------------------------------------------------- the next slot
 
 
 def pinned_placements(pinned: PinnedPlans, rows: int) -> tuple[Placements, Integers]:
     """Return the pinned placements of the next slot, and the pinned level of each row."""
-    level, zeros = np.full(rows, -1), np.zeros(rows, np.int64)
-    placements = NO_PLACEMENTS._replace(first=zeros, size=zeros.copy())
+    level, placements = np.full(rows, -1), Placements.empty(rows)
     for row, plan in pinned.items():
         level[row] = plan.level
-        placements = replace_entries(placements, row, plan.servers, plan.workers, plan.ps)
+        placements = placements.replaced(row, plan.servers, plan.workers, plan.ps)
     return placements, level
 
 
-def forbidden_levels(pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Flags:
-    """Return the levels that jobs may not scale up to in the next slot.
+def forbidden_levels(state: State, slot: int) -> Flags:
+    """Return the levels that jobs may not scale up to in the next slot; empty without limits.
 
-    A job that scales up for a slot must return to its plan and complete by the plan's end. The
-    array is empty if no job has a pinned plan.
+    A pinned job that scales up for a slot must return to its plan and complete by the plan's end. A
+    promised job whose plan counts on a free first start later may start now only if the slot's
+    progress makes up for that. A job that can't be stopped keeps its level.
     """
-    if not pinned:
+    plan, jobs, arrays = state.plan, state.jobs, state.jobs.arrays
+    if not (plan.pinned or arrays.starts_free.any() or jobs.keeps_level.any()):
         return np.zeros((0, 0), np.bool_)
-    arrays = jobs.arrays
     forbidden = np.zeros(arrays.gains.shape, np.bool_)
-    rows = np.fromiter(pinned, np.int64, len(pinned))
-    level = np.array([plan.level for plan in pinned.values()])
-    end = np.array([plan.end for plan in pinned.values()])
-    progress = arrays.certain_gains[rows]
-    running = np.flatnonzero(jobs.level[rows] >= 0)
-    current = rows[running], jobs.level[rows[running]]
-    progress[running, current[1]] = arrays.gains[current]
-    fresh = ~jobs.started[rows]
-    progress[fresh] = arrays.gains[rows[fresh]]
-    resumed, gain = arrays.certain_gains[rows, level], arrays.gains[rows, level]
-    remaining = arrays.remaining[rows, None] - progress
-    forbidden[rows] = ~_end_in_time(slot, remaining, resumed[:, None], gain[:, None], end[:, None])
+    if plan.pinned:
+        rows = np.fromiter(plan.pinned, np.int64, len(plan.pinned))
+        level, end = np.array([(each.level, each.end) for each in plan.pinned.values()]).T
+        progress = arrays.certain_gains[rows]
+        running = np.flatnonzero(jobs.level[rows] >= 0)
+        current = rows[running], jobs.level[rows[running]]
+        progress[running, current[1]] = arrays.gains[current]
+        fresh = ~jobs.started[rows]
+        progress[fresh] = arrays.gains[rows[fresh]]
+        resumed, gain = arrays.certain_gains[rows, level], arrays.gains[rows, level]
+        left = arrays.remaining[rows, None] - progress
+        forbidden[rows] = ~_end_in_time(slot, left, resumed[:, None], gain[:, None], end[:, None])
+    level, promised = plan.log.level[: jobs.row_count], state.promised(plan.pinned)
+    keeping = np.flatnonzero(promised & jobs.keeps_level & (level >= 0))
+    # A job that can't be stopped couldn't return to its plan.
+    staying = [row for row in plan.pinned if jobs.unstoppable[row]]
+    forbidden[[*state.unstoppable_plans, *staying, *keeping.tolist()]] = True
+    rows = np.flatnonzero(promised & arrays.starts_free & (level < 0))
+    if len(rows):
+        levels = plan.steps.level[rows]
+        first = levels[np.arange(len(rows)), np.argmax(levels >= 0, axis=1)]
+        bonus = arrays.gains[rows, first] - arrays.certain_gains[rows, first]
+        needed = np.minimum(bonus, arrays.remaining[rows])
+        forbidden[rows] |= arrays.gains[rows] < needed[:, None]
     return forbidden
 
 
-def cannot_move(pinned: PinnedPlans, jobs: OpenJobs, slot: int, row: int, level: int) -> bool:
+def cannot_move(state: State, slot: int, row: int, level: int) -> bool:
     """Return whether a job that moved to a level in the next slot would miss its plan's end."""
-    plan, arrays = pinned.get(row), jobs.arrays
+    plan, jobs, arrays = state.plan.pinned.get(row), state.jobs, state.jobs.arrays
     if plan is None or level == plan.level:
         return False
     first = arrays.certain_gains if jobs.started[row] else arrays.gains
@@ -358,7 +356,7 @@ def _plans_on_servers(
 ) -> Iterator[PinnedPlan]:
     """Yield plans on a job's current servers that end by a slot; small ones first if ``lean``."""
     arrays = jobs.arrays
-    servers, workers, ps = jobs.entries(row)
+    servers, workers, ps = jobs.placements.of_row(row)
     if not len(servers):
         return
     top, spread = int(jobs.level[row]), int(arrays.spread_levels[row])
@@ -382,12 +380,6 @@ def _plans_on_servers(
             yield PinnedPlan.of(arrays, row, level, end, servers[used], kept[used], kept_ps[used])
 
 
-def _is_placed_as_planned(jobs: OpenJobs, row: int, plan: PinnedPlan) -> bool:
-    """Return whether a job's current placement is the planned one."""
-    current, planned = jobs.entries(row), (plan.servers, plan.workers, plan.ps)
-    return all(map(np.array_equal, current, planned))
-
-
 def _change_slots(bags: BagTable, slot: int, plan: PinnedPlan) -> list[int]:
     """Return a slot, and those in which plans of bags change before a plan ends."""
     return [slot, *(change for change in bags.change_slots(slot) if change <= plan.end)]
@@ -409,7 +401,3 @@ def _end_in_time(
     """
     done = slot + 1 + np.maximum(0, -(-(remaining - resumed) // gain))
     return np.asarray((remaining <= 0) | (done <= end))
-
-
-def _are_same(one: PinnedPlans, other: PinnedPlans) -> bool:
-    return one.keys() == other.keys() and all(one[row] is other[row] for row in one)

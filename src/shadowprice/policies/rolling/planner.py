@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from shadowprice.core.arrays import Flags, Floats, Integers
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
@@ -16,7 +16,8 @@ from shadowprice.kernels.replanning import next_slot, plans, timeline
 from shadowprice.kernels.replanning.plans import JobArrays
 from shadowprice.kernels.replanning.timeline import Timeline
 from shadowprice.policies.rolling.offers import Offer
-from shadowprice.policies.rolling.pinned_plans import PinnedPlanner, forbidden_levels
+from shadowprice.policies.rolling.parameters import RollingParameters
+from shadowprice.policies.rolling.pinned_plans import PinnedPlanner
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import JointPlan, PinnedPlan, PinnedPlans, State
 
@@ -42,14 +43,23 @@ class Planner:
     the planner makes the next one, unless `commit` puts it in force. No such call changes a state.
     """
 
-    def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
+    def __init__(self, cluster: Cluster, quotas: Quotas, parameters: RollingParameters) -> None:
         self._cluster, self._quotas = cluster, quotas
+        # Whether plans may move; otherwise each job keeps the rest of its plan.
+        self.revises = parameters.revision
+        self._steady = parameters.steady  # plans move only if they don't complete the work any more
         self.pinning = PinnedPlanner(cluster, quotas)
         self._shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
         self._roles = timeline.server_roles(cluster.hosts_workers, cluster.hosts_ps)
         first = np.unique(cluster.kinds, return_index=True)[1]
         self._kind_free = np.ascontiguousarray(cluster.capacity[first])
         self._kind_role = self._roles[first]
+        self._no_changes = (  # of free capacity: none, and no usage by tenants
+            np.zeros(2, np.int64),
+            np.zeros(0, np.int64),
+            np.zeros((0, len(cluster.resources)), np.int64),
+            np.zeros((1, *quotas.share.shape), np.int64),
+        )
         self._width = min(cluster.servers, max(_MAX_GROUPS, len(first)))
         self._spare = self.new_plan()
 
@@ -65,7 +75,7 @@ class Planner:
     def new_plan(self) -> JointPlan:
         """Return an empty plan."""
         limits = np.vstack((self._quotas.share, self._quotas.common))
-        return JointPlan(timeline.new_timeline(64, self._width, limits, self._shared))
+        return JointPlan(self._width, limits, self._shared)
 
     def reserve(self, state: State, states: int = 0) -> None:
         """Allocate space for plans of all open jobs and ``states`` intervals; keep the content."""
@@ -76,84 +86,70 @@ class Planner:
         maximum = 2 * (int(jobs.arrays.levels.sum()) + rows)
         entries = min(3 * rows + servers * 64, maximum) + 64
         for plan in (state.plan, self._spare):
-            if len(plan.line.state) < states:
-                plan.grow(1 << (states - 1).bit_length())
-            plan.reserve(rows, entries)
+            plan.reserve(states, rows, entries)
 
     # ---------------------------------------------------------------- joint plans
 
-    def replan(
-        self, state: State, slot: int, *, revise: bool, steady: bool = False, lean: bool = False
-    ) -> JointPlan:
+    def replan(self, state: State, slot: int, *, lean: bool = False) -> JointPlan:
         """Return a plan of all promised jobs from a slot on.
 
         Tried in order: the earlier plans (if ``steady``), joint plans around each set of pinned
         plans, the earlier plans, and a joint plan without pinned plans. If all fail, jobs without a
         plan are skipped: unless servers were lost or work was misstated, there are none.
 
-        ``revise`` is whether plans may move; otherwise each job keeps the rest of its plan. With
-        ``steady``, plans move only if they don't complete the work any more. With ``lean``, pinned
-        jobs use the fewest workers, to leave capacity for arrivals; otherwise they keep their
-        current placement if they can.
+        With ``lean``, pinned jobs use the fewest workers, to leave capacity for arrivals; otherwise
+        they keep their current placement if they can.
         """
         in_force = state.plan.pinned
         candidates: Iterable[PinnedPlans] = (in_force,)
-        if revise and (in_force or state.jobs.restart_loss.any()):
-            order = self._by_promise(state, state.jobs.promise)
+        if self.revises and (in_force or state.jobs.restart_loss.any()):
+            order = self._by_promise(state)
             in_force = self.pinning.still_valid(state, slot)
             candidates = self.pinning.candidate_sets(
-                state, slot, order, in_force, new_only=steady and not lean, lean_first=lean
+                state, slot, order, in_force, new_only=self._steady and not lean, lean_first=lean
             )
-        if steady:
+        if self._steady:
             candidates = list(candidates)
             for pinned in candidates:
-                plan = self._carry_over(state, slot, pinned)
+                plan = self.carry_over(state, slot, pinned)
                 if plan is not None:
                     return plan
-        if revise:
+        if self.revises:
             for pinned in candidates:
                 plan = self._plan_jointly(state, slot, pinned)
                 if not plan.unplanned:
                     return plan
-        plan = self._carry_over(state, slot, in_force)
+        plan = self.carry_over(state, slot, in_force)
         if plan is not None:
             return plan
         if in_force.keys() != state.unstoppable_plans.keys():
             plan = self._plan_jointly(state, slot, state.unstoppable_plans)
             if not plan.unplanned:
                 return plan
-        order = self._by_promise(state, state.jobs.promise, in_force)
-        return self._plan_rows(state, slot, in_force, order, state.jobs.promise, skip=True)
+        order = self._by_promise(state, in_force)
+        return self._plan_rows(state, slot, in_force, order, skip=True)
 
     def plan_with(self, state: State, slot: int, row: int, promise: int) -> JointPlan:
         """Return a joint plan of all promised jobs and one more; some are unplanned if it fails."""
-        promises = state.jobs.promise.copy()
-        promises[row] = promise
-        pinned = state.plan.pinned
-        plan = self._plan_jointly(state, slot, pinned, promises)
+        trial, pinned = state.with_promises(row, promise), state.plan.pinned
+        plan = self._plan_jointly(trial, slot, pinned)
         if not plan.unplanned or not pinned:
             return plan
         failed = plan.unplanned
         # Pinned jobs with few workers may end sooner with all they have, or have to move.
-        order = self._by_promise(state, promises)
+        order = self._by_promise(trial)
         first = next(self.pinning.candidate_sets(state, slot, order, pinned))
         for other in (first, state.unstoppable_plans):
-            plan = self._plan_jointly(state, slot, other, promises)
+            plan = self._plan_jointly(trial, slot, other)
             if not plan.unplanned:
                 return plan
         plan.unplanned = failed
         return plan
 
     def plan_pinned(self, state: State, slot: int, row: int, pinned: PinnedPlan) -> JointPlan:
-        """Return a plan of all promised jobs beside one more that never moves.
-
-        Plans in force are carried over if they fit; some jobs are unplanned if nothing fits.
-        """
-        promises = state.jobs.promise.copy()
-        promises[row] = pinned.end
-        together = {**state.plan.pinned, row: pinned}
-        carried = self._carry_over(state, slot, together, promises)
-        return carried or self._plan_jointly(state, slot, together, promises)
+        """Return a plan of all promised jobs beside one more that never moves; see `plan_with`."""
+        trial, together = state.with_promises(row, pinned.end), {**state.plan.pinned, row: pinned}
+        return self.carry_over(trial, slot, together) or self._plan_jointly(trial, slot, together)
 
     def plan_together(
         self, state: State, slot: int, rows: Integers, due: Integers
@@ -163,23 +159,18 @@ class Planner:
         The others, ``rows``, get no promise; each has to complete by the end of its slot in
         ``due``.
         """
-        jobs, promises = state.jobs, state.jobs.promise.copy()
-        promises[rows] = due
-        arrays = jobs.arrays._replace(certain_gains=jobs.expected_gains(rows))
-        plan = self._plan_jointly(state, slot, state.plan.pinned, promises, arrays)
+        trial, gains = state.with_promises(rows, due), state.jobs.expected_gains(rows)
+        trial.jobs.arrays = state.jobs.arrays._replace(certain_gains=gains)
+        plan = self._plan_jointly(trial, slot, state.plan.pinned)
         return None if plan.unplanned else plan
 
-    def replan_around_bags(self, state: State, slot: int, *, revise: bool) -> JointPlan | None:
+    def replan_around_bags(self, state: State, slot: int) -> JointPlan | None:
         """Return a plan of promised jobs around the plans of bags; None if some don't fit."""
-        if revise:
+        if self.revises:
             plan = self._plan_jointly(state, slot, state.plan.pinned)
             if not plan.unplanned:
                 return plan
-        return self.carry_over_promised(state, slot)
-
-    def carry_over_promised(self, state: State, slot: int) -> JointPlan | None:
-        """Return the plan in force without jobs that have no promise; None if promises broke."""
-        return self._carry_over(state, slot, state.plan.pinned)
+        return self.carry_over(state, slot, state.plan.pinned)
 
     def broken_runs(self, state: State, plan: JointPlan, rows: Integers) -> list[int]:
         """Return the rows that a plan pauses or resizes although they can't be stopped."""
@@ -204,7 +195,7 @@ class Planner:
             return False
         free = state.servers.capacity() - self.pinning.usage(others, slot)
         fits = self.pinning.fits_servers(state, slot, plan, free)
-        return fits and self._carry_over(state, slot, pinned) is not None
+        return fits and self.carry_over(state, slot, pinned) is not None
 
     def can_wait(self, state: State, slot: int, pinned: PinnedPlans) -> bool:
         """Return whether all promises can be kept if a planned start waits for the next slot."""
@@ -240,7 +231,7 @@ class Planner:
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
         """Return the plan with the largest payoff if no other job existed; None if none."""
-        plan = self._new_plan(state, slot, {}, scope=CapacityScope.NONE)
+        plan = self._new_plan(state, slot, {}, CapacityScope.NONE)
         return self._offer(plan, state.jobs.arrays, row, price)
 
     def _offer(self, plan: JointPlan, arrays: JobArrays, row: int, price: Floats) -> Offer | None:
@@ -300,7 +291,8 @@ class Planner:
         if len(rows):
             jobs, plan = state.jobs, state.plan
             restarts = jobs.restart_loss[rows] > 0.0
-            expected = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.certain_gains
+            gains = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.certain_gains
+            expected = jobs.arrays._replace(certain_gains=gains)
             next_slot.plan_waiting(
                 line, jobs.arrays, expected, restarts, rows, price, plan.steps, plan.log, result
             )
@@ -309,76 +301,32 @@ class Planner:
     def copy_capacity(
         self, state: State, slot: int, job: Job, end: int, limit: int, scope: CapacityScope
     ) -> Integers:
-        """Return how many copies of a bag's tasks fit in each slot before ``end``.
-
-        The result counts at most ``limit`` copies a slot.
-        """
+        """Return how many copies of a bag's tasks, up to a limit, fit in each slot."""
         plan = state.plan
         if scope is not CapacityScope.ALL:
-            plan = self._new_plan(state, slot, plan.pinned, scope=scope)
+            plan = self._new_plan(state, slot, plan.pinned, scope)
         counts = np.zeros(max(0, end - slot), np.int64)
         tenant = self._quotas.row_of(self._cluster, job)
         timeline.copy_capacity(plan.line, job.worker.copy(), tenant, limit, end, counts)
         return counts
 
-    def forbidden_levels(self, state: State, slot: int) -> Flags:
-        """Return the levels that jobs may not scale up to in the next slot; empty without limits.
-
-        A pinned job has to complete by its plan's end. A promised job whose plan counts on a free
-        first start later may start now only if the slot's progress makes up for that. A job that
-        can't be stopped keeps its level.
-        """
-        arrays, plan = state.jobs.arrays, state.plan
-        forbidden = forbidden_levels(plan.pinned, state.jobs, slot)
-        if not (plan.pinned or arrays.starts_free.any() or state.jobs.keeps_level.any()):
-            return forbidden
-        level, promised = plan.log.level[: state.jobs.row_count], state.promised(plan.pinned)
-        rows = np.flatnonzero(promised & arrays.starts_free & (level < 0))
-        keeping = np.flatnonzero(promised & state.jobs.keeps_level & (level >= 0))
-        if not len(forbidden) and (len(rows) or len(keeping)):
-            forbidden = np.zeros(arrays.gains.shape, np.bool_)
-        # A job that can't be stopped couldn't return to its plan.
-        staying = [row for row in plan.pinned if state.jobs.unstoppable[row]]
-        forbidden[[*state.unstoppable_plans, *staying, *keeping.tolist()]] = True
-        if not len(rows):
-            return forbidden
-        levels = plan.steps.level[rows]
-        first = levels[np.arange(len(rows)), np.argmax(levels >= 0, axis=1)]
-        bonus = arrays.gains[rows, first] - arrays.certain_gains[rows, first]
-        forbidden[rows] |= arrays.gains[rows] < np.minimum(bonus, arrays.remaining[rows])[:, None]
-        return forbidden
-
     # ---------------------------------------------------------------- planning
 
-    def _by_promise(
-        self, state: State, promises: Integers, pinned: PinnedPlans | None = None
-    ) -> Integers:
+    def _by_promise(self, state: State, pinned: Iterable[int] = ()) -> Integers:
         """Return the rows with a promise, except pinned ones, by promise, then by slack."""
-        jobs, arrays = state.jobs, state.jobs.arrays
-        promised = (promises >= 0) & (arrays.remaining > 0)
-        if pinned:
-            promised[list(pinned)] = False
-        rows = np.flatnonzero(promised)
-        slots = -(-arrays.remaining[rows] // np.maximum(jobs.max_gain[rows], 1))
-        return rows[np.lexsort((rows, -slots, promises[rows]))].astype(np.int64)
+        jobs, rows = state.jobs, np.flatnonzero(state.promised(pinned))
+        slots = -(-jobs.arrays.remaining[rows] // np.maximum(jobs.max_gain[rows], 1))
+        return rows[np.lexsort((rows, -slots, jobs.promise[rows]))].astype(np.int64)
 
-    def _plan_jointly(
-        self,
-        state: State,
-        slot: int,
-        pinned: PinnedPlans,
-        promises: Integers | None = None,
-        arrays: JobArrays | None = None,
-    ) -> JointPlan:
+    def _plan_jointly(self, state: State, slot: int, pinned: PinnedPlans) -> JointPlan:
         """Plan promised jobs in order; after a failure, retry with the failed job in front.
 
         A plan that fails has the row in ``unplanned`` that failed first.
         """
-        promises = state.jobs.promise if promises is None else promises
-        order = self._by_promise(state, promises, pinned)
+        order = self._by_promise(state, pinned)
         first: list[int] = []
         for _ in range(_MAX_ORDERS):
-            plan = self._plan_rows(state, slot, pinned, order, promises, arrays)
+            plan = self._plan_rows(state, slot, pinned, order)
             if not plan.unplanned:
                 return plan
             first = first or plan.unplanned
@@ -387,40 +335,27 @@ class Planner:
         return plan
 
     def _plan_rows(
-        self,
-        state: State,
-        slot: int,
-        pinned: PinnedPlans,
-        order: Integers,
-        promises: Integers,
-        arrays: JobArrays | None = None,
-        *,
-        skip: bool = False,
+        self, state: State, slot: int, pinned: PinnedPlans, order: Integers, *, skip: bool = False
     ) -> JointPlan:
         """Plan jobs in order up to the first without a plan, or with ``skip`` all others too."""
-        plan = self._new_plan(state, slot, pinned, promises)
-        arrays = state.jobs.arrays if arrays is None else arrays
+        plan, jobs = self._new_plan(state, slot, pinned, CapacityScope.FIXED), state.jobs
         failed = np.zeros(len(order), np.int64)
         count = plans.plan_in_order(
-            plan.line, arrays, order, promises, skip, plan.steps, plan.log, failed
+            plan.line, jobs.arrays, order, jobs.promise, skip, plan.steps, plan.log, failed
         )
         plan.unplanned = failed[:count].tolist()
         if not skip and not count:
             plan.unplanned = self.broken_runs(state, plan, order)[:1]
-            count = len(plan.unplanned)
-            failed[:count] = plan.unplanned
-        plan.order = order[~np.isin(order, failed[:count])] if count else order
+        plan.order = order[~np.isin(order, plan.unplanned)] if plan.unplanned else order
         return plan
 
-    def _carry_over(
-        self, state: State, slot: int, pinned: PinnedPlans, promises: Integers | None = None
-    ) -> JointPlan | None:
-        """Return the plan in force, carried over to a new slot; None if that is impossible."""
+    def carry_over(self, state: State, slot: int, pinned: PinnedPlans) -> JointPlan | None:
+        """Return the plan in force without waiting jobs; None if it breaks a promise."""
         previous, promised = state.plan, state.promised(pinned)
         kept = previous.order[promised[previous.order]]
         if len(kept) < int(promised.sum()):
             return None
-        plan = self._new_plan(state, slot, pinned, promises)
+        plan = self._new_plan(state, slot, pinned, CapacityScope.FIXED)
         count = plans.replay_plans(
             plan.line, state.jobs.arrays, kept, previous.steps, plan.steps, plan.log
         )
@@ -430,13 +365,7 @@ class Planner:
     # ---------------------------------------------------------------- free capacity
 
     def _new_plan(
-        self,
-        state: State,
-        slot: int,
-        pinned: PinnedPlans,
-        promises: Integers | None = None,
-        *,
-        scope: CapacityScope = CapacityScope.FIXED,
+        self, state: State, slot: int, pinned: PinnedPlans, scope: CapacityScope
     ) -> JointPlan:
         """Return the spare plan, with all capacity free that no bag or pinned job uses."""
         self.reserve(state)
@@ -446,30 +375,27 @@ class Planner:
         plan.log.level[:] = -1
         plan.order = np.zeros(0, np.int64)
         if scope is not CapacityScope.NONE and (bags.plans or pinned):
-            promises = state.jobs.promise if promises is None else promises
-            self._reset_around_named_servers(state, slot, plan, promises)
+            self._reset_around_named_servers(state, slot, plan)
         else:
-            count = state.servers.kind_count
-            timeline.reset(plan.line, slot, count, self._kind_role, self._kind_free)
+            timeline.init_timeline(
+                plan.line, np.array([slot]), self._kind_free.copy(), self._kind_role,
+                state.servers.kind_count, *self._no_changes,
+            )  # fmt: skip
         timeline.split_interval_at(plan.line, slot + 1)
         return plan
 
-    def _reset_around_named_servers(
-        self, state: State, slot: int, plan: JointPlan, promises: Integers
-    ) -> None:
+    def _reset_around_named_servers(self, state: State, slot: int, plan: JointPlan) -> None:
         """Reset a plan to the capacity that bags and pinned jobs leave, server by server."""
-        bags, pinned = state.bags, plan.pinned
+        bags, pinned, promises = state.bags, plan.pinned, state.jobs.promise
         bag_changes = bags.change_slots(slot)
         ends = {pinned_plan.end + 1 for pinned_plan in pinned.values()}
         starts = sorted({slot, *bag_changes, *(end for end in ends if end > slot)})
         self.reserve(state, 4 * len(state.jobs.rows) + 16 + 2 * len(starts))
-        usage = np.array(
-            [
-                bags.tenant_usage(start) + self.pinning.tenant_usage(pinned, promises, start)
-                for start in starts
-            ],
-            np.int64,
-        )
+        by_tenant = [
+            bags.tenant_usage(start) + self.pinning.tenant_usage(pinned, promises, start)
+            for start in starts
+        ]
+        usage = np.array(by_tenant, np.int64)
         before = bags.usage(slot)
         servers, changes = [np.zeros(0, np.int64)], [before[:0]]
         first = [0, 0]
@@ -486,9 +412,9 @@ class Planner:
                 before = after
             first.append(sum(map(len, servers)))
         planned_usage = bags.usage(slot) + self.pinning.usage(pinned, slot)
-        free = state.servers.capacity() - planned_usage
-        if not timeline.init_residual_timeline(
-            plan.line, np.array(starts, np.int64), free, self._roles, state.servers.up,
+        free, up = state.servers.capacity() - planned_usage, state.servers.up.astype(np.int64)
+        if not timeline.init_timeline(
+            plan.line, np.array(starts, np.int64), free, self._roles, up,
             np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), usage,
         ):  # fmt: skip
             self._reset_narrow(state, plan, starts, usage)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from shadowprice.core.arrays import Floats, Integers
-from shadowprice.core.events import Decision, Drop, JobsArrived, PolicyEvent, Promise, Queue, Reject
+from shadowprice.core.events import Decision, JobsArrived, PolicyEvent, Promise, Queue, Reject
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
+from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.utility import utility_value
@@ -21,24 +21,11 @@ from shadowprice.kernels.replanning.next_slot import StepWeights
 from shadowprice.kernels.replanning.placement import Placements
 from shadowprice.kernels.replanning.timeline import Timeline, server_roles
 from shadowprice.policies.reactive.base import ReactivePolicy
+from shadowprice.policies.rolling import pinned_plans
 from shadowprice.policies.rolling.bag_scheduler import BagScheduler
-from shadowprice.policies.rolling.offers import (
-    Offer,
-    could_be_promised,
-    refuse_below_price,
-    refuse_late,
-    refuse_many_changes,
-    refuse_no_capacity,
-    refuse_too_late,
-)
-from shadowprice.policies.rolling.open_jobs import OpenJobs, replace_entries, row_entries
+from shadowprice.policies.rolling.offers import Offer, end_waiting, refuse_late, refuse_too_late
+from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
-from shadowprice.policies.rolling.pinned_plans import (
-    cannot_move,
-    find_unstoppable_plans,
-    pinned_placements,
-    plan_until_end,
-)
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import (
@@ -47,7 +34,7 @@ from shadowprice.policies.rolling.quotas import (
     check_shares,
     tenant_rows,
 )
-from shadowprice.policies.rolling.state import MAX_RUNS, BagTable, State
+from shadowprice.policies.rolling.state import MAX_RUNS, BagTable, PinnedPlan, State
 
 # Without events, jobs stay where they run for at most 1/20 of the time that any waiting job needs.
 # A waiting job that runs comes closer to a promise in each slot. With 1/50, `rolling` earns as
@@ -63,28 +50,17 @@ _MAX_TOGETHER: Final = 16
 _MAX_PINNED_OFFERS: Final = 2
 
 _FELL_SHORT: Final = "less was done than was planned"
-_SERVERS_LOST: Final = "servers were lost"
 _NO_PLAN: Final = "its plan can't be kept any more"
 _REVISED: Final = "it was revised, and its utility would be 0 by its promise"
-_READMITTED: Final = "it was revised"
 _REPLANNING: Final = (
     "promises of other jobs can't be kept at present, so the free capacity is unknown; revise the "
     "job again in the next slot"
 )
 _PAST_END: Final = "the timespan ends before the slot that it was promised for"
-_ENDED: Final = "the timespan ended"
 
 # Maximum share of a slot that a start or a move costs when steps are ranked. A job whose start
 # takes all of a slot makes progress in the next one, which is better than an idle server.
 _MAX_MOVE_LOSS: Final = 0.999
-
-
-class _Ranking(NamedTuple):
-    """Columns that rank jobs in the slot that begins, by row."""
-
-    weight: Floats  # of a worker and of a parameter server (`DemandPrices.weights`)
-    density: Floats  # maximum utility density of each open job
-    utility: Floats  # of the completion with that density
 
 
 class RollingPolicy(ReactivePolicy[RollingParameters]):
@@ -111,10 +87,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         super().__init__(context, parameters)
         cluster, until = context.cluster, context.until
         self._quotas = quotas = build_quotas(cluster, enabled=parameters.quota)
-        self._planner = Planner(cluster, quotas)
-        self._bag_scheduler = BagScheduler(
-            cluster, until, self._planner, revision=parameters.revision, standby=parameters.standby
-        )
+        self._planner = Planner(cluster, quotas, parameters)
+        self._bag_scheduler = BagScheduler(cluster, until, self._planner)
         servers = ServerPools(cluster)
         self._state = State(
             servers=servers,
@@ -127,7 +101,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""
-        return self._state.servers.server_prices(self._state.demand.posted(view.slot))
+        posted = self._state.demand.posted_in(range(view.slot, view.slot + 1))
+        return self._state.servers.server_prices(posted[0])
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
         """Leave all jobs where they run, until a plan changes, if they do what was planned."""
@@ -227,63 +202,75 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             state.owed = np.zeros_like(state.owed)  # slots without jobs may be skipped
         # Live jobs (`steady`) keep spare workers: they may be slower than stated.
         yield from self._replan(view, slot, lean=not self._parameters.steady)
-        training = [job for job in jobs if job.bag is None]
-        for job in training:
-            state.jobs.add(job)
+        for job in jobs:
+            if job.bag is None:
+                state.jobs.add(job)
         state.jobs.refresh_unstoppable(view)
         self._planner.reserve(state)
-        rows = {job.name: state.jobs.rows[job.name] for job in training}
         if len(jobs) > 1:
-            density = self._densities(slot, jobs, list(rows.values()))
+            density = self._densities(slot, jobs)
             jobs = sorted(jobs, key=lambda job: -density[job.name])
         demand = []
         for job in jobs:
-            if job.bag is None:
-                decision, is_demand = self._answer(slot, job, rows[job.name])
-            else:
-                decision, is_demand = self._bag_scheduler.decide_arrival(state, slot, job)
+            decision, is_demand = self._answer(slot, job)
             if is_demand:
                 demand.append(job)
             yield decision
         for job in demand:  # learnt after the answers: a job doesn't bid against itself
             state.demand.add_arrival(job, slot)
 
-    def _densities(self, slot: int, jobs: Sequence[Job], rows: Sequence[int]) -> dict[str, float]:
-        """Return the utility density of each job; ``rows`` are those of its training jobs."""
+    def _densities(self, slot: int, jobs: Sequence[Job]) -> dict[str, float]:
+        """Return the utility density of each job."""
         state, arrays = self._state, self._state.jobs.arrays
+        rows = np.array([state.jobs.rows[job.name] for job in jobs if job.bag is None], np.int64)
         weight = state.demand.weights(slot, arrays)
-        values, _ = next_slot.utility_densities(arrays, np.array(rows, np.int64), slot, weight)
-        by_name = {state.jobs.name(row): value for row, value in zip(rows, values, strict=True)}
-        for job in jobs:
-            if job.bag is not None:
-                by_name[job.name] = self._bag_scheduler.density(state, slot, job)
-        return by_name
+        training = iter(next_slot.utility_densities(arrays, rows, slot, weight)[0].tolist())
+        return {
+            job.name: next(training)
+            if job.bag is None
+            else self._bag_scheduler.density(state, slot, job)
+            for job in jobs
+        }
 
-    def _answer(self, slot: int, job: Job, row: int) -> tuple[Decision, bool]:
+    def _answer(self, slot: int, job: Job) -> tuple[Decision, bool]:
         """Return the decision on a new job, and whether prices are learnt from it."""
         state, jobs = self._state, self._state.jobs
-        done = slot if job.predicted else slot + job.min_slots_colocated - 1
-        if jobs.arrays.last_slot[row] < done:
-            self._remove_job(job.name)
-            refusal = refuse_late(job, done, ends_first=jobs.ends_first(job, done))
-            return Reject(job.name, refusal), False
-        answer = self._promise_for(slot, row)
+        answer: Promise | Refusal
+        if job.bag is not None:
+            state.bags.add(job)
+            answer = self._bag_scheduler.answer(state, slot, job)
+            is_late = False
+        else:
+            row = jobs.rows[job.name]
+            done = slot if job.predicted else slot + job.min_slots_colocated - 1
+            is_late = bool(jobs.arrays.last_slot[row] < done)
+            if is_late:
+                answer = refuse_late(job, done, ends_first=jobs.ends_first(job, done))
+            else:
+                answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
             return answer, True
-        # A job that is too late even alone on all servers doesn't get faster by waiting. With a
-        # restart loss it may, because its plan counts restarts that may not happen.
-        is_infeasible = (
-            answer.reason is RefusalReason.TOO_LATE
-            and state.servers.all_up
-            and not job.predicted
-            and not jobs.restart_loss[row]
-            and not self._quotas.given  # a waiting job may use shares of other tenants
-        )
-        if self._parameters.standby and not is_infeasible:
-            decision = Queue(job.name, f"waits without a promise: {answer.message}")
-            return decision, could_be_promised(answer)
+        if self._parameters.standby and not is_late and self._may_wait(slot, job, answer):
+            # Only a plan that the job would have if no other existed has a cost. A job without one
+            # never pays, so no price is learnt from it.
+            message = f"waits without a promise: {answer.message}"
+            return Queue(job.name, message), answer.cost is not None
         self._remove_job(job.name)
         return Reject(job.name, answer), False
+
+    def _may_wait(self, slot: int, job: Job, refusal: Refusal) -> bool:
+        """Return whether a refused job may find a plan later."""
+        if job.bag is not None:
+            return self._bag_scheduler.may_wait(self._state, slot, job)
+        # A job that is too late even alone on all servers doesn't get faster by waiting. With a
+        # restart loss it may, because its plan counts restarts that may not happen.
+        return (
+            refusal.reason is not RefusalReason.TOO_LATE
+            or not self._state.servers.all_up
+            or job.predicted
+            or job.restart > 0
+            or self._quotas.given  # a waiting job may use shares of other tenants
+        )
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
         """Return a promise for a new job and record its plan, or return the refusal.
@@ -325,17 +312,17 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 # Beside the other jobs, the plan may complete later or take other worker counts.
                 planned = planner.planned_offer(state, plan, row, price)
                 if planned.utility <= planned.cost:
-                    return refuse_below_price(planned)
+                    return planned.refuse_below_price()
                 planner.commit(state, plan)
                 return self._promise(slot, row, planned, promise)
             blocking_row = plan.unplanned[0]
         if offer is not None:
-            return refusal or refuse_many_changes(offer, MAX_RUNS)
+            return refusal or offer.refuse_many_changes(MAX_RUNS)
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
             blocking_job = jobs.name(blocking_row)
         earliest = None if restarts_are_too_costly else planner.earliest_completion(state, row)
-        return refuse_no_capacity(best_offer, blocking_job, earliest)
+        return best_offer.refuse_no_capacity(blocking_job, earliest)
 
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
@@ -354,29 +341,34 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         tried, rest = offers[:_MAX_PINNED_OFFERS], offers[_MAX_PINNED_OFFERS:]
         if rest:  # the fewest workers fit beside most jobs
             tried.append(min(rest, key=lambda each: int(each[1].workers.sum())))
-        for offer, pinned in tried:
-            plan = planner.plan_pinned(state, slot, row, pinned)
-            if not plan.unplanned:
-                planner.commit(state, plan)
-                return self._promise(slot, row, offer)
-        return None
+        offer = self._commit_first(slot, row, tried)
+        return None if offer is None else self._promise(slot, row, offer)
 
     def _pin_again(self, slot: int, row: int, promise: int) -> bool:
         """Keep a promise by a plan on other servers that never moves; return whether there is one.
 
         A pinned plan is lost with its servers, and other plans may be too late.
         """
-        state, jobs, planner = self._state, self._state.jobs, self._planner
+        state, jobs = self._state, self._state.jobs
         if not jobs.restart_loss[row] or not self._parameters.revision:
             return False
-        for offer, pinned in planner.pinning.offers(state, slot, row, np.zeros(2)):
-            if offer.completion <= promise:
-                plan = planner.plan_pinned(state, slot, row, pinned)
-                if not plan.unplanned:
-                    planner.commit(state, plan)
-                    jobs.promise[row] = promise
-                    return True
-        return False
+        offers = self._planner.pinning.offers(state, slot, row, np.zeros(2))
+        in_time = [each for each in offers if each[0].completion <= promise]
+        if self._commit_first(slot, row, in_time) is None:
+            return False
+        jobs.promise[row] = promise
+        return True
+
+    def _commit_first(
+        self, slot: int, row: int, offers: list[tuple[Offer, PinnedPlan]]
+    ) -> Offer | None:
+        """Put the first plan in force beside which all promises can be kept; return its offer."""
+        for offer, pinned in offers:
+            plan = self._planner.plan_pinned(self._state, slot, row, pinned)
+            if not plan.unplanned:
+                self._planner.commit(self._state, plan)
+                return offer
+        return None
 
     def _promise(self, slot: int, row: int, offer: Offer, completion: int | None = None) -> Promise:
         """Record and return the promise of a plan, by default by the slot of `_promise_slot`."""
@@ -384,10 +376,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if completion is None:
             completion = self._promise_slot(slot, row, offer)
         jobs.promise[row] = completion
-        payoff = offer.utility - offer.cost
-        return Promise(
-            jobs.name(row), completion, offer.completion, payoff, offer.utility, offer.cost
-        )
+        return offer.promise(jobs.name(row), completion)
 
     def _promise_slot(self, slot: int, row: int, offer: Offer) -> int:
         """Return the last slot whose utility is within `_SLACK` of the plan's."""
@@ -421,9 +410,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if state.promised()[row]:  # else its last work is expected in the slot under way
                 price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
                 planned = self._planner.planned_offer(state, state.plan, row, price)
-            utility = planned.utility
-            payoff = utility - offer.cost
-            answer = Promise(job.name, promise, planned.completion, payoff, utility, offer.cost)
+            answer = replace(planned, cost=offer.cost).promise(job.name, promise)
         else:
             state.withdraw_promise(row)
             if not self._keeps_promises(slot):
@@ -432,17 +419,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if isinstance(result, Refusal):
                 raise RevisionRefusedError(result)
             answer = result
-        yield replace(answer, message=_READMITTED)
+        yield replace(answer, message="it was revised")
         state.demand.add_arrival(job, slot)
 
     def _keeps_promises(self, slot: int) -> bool:
         """Put a new joint plan in force if it keeps all promises; return whether it does."""
-        state, parameters = self._state, self._parameters
+        state = self._state
         if self._invalid_promises() or state.late_unstoppable_jobs():
             return False
-        plan = self._planner.replan(
-            state, slot, revise=parameters.revision, steady=parameters.steady
-        )
+        plan = self._planner.replan(state, slot)
         if plan.unplanned:
             return False
         self._planner.commit(state, plan)
@@ -500,12 +485,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         # 4. Plan waiting jobs in the remaining capacity, the densest first, and promise those that
         #    are worth their price.
         rows = jobs.in_order()
-        ranking = self._rank(slot, rows)
+        density, weights = self._rank(slot, rows)
         yield from self._promise_unstoppable(slot)
         waiting = rows[jobs.promise[rows] < 0]
         if state.unstoppable_plans:
             waiting = waiting[~np.isin(waiting, list(state.unstoppable_plans))]
-        waiting = waiting[np.argsort(-ranking.density[waiting], kind="stable")]
+        waiting = waiting[np.argsort(-density[waiting], kind="stable")]
         waiting = yield from self._promise_waiting_pinned(slot, waiting)
         is_rush = len(waiting) > _MAX_PLANNED_AHEAD
         waiting = waiting[:_MAX_PLANNED_AHEAD]
@@ -527,12 +512,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         #    shares is lent to the densest jobs of all tenants.
         line = state.plan.line
         if self._quotas.given:
-            line = self._plan_beyond_shares(slot, rows, waiting, ranking)
-        self._allocate_spare(slot, rows, ranking, line)
+            line = self._plan_beyond_shares(slot, rows, waiting, weights)
+        self._allocate_spare(slot, rows, weights, line)
 
         # 8. Place the levels of the slot on servers, with few moves: first what shrinks.
         yield from self._bag_scheduler.release_finished(state, view)
-        yield from self._place(slot, rows, ranking)
+        yield from self._place(slot, rows, weights)
         yield from self._bag_scheduler.start(state, slot)
         if self._quotas.given:
             self._record_owed(slot, rows)
@@ -540,13 +525,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         has_plans_of_offers |= not np.array_equal(promised, state.promised())
         state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
 
-    def _rank(self, slot: int, rows: Integers) -> _Ranking:
-        """Rank the open jobs, ``rows``, for the slot that begins."""
-        arrays = self._state.jobs.arrays
-        weight = self._state.demand.weights(slot, arrays)
-        density, utility = np.zeros((2, len(weight)))
-        density[rows], utility[rows] = next_slot.utility_densities(arrays, rows, slot, weight)
-        return _Ranking(weight, density, utility)
+    def _rank(self, slot: int, rows: Integers) -> tuple[Floats, StepWeights]:
+        """Return the utility density of open jobs, ``rows``, and the weights of their steps."""
+        jobs, arrays = self._state.jobs, self._state.jobs.arrays
+        process = self._state.demand.weights(slot, arrays)
+        density, utility = np.zeros((2, len(process)))
+        density[rows], utility[rows] = next_slot.utility_densities(arrays, rows, slot, process)
+        # Share of the slot that each row loses if its placement changes.
+        loss = np.minimum(jobs.restart_loss, _MAX_MOVE_LOSS) * jobs.started
+        return density, StepWeights(utility, process, loss, jobs.level, np.zeros((0, 0), np.bool_))
 
     def _next_planned_slot(self, slot: int) -> int:
         """Return the next slot to plan if no event comes before.
@@ -574,7 +561,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         With ``lean``, pinned jobs give up the workers that they don't need, which frees capacity
         for arrivals.
         """
-        state, jobs, parameters = self._state, self._state.jobs, self._parameters
+        state, jobs = self._state, self._state.jobs
         if state.planned_slot == slot:
             self._planner.reserve(state)  # a restored policy state has no scratch arrays
             return
@@ -584,9 +571,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         for row in invalid:
             state.withdraw_promise(row)
         late = state.late_unstoppable_jobs()
-        plan = self._planner.replan(
-            state, slot, revise=parameters.revision, steady=parameters.steady, lean=lean
-        )
+        plan = self._planner.replan(state, slot, lean=lean)
         self._planner.commit(state, plan)
         state.planned_slot = slot
         state.is_lean = lean and bool((jobs.restart_loss[state.promised()] > 0.0).any())
@@ -599,7 +584,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         for row, promise in unplanned:
             if not self._pin_again(slot, row, promise):
                 fell_short = _FELL_SHORT if jobs.slots_run[row] else _NO_PLAN
-                reason = fell_short if state.servers.all_up else _SERVERS_LOST
+                reason = fell_short if state.servers.all_up else "servers were lost"
                 yield self._change_promise(row, reason)
         if state.bags.broken:
             yield from self._bag_scheduler.replan_broken(state, slot)
@@ -610,7 +595,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.is_estimate = state.jobs.refresh(view)
         state.bags.refresh(view, state.servers.capacity())
         state.jobs.refresh_unstoppable(view)
-        state.set_unstoppable_plans(find_unstoppable_plans(view, state.jobs, state.servers.up))
+        state.set_unstoppable_plans(pinned_plans.find_unstoppable_plans(view, state))
 
     def _invalid_promises(self) -> list[int]:
         """Return the rows whose promise is past the end, or worthless after a revision."""
@@ -641,7 +626,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return Promise(name, None, message=f"{reason}: it waits")
         end = offer.tried_end if slot is None else self._promise_slot(slot, row, offer)
         state.jobs.promise[row] = end
-        return Promise(name, end, offer.completion, offer.utility, offer.utility, message=reason)
+        return offer.promise(name, end, reason)
 
     def _withdraw_promises(self) -> Iterator[Decision]:
         """Withdraw every promise: the timespan is over, and nothing runs."""
@@ -649,7 +634,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         rows = jobs.in_order()
         for row in rows[jobs.promise[rows] >= 0].tolist():
             jobs.promise[row] = -1
-            yield Promise(jobs.name(row), None, message=f"{_ENDED}: it waits")
+            yield Promise(jobs.name(row), None, message="the timespan ended: it waits")
 
     def _drop_late_jobs(self, view: View) -> Iterator[Decision]:
         """Abandon waiting jobs that can't complete any more while they have a utility."""
@@ -662,14 +647,11 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             name = jobs.name(row)
             state = view.open_jobs[name]
             ends_first = jobs.ends_first(state.job, completion)
-            if self._context.end_moves and ends_first:
+            # The engine abandons a pinned job if it seems to never end.
+            if (self._context.end_moves and ends_first) or view.is_pinned(name):
                 continue
-            if view.is_pinned(name):
-                continue  # the engine abandons it if it seems to never end
             self._remove_job(name)
-            has_run = state.status is Status.ADMITTED or state.started is not None
-            drop = Drop if has_run else Reject
-            yield drop(name, refuse_late(state.job, completion, ends_first=ends_first))
+            yield end_waiting(state, refuse_late(state.job, completion, ends_first=ends_first))
 
     # ---------------------------------------------------------------- waiting jobs
 
@@ -679,10 +661,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return self._planner.plan_waiting(self._state, rows, price, line)
 
     def _promise_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
-        """Plan waiting jobs beside promised ones, and promise those that are worth their price.
-
-        Returns the result of `Planner.plan_waiting`.
-        """
+        """Promise waiting jobs that are worth their price; return `Planner.plan_waiting` of all."""
         state = self._state
         result = self._plan_waiting(slot, rows, state.plan.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
@@ -760,7 +739,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- tenants' shares
 
     def _plan_beyond_shares(
-        self, slot: int, rows: Integers, waiting: Integers, ranking: _Ranking
+        self, slot: int, rows: Integers, waiting: Integers, weights: StepWeights
     ) -> Timeline:
         """Plan waiting jobs again, in all capacity that no promise uses, the densest first.
 
@@ -771,15 +750,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         unconfined = state.plan.line.limits[-1:]
         limit = HORIZONS_OWED * self._cluster.horizon
         is_owed = (state.owed > limit)[jobs.arrays.tenant]
-        plan = self._planner.carry_over_promised(state, slot)
+        plan = self._planner.carry_over(state, slot, state.plan.pinned)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
-            self._allocate_spare(slot, rows[is_owed[rows]], ranking, state.plan.line)
+            self._allocate_spare(slot, rows[is_owed[rows]], weights, state.plan.line)
             return state.plan.line._replace(limits=unconfined)
         self._planner.commit(state, plan)
         waiting = waiting[jobs.promise[waiting] < 0]
         first = waiting[is_owed[waiting]]
         planned = self._plan_waiting(slot, first, plan.line)[:, 0] >= 0
-        self._allocate_spare(slot, rows[is_owed[rows]], ranking, plan.line)
+        self._allocate_spare(slot, rows[is_owed[rows]], weights, plan.line)
         started = np.concatenate((first[planned], waiting[plan.log.level[waiting] >= 0]))
         line = plan.line._replace(limits=unconfined)
         self._plan_waiting(slot, waiting[~np.isin(waiting, started)], line)
@@ -805,26 +784,24 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     # ---------------------------------------------------------------- spare capacity, placement
 
-    def _allocate_spare(self, slot: int, rows: Integers, ranking: _Ranking, line: Timeline) -> None:
+    def _allocate_spare(
+        self, slot: int, rows: Integers, weights: StepWeights, line: Timeline
+    ) -> None:
         """Allocate the spare capacity of the next slot, if `spare` is set."""
         if self._parameters.spare:
             arrays, log = self._state.jobs.arrays, self._state.plan.log
-            next_slot.allocate_spare(line, arrays, rows, self._step_weights(slot, ranking), log)
+            next_slot.allocate_spare(line, arrays, rows, self._confine(slot, weights), log)
 
-    def _step_weights(self, slot: int, ranking: _Ranking) -> StepWeights:
-        """Return the weights of steps up in the next slot."""
-        jobs = self._state.jobs
-        # Share of the slot that each row loses if its placement changes.
-        loss = np.minimum(jobs.restart_loss, _MAX_MOVE_LOSS) * jobs.started
-        forbidden = self._planner.forbidden_levels(self._state, slot)
-        return StepWeights(ranking.utility, ranking.weight, loss, jobs.level, forbidden)
+    def _confine(self, slot: int, weights: StepWeights) -> StepWeights:
+        """Return weights that exclude the levels that plans in force forbid."""
+        return weights._replace(forbidden=pinned_plans.forbidden_levels(self._state, slot))
 
-    def _place(self, slot: int, rows: Integers, ranking: _Ranking) -> Iterator[Decision]:
+    def _place(self, slot: int, rows: Integers, weights: StepWeights) -> Iterator[Decision]:
         """Place the packed levels on servers with few moves, and yield the changes."""
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         log = state.plan.log
         roles = server_roles(jobs.hosts_workers, jobs.hosts_ps)
-        pinned, pinned_level = pinned_placements(state.plan.pinned, jobs.row_count)
+        pinned, pinned_level = pinned_plans.pinned_placements(state.plan.pinned, jobs.row_count)
         # Jobs keep their servers first. If not all fit then, they are packed as they were planned.
         # That may be incomplete too, if the timeline ran out of groups. Then it is valid without
         # the levels that don't fit.
@@ -844,23 +821,23 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if self._parameters.spare:
             colocated = rows[log.level[rows] >= arrays.spread_levels[rows]]
             if len(colocated):
-                weights = self._step_weights(slot, ranking)
-                placement.scale_up_colocated(free, arrays, colocated, weights, following, log)
+                allowed = self._confine(slot, weights)
+                placement.scale_up_colocated(free, arrays, colocated, allowed, following, log)
             paused = rows[log.level[rows] < 0]
             if held_back:
                 paused = paused[~np.isin(paused, held_back)]
             if len(paused):
-                weights = self._step_weights(slot, ranking)
+                allowed = self._confine(slot, weights)
                 following = placement.place_paused_jobs(
-                    free, roles, arrays, paused, weights, following, log
+                    free, roles, arrays, paused, allowed, following, log
                 )
                 self._hold_back_starts(slot, paused, free, following)
         unmoved = np.zeros(len(rows), np.bool_)
         if state.plan.pinned:
             for row in rows[jobs.moves(rows, following)].tolist():
                 # A pinned job may only move for a slot if it still completes by its plan's end.
-                if cannot_move(state.plan.pinned, jobs, slot, row, int(log.level[row])):
-                    following = replace_entries(following, row, *row_entries(pinned, row))
+                if pinned_plans.cannot_move(state, slot, row, int(log.level[row])):
+                    following = following.replaced(row, *pinned.of_row(row))
                     log.level[row] = pinned_level[row]
             unmoved = np.isin(rows, list(state.plan.pinned)) & ~jobs.moves(rows, following)
         jobs.record_levels(rows, log.level[rows], unmoved)
@@ -885,7 +862,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         starts &= ~np.isin(rows, list(state.plan.pinned))
         held_back, pinned = [], state.plan.pinned
         for row in rows[starts].tolist():
-            plan = plan_until_end(jobs, slot, row, int(log.level[row]), following)
+            plan = pinned_plans.plan_until_end(jobs, slot, row, int(log.level[row]), following)
             together = {**pinned, row: plan}
             is_planned = jobs.promise[row] >= 0 and steps.runs[row] > 0 and steps.level[row, 0] >= 0
             if self._planner.can_start(state, slot, row, together) or (

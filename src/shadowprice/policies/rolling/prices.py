@@ -17,21 +17,17 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.kernels.replanning.duals import shadow_prices
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
 from shadowprice.kernels.replanning.plans import JobArrays
-from shadowprice.policies.rolling.offers import (
-    Offer,
-    refuse_below_price,
-    refuse_little_evidence,
-    refuse_little_utility,
-)
+from shadowprice.policies.rolling.offers import Offer
 from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.quotas import Quotas, tenant_rows
 
 _MAX_ARRIVALS: Final = 2000  # prices are learnt from the latest ones
-_INITIAL_ARRIVALS: Final = 64
-_HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed before the first arrival
+# Horizons without demand that are assumed before the first arrival, which alone would otherwise
+# look like a rush.
+_HORIZONS_BEFORE: Final = 0.25
 
-_MIN_WEIGHT: Final = 1e-12  # arrivals that count less change no price: most of a long trace
+_MIN_WEIGHT: Final = 1e-12  # arrivals that count less change no price
 _MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0  # memories after which an arrival counts less
 # Horizons after which an arrival counts 1/e. From 1 to 6 horizons, `rolling` earns as much.
 _MEMORY_HORIZONS: Final = 2.0
@@ -61,20 +57,20 @@ class ServerPools:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._members = cluster.hosts_workers, cluster.hosts_ps  # by pool
         # Whether some servers host both roles.
-        self.shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
+        self.shared = bool(np.logical_and(*self._members).any())
+        if self.shared:
+            self._members = (np.ones(cluster.servers, np.bool_),) * 2
+        # Number of priced resources: one for each resource and pool.
+        self.columns = len(cluster.resources) * (1 if self.shared else 2)
         self.colocation = ColocationFit(cluster)
         self.up = np.ones(cluster.servers, np.bool_)  # whether each server is up
         self._refresh()
 
-    def lose(self, server: int) -> None:
-        """Mark a server as lost."""
-        self.up[server] = False
-        self._refresh()
-
-    def restore(self, server: int) -> None:
-        """Mark a lost server as up."""
-        self.up[server] = True
+    def mark(self, server: int, *, is_up: bool) -> None:
+        """Mark a server as up or lost."""
+        self.up[server] = is_up
         self._refresh()
 
     def capacity(self) -> Integers:
@@ -83,10 +79,7 @@ class ServerPools:
         return capacity.copy() if self.all_up else np.where(self.up[:, None], capacity, 0)
 
     def server_prices(self, price: Floats) -> Floats:
-        """Return the price of all of each server's resources, shape (..., servers, resources).
-
-        The shape of ``price`` is (..., columns).
-        """
+        """Return the price of all of each server's resources, shape (..., servers, resources)."""
         worker, ps = self._kind_shares
         width = len(self._cluster.resources)
         by_kind = worker * price[..., None, :width]
@@ -102,33 +95,17 @@ class ServerPools:
         self.all_up = bool(self.up.all())
         kinds = int(cluster.kinds.max(initial=-1)) + 1
         self.kind_count = np.bincount(cluster.kinds[self.up], minlength=kinds).astype(np.int64)
-        if self.shared:
-            inverse = self._inverse(self.up)
-            self.inverse = (inverse, inverse)
-        else:
-            self.inverse = (
-                self._inverse(self.up & cluster.hosts_workers),
-                self._inverse(self.up & cluster.hosts_ps),
-            )
+        self.inverse = tuple(self._inverse(self.up & members) for members in self._members)
         # The shares of both pools that all of a server of each kind takes.
         first = np.unique(cluster.kinds, return_index=True)[1]
         limited = np.where(cluster.capacity >= UNLIMITED, 0, cluster.capacity)[first]
-        hosts = (cluster.hosts_workers | self.shared, cluster.hosts_ps)
         self._kind_shares = tuple(
-            limited * inverse * host[first, None]
-            for inverse, host in zip(self.inverse, hosts, strict=True)
+            limited * inverse * members[first, None]
+            for inverse, members in zip(self.inverse, self._members, strict=True)
         )
 
-    @property
-    def columns(self) -> int:
-        """Number of priced resources: one for each resource and pool."""
-        return len(self._cluster.resources) * (1 if self.shared else 2)
-
     def shares(self, worker: Integers, ps: Integers) -> tuple[Floats, Floats]:
-        """Return the shares of each priced resource that a worker and a parameter server take.
-
-        Demands and shares have a row for each job.
-        """
+        """Return the shares of the priced resources that a worker and a PS of each job take."""
         if self.shared:
             return worker * self.inverse[0], ps * self.inverse[1]
         width = worker.shape[1]
@@ -166,19 +143,17 @@ class JobShares(NamedTuple):
 class PriceLearner:
     """Learns the prices at which the demand so far would fill a part of the cluster.
 
-    Demand is remembered for ``memory`` slots: then an arrival counts 1/e. Without the ``before``
-    slots without demand that are assumed, the first job alone would look like a rush. ``part`` is
-    the part of the cluster that the demand may have, by resource. At the prices, it would fill the
-    share `_SCARCITY` of that.
+    ``part`` is the part of the cluster that the demand may have, by resource. At the prices, it
+    would fill the share `_SCARCITY` of that. Prices that are ``given`` aren't learnt.
     """
 
-    def __init__(self, pools: ServerPools, memory: float, before: float, part: Floats) -> None:
-        self._pools = pools
-        self._set_part(part)
-        self._memory = memory
-        self._before = before
-        self._first: int | None = None
-        self._count = 0
+    def __init__(self, pools: ServerPools, horizon: int, part: Floats, given: float | None) -> None:
+        self._pools, self._given = pools, given
+        self._part = np.resize(part, pools.columns)
+        # The part that dominant shares are relative to, by column; above 0.
+        self._relative_to = np.maximum(self._part, 1e-12)
+        self._is_whole = bool((self._part == 1.0).all())
+        self._memory, self._before = _MEMORY_HORIZONS * horizon, _HORIZONS_BEFORE * horizon
         fields = [
             ("slot", np.float64),
             ("value", np.float64),  # utility
@@ -186,25 +161,16 @@ class PriceLearner:
             ("largest_share", np.float64),  # of a priced resource that the job takes in a slot
             ("key", np.int64),  # of the name
         ]
-        self._arrivals = np.zeros(_INITIAL_ARRIVALS, fields)
-        self._has_overwritten = False
+        self._arrivals = np.zeros(0, fields)  # the latest ones, in order
+        self._count = 0  # arrivals since the last one was taken back
+        self._has_forgotten = False  # whether there were more than `_MAX_ARRIVALS`
         # Slot, number of arrivals, shadow prices, and price of the dominant share.
         self._cached: tuple[int, int, Floats, float] | None = None
 
-    def rebased_on(self, pools: ServerPools, part: Floats) -> PriceLearner:
-        """Return the learner for other pools; an empty one if they price other resources."""
-        if pools.columns != self._pools.columns:
-            return PriceLearner(pools, self._memory, self._before, part)
-        moved = copy.copy(self)
-        moved._pools, moved._cached = pools, None
-        moved._set_part(part)
-        return moved
-
-    def _set_part(self, part: Floats) -> None:
-        self._part = np.resize(part, self._pools.columns)
-        # The part that dominant shares are relative to, by column; above 0.
-        self._relative_to = np.maximum(self._part, 1e-12)
-        self._is_whole = bool((self._part == 1.0).all())
+    def adopt(self, other: PriceLearner) -> None:
+        """Take over everything that another learner of the same resources has learnt."""
+        for name in ("_memory", "_before", "_arrivals", "_count", "_has_forgotten"):
+            setattr(self, name, getattr(other, name))
 
     def add_arrival(self, job: Job, slot: int) -> None:
         """Record an arrival: utility and usage at the worker count of the highest density.
@@ -213,8 +179,6 @@ class PriceLearner:
         """
         if not job.payable:
             return
-        if self._first is None:
-            self._first = slot
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         on_worker, on_ps = self._pools.shares(job.worker[None, :], ps[None, :])
         if job.bag is not None:  # one copy a task, for its expected duration
@@ -242,10 +206,10 @@ class PriceLearner:
         It ran in so many ``slots``. Its density is still the stated one: a job that states an hour
         and ends in a second isn't worth more for each second. In a simulation no job ends early.
         """
-        order, match = self._find(name)
-        if match is None:
+        matches = self._matches(name)
+        if not len(matches):
             return
-        arrival = self._arrivals[order[match]]
+        arrival = self._arrivals[matches[-1]]
         limit = arrival["largest_share"] * max(slots, 1)
         stated = arrival["use"].max()
         if limit < stated:
@@ -253,50 +217,52 @@ class PriceLearner:
             arrival["value"] *= limit / stated
             self._cached = None
 
-    def _find(self, name: str) -> tuple[Integers, int | None]:
-        """Return the sample's rows from the oldest, and the position of a name's latest one."""
-        count = min(self._count, _MAX_ARRIVALS)
-        oldest = self._count % _MAX_ARRIVALS if self._count >= _MAX_ARRIVALS else 0
-        order = np.roll(np.arange(count), -oldest)
-        matches = np.flatnonzero(self._arrivals["key"][order] == name_key(name))
-        return order, int(matches[-1]) if len(matches) else None
+    def _matches(self, name: str) -> Integers:
+        return np.flatnonzero(self._arrivals["key"] == name_key(name))
 
     def take_back(self, name: str) -> None:
         """Remove the latest arrival of a name, if the sample has it."""
-        order, match = self._find(name)
-        if match is None:
-            return
-        order = np.delete(order, match)
-        self._count = remaining = len(order)
-        self._arrivals[:remaining] = self._arrivals[order]
-        if not self._has_overwritten:
-            self._first = int(self._arrivals["slot"][0]) if remaining else None
-        self._cached = None
+        matches = self._matches(name)
+        if len(matches):
+            self._arrivals = np.delete(self._arrivals, matches[-1])
+            self._count = len(self._arrivals)
+            self._cached = None
 
     def _append(self, name: str, slot: int, value: float, use: Floats, largest: float) -> None:
-        index = self._count % _MAX_ARRIVALS
-        self._has_overwritten |= self._count >= _MAX_ARRIVALS
-        if index == len(self._arrivals):
-            longer = np.concatenate((self._arrivals, np.zeros_like(self._arrivals)))
-            self._arrivals = longer[:_MAX_ARRIVALS]
-        self._arrivals[index] = (slot, value, use, largest, name_key(name))
+        arrival = np.array([(slot, value, use, largest, name_key(name))], self._arrivals.dtype)
+        self._has_forgotten |= len(self._arrivals) == _MAX_ARRIVALS
+        self._arrivals = np.concatenate((self._arrivals[1 - _MAX_ARRIVALS :], arrival))
         self._count += 1
 
-    def prices(self, slot: int) -> Floats:
-        """Return the shadow prices, shape (columns,), and cache them.
+    def prices(self, slot: int) -> tuple[Floats, float]:
+        """Return the shadow prices, shape (columns,), and that of the dominant share; cache them.
 
-        A price is the utility for a slot of the pool's whole capacity of a resource.
+        A price is the utility for a slot of the pool's whole capacity of a resource. The dominant
+        share is priced as if nothing else were scarce.
         """
-        return self._cache(slot)[0]
-
-    def posted(self, slot: int) -> Floats:
-        """Return the result of `prices` without caching it, so that no later decision changes."""
-        if self._cached is not None and self._is_cached(slot):
-            return self._cached[2]
-        return self._solve(self._sample(slot), self.observed_slots(slot))
+        if self._given is not None:
+            return np.full(self._pools.columns, self._given), 0.0
+        cached = self._cached
+        if cached is None or not self._is_cached(slot):
+            first, weight = self._weights(slot, slot)
+            remembered = weight > _MIN_WEIGHT
+            value, use = self._remembered(first, remembered)
+            weight, budget = weight[remembered][None], _SCARCITY * self.observed_slots(slot)
+            prices = shadow_prices(value, use, weight, (budget * self._part)[None], _SWEEPS)[0]
+            use = _row_maxima(use / self._relative_to)[:, None]
+            dominant = float(shadow_prices(value, use, weight, budget.reshape(1, 1), 1)[0, 0])
+            self._cached = cached = slot, self._count, prices, dominant
+        return cached[2:]
 
     def posted_in(self, slots: range) -> Floats:
-        """Return the results of `posted` for slots, shape (slots, columns)."""
+        """Return the shadow prices of slots, shape (slots, columns).
+
+        They are those of `prices`, but not cached, so that no later decision changes.
+        """
+        if self._given is not None:
+            return np.full((len(slots), self._pools.columns), self._given)
+        if len(slots) == 1 and self._is_cached(slots.start):
+            return self.prices(slots.start)[0][None]
         prices = np.zeros((len(slots), self._pools.columns))
         for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
             part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
@@ -312,7 +278,7 @@ class PriceLearner:
         The cost is that of all resources at their shadow prices, and at least
         `_DOMINANT_PRICE_SHARE` of that of the dominant share.
         """
-        prices, dominant = self._cache(slot)
+        prices, dominant = self.prices(slot)
         minimum = _DOMINANT_PRICE_SHARE * dominant
         costs = np.empty((len(shares.worker), 2))
         for role, share in enumerate(shares[:2]):
@@ -322,57 +288,29 @@ class PriceLearner:
             np.maximum(share @ prices, minimum * dominant_share, out=costs[:, role])
         return costs
 
-    def _cache(self, slot: int) -> tuple[Floats, float]:
-        """Return shadow prices and the price of the dominant share, computed again if necessary."""
-        cached = self._cached
-        if cached is None or not self._is_cached(slot):
-            sample, observed = self._sample(slot), self.observed_slots(slot)
-            prices, dominant = self._solve(sample, observed), self._solve_dominant(sample, observed)
-            self._cached = cached = (slot, self._count, prices, dominant)
-        return cached[2:]
-
     def _is_cached(self, slot: int) -> bool:
         """Return whether the cache is of this slot and the sample grew by at most a twentieth."""
-        if self._cached is None:
-            return False
-        cached_slot, count = self._cached[:2]
+        cached_slot, count, *_ = self._cached or (None, 0)
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
     def observed_slots(self, slot: int | Floats) -> Floats:
         """Return for how many slots demand was observed; old slots count less."""
-        since = (slot if self._first is None else self._first) - self._before
-        if self._has_overwritten and self._count:
-            since = float(self._arrivals["slot"][: min(self._count, _MAX_ARRIVALS)].min())
+        since = self._arrivals["slot"][0] if len(self._arrivals) else slot
+        if not self._has_forgotten:
+            since = since - self._before
         return np.asarray(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
     def _weights(self, earliest: int, slots: int | Floats) -> tuple[int, Floats]:
         """Return the first arrival with a weight from slot ``earliest`` on, and the weights."""
-        arrival = self._arrivals["slot"][: min(self._count, _MAX_ARRIVALS)]
-        first = 0
-        if not self._has_overwritten:  # arrivals are in order, and most were long ago
-            first = int(np.searchsorted(arrival, earliest - _MAX_AGE * self._memory))
+        arrival = self._arrivals["slot"]
+        # Most of a long trace arrived long ago.
+        first = int(np.searchsorted(arrival, earliest - _MAX_AGE * self._memory))
         return first, np.exp(-(slots - arrival[first:]) / self._memory)
-
-    def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
-        """Return the utility, usage and weight of the arrivals that are remembered."""
-        first, weight = self._weights(slot, slot)
-        remembered = weight > _MIN_WEIGHT
-        value, use = self._remembered(first, remembered)
-        return value, use, weight[remembered]
 
     def _remembered(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
         """Return the utility and usage of remembered arrivals, as marked from the first one on."""
         arrivals = self._arrivals[first : first + len(remembered)]
         return arrivals["value"][remembered], arrivals["use"][remembered]
-
-    def _solve(self, sample: tuple[Floats, Floats, Floats], observed: Floats) -> Floats:
-        """Return the shadow prices of a slot."""
-        value, use, weight = sample
-        if not len(value):
-            return np.zeros(self._pools.columns)
-        budget = _SCARCITY * observed * self._part
-        prices: Floats = shadow_prices(value, use, weight[None], budget[None], _SWEEPS)[0]
-        return prices
 
     def _solve_in(self, slots: range) -> Floats:
         """Return the shadow prices of slots, shape (slots, columns)."""
@@ -385,21 +323,10 @@ class PriceLearner:
         changes = np.flatnonzero(np.diff(remembered.sum(axis=1))) + 1
         for start, end in pairwise((0, *changes.tolist(), len(slots))):
             value, use = self._remembered(first, remembered[start])
-            if not len(value):
-                break
             # Rows of this array are contiguous; those of an array indexed by a mask aren't.
             weight = np.compress(remembered[start], weights[start:end], axis=1)
             prices[start:end] = shadow_prices(value, use, weight, budgets[start:end], _SWEEPS)
         return prices
-
-    def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: Floats) -> float:
-        """Return the price of the dominant share if nothing else were scarce."""
-        value, use, weight = sample
-        if not len(value):
-            return 0.0
-        budget = np.array([[_SCARCITY * observed]])
-        dominant_use = _row_maxima(use / self._relative_to)[:, None]
-        return float(shadow_prices(value, dominant_use, weight[None], budget, 1)[0, 0])
 
 
 class DemandPrices:
@@ -416,90 +343,56 @@ class DemandPrices:
     ) -> None:
         self._cluster, self._pools = cluster, pools
         self._quotas, self._parameters = quotas, parameters
-        self._overall = self._new_learner(self._whole_cluster)
-        # One for each row of the quotas if tenants have shares, otherwise one for all demand.
-        self.learners = (
-            [self._new_learner(part) for part in quotas.part] if quotas.given else [self._overall]
-        )
+        given = parameters.price if parameters.prices == "given" else None
+        # One for each row of the quotas if tenants have shares. The last learns from all demand.
+        parts = [*(quotas.part if quotas.given else ()), np.ones(len(cluster.resources))]
+        self._learners = [PriceLearner(pools, cluster.horizon, part, given) for part in parts]
         # Rows of jobs, shares of servers, and the shares that follow from both.
         self._cached_shares: tuple[JobArrays, object, JobShares] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_cached_shares": None}
 
-    @property
-    def _whole_cluster(self) -> Floats:
-        return np.ones(len(self._cluster.resources))
-
-    def _new_learner(self, part: Floats) -> PriceLearner:
-        horizon = self._cluster.horizon
-        memory, before = _MEMORY_HORIZONS * horizon, _HORIZONS_BEFORE * horizon
-        return PriceLearner(self._pools, memory, before, part)
-
     def copy(self) -> Self:
         """Return a copy that caches prices of its own; it must not learn."""
         copied = copy.copy(self)
-        copied._overall = copy.copy(self._overall)
-        copied.learners = [
-            copied._overall if learner is self._overall else copy.copy(learner)
-            for learner in self.learners
-        ]
+        copied._learners = [copy.copy(learner) for learner in self._learners]
         return copied
 
     def restore_learnt(self, before: Self) -> None:
-        """Keep the prices learnt before the cluster changed."""
-        self._overall = before._overall.rebased_on(self._pools, self._whole_cluster)
-        if not self._quotas.given:
-            self.learners = [self._overall]
+        """Keep the prices learnt before the cluster changed; new tenants start without any."""
+        if before._pools.columns != self._pools.columns:
             return
-        # Tenants keep their learnt prices; new tenants start without any.
-        by_owner: dict[str | None, PriceLearner] = {}
-        if before._quotas.given:
-            by_owner = dict(zip(tenant_rows(before._cluster), before.learners, strict=True))
-        self.learners = [
-            by_owner[name].rebased_on(self._pools, part)
-            if name in by_owner
-            else self._new_learner(part)
-            for name, part in zip(tenant_rows(self._cluster), self._quotas.part, strict=True)
-        ]
+        self._learners[-1].adopt(before._learners[-1])
+        if self._quotas.given and before._quotas.given:
+            learnt = dict(zip(tenant_rows(before._cluster), before._learners[:-1], strict=True))
+            for name, learner in zip(tenant_rows(self._cluster), self._learners, strict=False):
+                if name in learnt:
+                    learner.adopt(learnt[name])
 
     def add_arrival(self, job: Job, slot: int) -> None:
         """Record an arrival."""
-        self._overall.add_arrival(job, slot)
+        self._learners[-1].add_arrival(job, slot)
         if self._quotas.given:
-            self.learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
-
-    @property
-    def _all_learners(self) -> list[PriceLearner]:
-        return [self._overall, *self.learners] if self._quotas.given else self.learners
+            self._learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
 
     def limit_use(self, name: str, slots: int) -> None:
         """Reduce the demand of a job that finished after it ran in so many slots."""
-        for learner in self._all_learners:
+        for learner in self._learners:
             learner.limit_use(name, slots)
 
     def take_back(self, name: str) -> None:
         """Remove the arrival of a job that was cancelled or failed."""
-        for learner in self._all_learners:
+        for learner in self._learners:
             learner.take_back(name)
 
     def price(self, slot: int) -> Floats:
         """Return the shadow prices of all demand, by pool and resource, shape (columns,)."""
-        if self._parameters.prices == "given":
-            return self._given_prices
-        return self._overall.prices(slot)
-
-    def posted(self, slot: int) -> Floats:
-        """Return the result of `price` and change nothing; for readers between two decisions."""
-        if self._parameters.prices == "given":
-            return self._given_prices
-        return self._overall.posted(slot)
+        return self._learners[-1].prices(slot)[0]
 
     def posted_in(self, slots: range) -> Floats:
-        """Return the results of `posted` for slots, shape (slots, columns)."""
-        if self._parameters.prices == "given":
-            return np.tile(self._given_prices, (len(slots), 1))
-        return self._overall.posted_in(slots)
+        """Return the results of `price` for slots and change nothing, shape (slots, columns)."""
+        return self._learners[-1].posted_in(slots)
 
     def costs(self, slot: int, arrays: JobArrays, rows: Integers | None = None) -> Floats:
         """Return the cost of a worker and of a parameter server of rows in a slot, shape (rows, 2).
@@ -511,11 +404,11 @@ class DemandPrices:
         if rows is not None:
             shares, owner = shares.select(rows), owner[rows]
         if not self._quotas.given:
-            return self._costs(slot, self._overall, shares)
+            return self._learners[-1].costs(slot, shares)
         costs = np.zeros((len(owner), 2))
         for tenant in np.unique(owner).tolist():
             owned = owner == tenant
-            costs[owned] = self._costs(slot, self.learners[tenant], shares.select(owned))
+            costs[owned] = self._learners[tenant].costs(slot, shares.select(owned))
         return costs
 
     def _shares(self, arrays: JobArrays) -> JobShares:
@@ -538,8 +431,8 @@ class DemandPrices:
 
     def copy_cost(self, slot: int, job: Job) -> float:
         """Return the cost of a copy of a bag's tasks in a slot."""
-        learner = self.learners[self._quotas.row_of(self._cluster, job)]
-        return float(self._costs(slot, learner, self._copy_shares(job))[0, 0])
+        learner = self._learners[self._quotas.row_of(self._cluster, job)]
+        return float(learner.costs(slot, self._copy_shares(job))[0, 0])
 
     def copy_weight(self, slot: int, job: Job) -> float:
         """Return the weight of a copy of a bag's tasks, for ranking: above 0."""
@@ -548,17 +441,6 @@ class DemandPrices:
     def _copy_shares(self, job: Job) -> JobShares:
         worker = job.worker[None, :]
         return JobShares.of(self._pools.shares(worker, np.zeros_like(worker)))
-
-    @property
-    def _given_prices(self) -> Floats:
-        return np.full(self._pools.columns, self._parameters.price)
-
-    def _costs(self, slot: int, learner: PriceLearner, shares: JobShares) -> Floats:
-        if self._parameters.prices == "given":
-            return np.column_stack([share @ self._given_prices for share in shares[:2]])
-        return learner.costs(slot, shares)
-
-    # ---------------------------------------------------------------- evidence
 
     def justifies(self, slot: int, jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
         """Return for which jobs the observed demand justifies a promise that earns a utility.
@@ -569,50 +451,43 @@ class DemandPrices:
         parameters = self._parameters
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
-        size, observed = self._promise_size(slot, jobs.arrays, rows)
-        is_small = size <= parameters.evidence * observed * self._evidence_factor(jobs, rows)
-        return np.asarray(is_small & ~_earns_little(jobs, rows, utility), np.bool_)
+        size, observed, factor = self._evidence(slot, jobs, rows)
+        earns_enough = utility >= _MIN_PROMISED_SHARE * jobs.full_utility[rows]
+        is_small = size <= parameters.evidence * observed * factor
+        return np.asarray(is_small & earns_enough, np.bool_)
 
-    def _evidence_factor(self, jobs: OpenJobs, rows: Integers) -> Floats:
-        """Return the factor of the limit of each promise, which is larger for a lone job.
+    def refusal(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> Refusal | None:
+        """Return the reason for not promising an offer: its cost or the demand so far; or None."""
+        if offer.utility <= offer.cost:
+            return offer.refuse_below_price()
+        rows, maximum = np.array([row]), float(jobs.full_utility[row])
+        if self.justifies(slot, jobs, rows, np.array([offer.utility]))[0]:
+            return None
+        if offer.utility < _MIN_PROMISED_SHARE * maximum:
+            return offer.refuse_little_utility(maximum, _MIN_PROMISED_SHARE)
+        size, observed, factor = (float(part[0]) for part in self._evidence(slot, jobs, rows))
+        return offer.refuse_little_evidence(size, self._parameters.evidence, observed, factor)
 
-        A lone job competes with no open job, or none of its tenant if it has a share. Jobs that
-        their tenants can't pay for don't count: they get no promise.
+    def _evidence(self, slot: int, jobs: OpenJobs, rows: Integers) -> tuple[Floats, Floats, Floats]:
+        """Return the minimum size of promises, the time observed, and the factor of their limit.
+
+        Size and time are in slots of the part of the cluster that the job's tenant may have. The
+        limit is larger for a lone job: it competes with no open job, or none of its tenant if it
+        has a share. Jobs that their tenants can't pay for don't count: they get no promise.
         """
-        owner = jobs.arrays.tenant
+        arrays, owner = jobs.arrays, jobs.arrays.tenant
+        shares = self._shares(arrays).select(rows)[:2]
+        if self._quotas.given:
+            part = np.maximum(self._quotas.part[owner[rows]], 1e-12)
+            part = np.tile(part, self._pools.columns // part.shape[1])
+            shares = (shares[0] / part, shares[1] / part)
+        observed = np.array([learner.observed_slots(slot) for learner in self._learners])
         competing = np.zeros(jobs.row_count, np.bool_)
         competing[list(jobs.rows.values())] = True
         competing &= jobs.payable
-        count = np.bincount(owner[competing], minlength=len(self.learners))
-        return np.where(count[owner[rows]] <= competing[rows], _ALONE_FACTOR, 1.0)
-
-    def refusal(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> Refusal | None:
-        """Return the refusal of an offer below its cost, or that observed demand doesn't justify.
-
-        None if the offer may be promised.
-        """
-        if offer.utility <= offer.cost:
-            return refuse_below_price(offer)
-        rows, utility = np.array([row]), np.array([offer.utility])
-        if self.justifies(slot, jobs, rows, utility)[0]:
-            return None
-        if _earns_little(jobs, rows, utility)[0]:
-            return refuse_little_utility(offer, float(jobs.full_utility[row]), _MIN_PROMISED_SHARE)
-        size, observed = self._promise_size(slot, jobs.arrays, rows)
-        factor = float(self._evidence_factor(jobs, rows)[0])
-        evidence = self._parameters.evidence
-        return refuse_little_evidence(offer, float(size[0]), evidence, float(observed[0]), factor)
-
-    def _promise_size(self, slot: int, arrays: JobArrays, rows: Integers) -> tuple[Floats, Floats]:
-        """Return the minimum size of each promise and the time observed, in cluster slots."""
-        shares = self._shares(arrays).select(rows)[:2]
-        observed = np.array([learner.observed_slots(slot) for learner in self.learners])
-        owner = arrays.tenant[rows] if self._quotas.given else np.zeros(len(rows), np.int64)
-        if self._quotas.given:  # relative to the part of the cluster that the tenant may have
-            part = np.maximum(self._quotas.part[owner], 1e-12)
-            part = np.tile(part, self._pools.columns // part.shape[1])
-            shares = (shares[0] / part, shares[1] / part)
-        return min_cluster_slots(arrays, rows, *shares), observed[owner]
+        count = np.bincount(owner[competing], minlength=len(observed))
+        factor = np.where(count[owner[rows]] <= competing[rows], _ALONE_FACTOR, 1.0)
+        return min_cluster_slots(arrays, rows, *shares), observed[owner[rows]], factor
 
 
 def ranking_weights(price: Floats, shares: JobShares) -> Floats:
@@ -632,8 +507,3 @@ def _row_maxima(array: Floats) -> Floats:
     """Return the maximum of each row."""
     # numpy needs about 0.1 µs for each row of `max(axis=1)`, whatever its length.
     return np.asarray(array.T.copy().max(axis=0), np.float64)
-
-
-def _earns_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
-    """Return which jobs would earn little of their maximum utility."""
-    return np.asarray(utility < _MIN_PROMISED_SHARE * jobs.full_utility[rows], np.bool_)

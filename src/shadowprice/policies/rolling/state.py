@@ -25,6 +25,7 @@ from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.replanning.plans import JobArrays, PackingLog, PlannedLevels
 from shadowprice.kernels.replanning.timeline import Timeline, new_timeline
+from shadowprice.policies.reactive.table import copy_overlap, resized
 from shadowprice.policies.rolling.open_jobs import OpenJobs, RunningJobs
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import Quotas
@@ -34,10 +35,7 @@ MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PinnedPlan:
-    """A plan that never moves: the processes of a job on servers, until it is done.
-
-    It is that of a running job on its current servers, or of one that starts in the next slot.
-    """
+    """A plan that never moves: a job's processes on servers, from now or the next slot on."""
 
     level: int
     end: int  # last slot
@@ -64,11 +62,12 @@ PinnedPlans = dict[int, PinnedPlan]
 class JointPlan:
     """Plans of jobs, and the capacity that they leave over time.
 
-    Pickles omit unused space.
+    Copies and pickles omit unused space: `reserve` must be called before they are used.
     """
 
-    def __init__(self, line: Timeline) -> None:
-        self.line = line  # free capacity over time
+    def __init__(self, width: int, limits: Integers, shared: bool) -> None:
+        self._states, self._width = 64, width  # space for intervals, and for groups in each
+        self.line = new_timeline(self._states, width, limits, shared)  # free capacity over time
         # Plans by row.
         self.steps = PlannedLevels(*(np.zeros(shape, np.int64) for shape in (0, (0, 0), (0, 0))))
         # Allocations of the first slot, in packing order.
@@ -78,72 +77,34 @@ class JointPlan:
         self.unplanned: list[int] = []  # rows that found no plan
 
     def __getstate__(self) -> dict[str, Any]:
-        line, steps, log = self.line, self.steps, self.log
-        runs = int(steps.runs.max(initial=0))
-        entries = int(log.used[0])
-        return {
-            "size": (*line.servers.shape, line.limits, line.shared),
-            "line": self._used_parts(),
-            "steps": [steps.runs, steps.until[:, :runs], steps.level[:, :runs]],
-            "log": [log.used, *(part[:entries] for part in log[1:4]), log.level],
-            "order": self.order,
-            "pinned": self.pinned,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(_filled(new_timeline(*state["size"]), state["line"]))  # type: ignore[misc]
-        # Copies, so that a state can also be set from another plan's.
-        self.steps = PlannedLevels(*(part.copy() for part in state["steps"]))
-        self.log = PackingLog(*(part.copy() for part in state["log"]))
-        self.order, self.pinned = state["order"], state["pinned"]
+        return vars(self.copy())
 
     def copy(self) -> JointPlan:
-        """Return a copy, without unused space."""
+        """Return a copy without unused space, which would take longer than all the rest."""
         copied = JointPlan.__new__(JointPlan)
-        copied.__setstate__(self.__getstate__())
+        vars(copied).update(vars(self))
+        line, steps, log = self.line, self.steps, self.log
+        states = int(line.used[1])
+        copied.line = _resize_timeline(line, states, int(line.groups[:states].max(initial=0)))
+        copied.steps = _resize_levels(steps, len(steps.runs), int(steps.runs.max(initial=0)))
+        copied.log = _resize_log(log, int(log.used[0]), len(log.level))
         return copied
 
-    def reserve(self, rows: int, entries: int) -> None:
-        """Allocate space for plans of ``rows`` rows and a log of ``entries``; keep the content."""
-        steps, log, width = self.steps, self.log, min(len(self.line.state), MAX_RUNS)
-        if steps.until.shape != (rows, width):
-            runs = int(steps.runs.max(initial=0))
-            self.steps = PlannedLevels(
-                _pad(steps.runs, (rows,), -1),
-                _pad(steps.until[:, :runs], (rows, width), 0),
-                _pad(steps.level[:, :runs], (rows, width), 0),
-            )
-        if len(log.row) < entries or len(log.level) < rows:
-            entries = max(entries, min(2 * entries, 2 * len(log.row)))
-            self.log = PackingLog(
-                log.used,
-                _pad(log.row, (entries,), 0),
-                _pad(log.workers, (entries,), 0),
-                _pad(log.ps, (entries,), 0),
-                _pad(log.level, (rows,), -1),
-            )
+    def reserve(self, states: int, rows: int, entries: int) -> None:
+        """Allocate space for intervals, plans of rows and entries of the log; keep the content.
 
-    def grow(self, max_states: int) -> None:
-        """Allocate space for ``max_states`` intervals; keep the plans."""
-        line = self.line
-        larger = new_timeline(max_states, line.servers.shape[1], line.limits, line.shared)
-        self.line = _filled(larger, self._used_parts())
-
-    def _used_parts(self) -> list[Integers]:
-        """Return the used parts of the timeline's arrays.
-
-        The rest is most of them, so that copying it would delay a submission.
+        An array that has the space already isn't replaced, because callers may write it.
         """
-        line = self.line
-        states = int(line.used[1])
-        groups = int(line.groups[:states].max(initial=0))
-        return [
-            line.used,
-            line.start[: states + 1],
-            *(part[:states] for part in line[2:4]),
-            *(part[:states, :groups] for part in line[4:7]),
-            line.tenant_usage[:states],
-        ]
+        if states > self._states:
+            self._states = 1 << (states - 1).bit_length()
+        if len(self.line.state) < self._states:
+            self.line = _resize_timeline(self.line, self._states, self._width)
+        runs = min(self._states, MAX_RUNS)
+        if self.steps.until.shape != (rows, runs):
+            self.steps = _resize_levels(self.steps, rows, runs)
+        old = len(self.log.row)
+        if old < entries or len(self.log.level) < rows:
+            self.log = _resize_log(self.log, max(entries, min(2 * entries, 2 * old)), rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,13 +195,10 @@ class BagTable:
         if placement is not None:
             servers = np.array(placement.servers, np.int64)
             each = np.array(placement.workers, np.int64)
-            if plan is not None and plan.begun:
-                self.plans[name] = BagPlan(
-                    plan.start, plan.copies, plan.units, servers, each, begun=True
-                )
-                return
-            units = np.full(max(1, state.promise - slot + 1), int(each.sum()), np.int64)
-            self.plans[name] = BagPlan(slot, (), units, servers, each, begun=True)
+            if plan is None or not plan.begun:
+                units = np.full(max(1, state.promise - slot + 1), int(each.sum()), np.int64)
+                plan = BagPlan(slot, (), units, servers, each, begun=True)
+            self.plans[name] = replace(plan, servers=servers, each=each)
             return
         if plan is not None and not plan.begun:
             index = self._cluster.index
@@ -248,9 +206,7 @@ class BagTable:
             rows = np.array([index.get(server, -1) for server in names], np.int64)
             if (rows >= 0).all() and self._cluster.hosts_workers[rows].all():
                 order = np.argsort(rows)
-                self.plans[name] = BagPlan(
-                    plan.start, plan.copies, plan.units, rows[order], plan.each[order]
-                )
+                self.plans[name] = replace(plan, servers=rows[order], each=plan.each[order])
                 return
         self.broken[name] = "the servers changed"
 
@@ -272,10 +228,7 @@ class BagTable:
                 self.lose_plan(name, "servers were lost")
 
     def refresh(self, view: View, capacity: Integers) -> None:
-        """Update unfinished tasks; remove plans that are over or don't fit any more.
-
-        ``capacity`` has the capacity of each server, 0 for lost ones.
-        """
+        """Update unfinished tasks; remove plans that are over or exceed the capacity."""
         slot = view.slot
         for name in self.jobs:
             state = view.open_jobs[name]
@@ -368,11 +321,15 @@ class State:
             plan=self.plan.copy(),
         )
 
-    def promised(self, pinned: Iterable[int] = ()) -> Flags:
-        """Return which rows have a promise, and work left after the slot under way.
+    def with_promises(self, rows: Integers | int, promises: Integers | int) -> State:
+        """Return a state for trial plans in which rows have other promises."""
+        jobs = copy.copy(self.jobs)
+        jobs.promise = self.jobs.promise.copy()
+        jobs.promise[rows] = promises
+        return replace(self, jobs=jobs)
 
-        Rows in ``pinned`` are left out.
-        """
+    def promised(self, pinned: Iterable[int] = ()) -> Flags:
+        """Return which rows, except pinned ones, have a promise and work after the current slot."""
         promised = np.asarray((self.jobs.promise >= 0) & (self.jobs.arrays.remaining > 0))
         if rows := list(pinned):
             promised[rows] = False
@@ -380,8 +337,10 @@ class State:
 
     def unpin(self, row: int) -> None:
         """Remove the pinned plan of a job that is gone or has no placement."""
-        self.plan.pinned = _remove_row(self.plan.pinned, row)
-        self.unstoppable_plans = _remove_row(self.unstoppable_plans, row)
+        kept, unstoppable = self.plan.pinned.copy(), self.unstoppable_plans.copy()
+        kept.pop(row, None)
+        unstoppable.pop(row, None)
+        self.plan.pinned, self.unstoppable_plans = kept, unstoppable
 
     def set_unstoppable_plans(self, plans: PinnedPlans) -> None:
         """Replace the plans of running jobs that can't be stopped."""
@@ -404,7 +363,7 @@ class State:
 
     def lose_server(self, server: int) -> None:
         """Mark a server as lost, and remove the plans on it."""
-        self.servers.lose(server)
+        self.servers.mark(server, is_up=False)
         self.jobs.lose(server)
         self.bags.lose_server(server)
         for row, plan in self.plan.pinned.items():
@@ -413,28 +372,23 @@ class State:
 
     def restore_server(self, server: int) -> None:
         """Mark a lost server as up."""
-        self.servers.restore(server)
+        self.servers.mark(server, is_up=True)
         self.jobs.restore(server)
         self.misfits = None
 
 
-def _remove_row(pinned: PinnedPlans, row: int) -> PinnedPlans:
-    """Return plans without that of a row."""
-    if row not in pinned:
-        return pinned
-    return {other: plan for other, plan in pinned.items() if other != row}
+def _resize_timeline(line: Timeline, states: int, groups: int) -> Timeline:
+    resized = new_timeline(states, groups, line.limits, line.shared)
+    for new, old in zip(resized[:8], line[:8], strict=True):  # all but limits and scratch space
+        copy_overlap(new, old)
+    return resized
 
 
-def _filled(line: Timeline, parts: list[Integers]) -> Timeline:
-    """Copy parts of another timeline's arrays into a new one."""
-    for array, part in zip(line[:8], parts, strict=True):
-        array[tuple(slice(size) for size in part.shape)] = part
-    return line
+def _resize_levels(steps: PlannedLevels, rows: int, runs: int) -> PlannedLevels:
+    by_run = (resized(part, (rows, runs)) for part in steps[1:])
+    return PlannedLevels(resized(steps.runs, (rows,), -1), *by_run)
 
 
-def _pad(array: Integers, shape: tuple[int, ...], value: int) -> Integers:
-    """Return a larger array that starts with the content of the old one."""
-    larger_shape = tuple(map(max, array.shape, shape))
-    larger = np.full(larger_shape, value, np.int64) if value else np.zeros(larger_shape, np.int64)
-    larger[tuple(slice(size) for size in array.shape)] = array
-    return larger
+def _resize_log(log: PackingLog, entries: int, rows: int) -> PackingLog:
+    row, workers, ps = (resized(part, (entries,)) for part in log[1:4])
+    return PackingLog(log.used.copy(), row, workers, ps, resized(log.level, (rows,), -1))
