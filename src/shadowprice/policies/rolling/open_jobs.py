@@ -232,12 +232,6 @@ class OpenJobs(JobRows):
             getattr(self, column)[row] = value
         return row
 
-    def job(self, row: int) -> Job:
-        """Return the job of a row."""
-        job = self.jobs[row]
-        assert job is not None
-        return job
-
     def name(self, row: int) -> str:
         """Return the name of the job of a row."""
         return self.job(row).name
