@@ -13,7 +13,6 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -347,41 +346,6 @@ class RemoteGeneration(TrackedGeneration):
         return is_outcome_final(self.process_exits(), self.workers, tolerant=self.tolerant)
 
 
-class ProgressPolls:
-    """Running progress polls, which continue if their caller is cancelled, and then emit."""
-
-    def __init__(self, emit: Callable[[Iterable[Report]], None]) -> None:
-        self._emit = emit
-        self._running: set[asyncio.Task[Sequence[Progressed]]] = set()
-
-    @property
-    def in_progress(self) -> bool:
-        """Whether a poll is running."""
-        return bool(self._running)
-
-    async def poll(self, work: Coroutine[Any, Any, Sequence[Progressed]]) -> Sequence[Progressed]:
-        """Run a poll and return its result; if cancelled, the poll continues and emits it."""
-        task = asyncio.create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._emit_late)
-            raise
-
-    def _emit_late(self, task: asyncio.Task[Sequence[Progressed]]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self._emit(task.result())
-
-    async def end(self) -> None:
-        """Cancel all running polls."""
-        tasks = tuple(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def read_chunk(
     folder: Path, number: int, process: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> LogChunk:
@@ -529,7 +493,7 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         super().__init__(options)
         self.directory = self.path  # of its records; see `KeepsLocalRecords`
         self._make = make
-        self._polls = ProgressPolls(self._registry.emit)
+        self._running_poll: asyncio.Task[list[Progressed]] | None = None
 
     def _job_directory(self, spec: GenerationSpec) -> Path:
         """Return the directory for a job's files."""
@@ -630,6 +594,28 @@ class DiskExecutor(ExecutorBase[GenerationT]):
                 has_end = bool(reports) and not isinstance(reports[-1], Started)
                 reports.insert(len(reports) - has_end, progress)
             self._registry.emit(reports)
+
+    async def progress(self) -> Sequence[Progressed]:
+        """Poll progress files; see `PollsProgress`.
+
+        If this is cancelled, the poll continues, and `watch` yields its result.
+        """
+        if self._running_poll is not None and not self._running_poll.done():
+            return []
+        poll = self._running_poll = self._background.start(self._poll_progress())
+        try:
+            return await asyncio.shield(poll)
+        except asyncio.CancelledError:
+            poll.add_done_callback(self._emit_late)
+            raise
+
+    async def _poll_progress(self) -> list[Progressed]:
+        """Return progress that is new since the last poll."""
+        raise NotImplementedError
+
+    def _emit_late(self, poll: asyncio.Task[list[Progressed]]) -> None:
+        if not poll.cancelled() and poll.exception() is None:
+            self._registry.emit(poll.result())
 
     # ------------------------------------------------------------------ files of jobs
 

@@ -256,7 +256,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         """Release the directory; running generations continue."""
         await run_all(
             self._background.end,
-            self._polls.end,
             self._close_bell,
             self._release_lock,
             self._registry.close_watch,
@@ -384,11 +383,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         if entry.stop_ordered:
             children.signal_supervisor(entry.state, signal.SIGTERM)
 
-    async def progress(self) -> Sequence[contract.Progressed]:
-        """Poll progress files; see `PollsProgress`."""
-        return await self._polls.poll(self._progress())
-
-    async def _progress(self) -> list[contract.Progressed]:
+    async def _poll_progress(self) -> list[contract.Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
             entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]

@@ -172,7 +172,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         """Disconnect; running generations continue."""
         await run_all(
             self._background.end,
-            self._polls.end,
             self.session.link.close,
             *(entry.unlock for entry in self._registry.entries.values()),
             self._unlock,
@@ -234,13 +233,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             entry.changed.set()
             return
 
-    async def progress(self) -> Sequence[contract.Progressed]:
-        """Poll progress files; `watch` emits late reports. See `PollsProgress`."""
-        if self._polls.in_progress:
-            return ()  # the previous poll still runs, and `watch` emits its result
-        return await self._polls.poll(self._progress())
-
-    async def _progress(self) -> list[contract.Progressed]:
+    async def _poll_progress(self) -> list[contract.Progressed]:
         running = {
             name: entry
             for entry in self._registry.live
