@@ -44,6 +44,9 @@ from shadowprice.executors.contract import (
     Receipt,
     Report,
     ServerAllocation,
+    ServerGone,
+    ServerInfo,
+    ServerSeen,
     Started,
     StartRefused,
     UnpackFailure,
@@ -448,6 +451,8 @@ class ExecutorBase(Generic[GenerationT]):
         self._registry: GenerationRegistry[GenerationT] = GenerationRegistry()
         self._background = BackgroundTasks(log, options.failed)
         self._lock: FileLock | None = None
+        self._expected: frozenset[str] = frozenset()
+        self._discovered: Mapping[str, ServerInfo] = {}
 
     @property
     def health_error(self) -> str | None:
@@ -474,9 +479,36 @@ class ExecutorBase(Generic[GenerationT]):
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch(self._servers)
 
-    def _servers(self) -> Iterable[Report]:
-        """Return reports of the servers that were discovered, or are missing."""
-        return ()
+    # ------------------------------------------------------------------ discovered servers
+
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+        """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
+        self._expected = frozenset(server.name for server in servers)
+        self._registry.emit(map(self._gone, self._expected - self._discovered.keys()))
+
+    def _update_servers(self, servers: Mapping[str, ServerInfo]) -> None:
+        """Report servers that are new, changed or gone."""
+        previous, self._discovered = self._discovered, servers
+        now = time.time()
+        self._registry.emit(
+            ServerSeen(server, now)
+            for name, server in servers.items()
+            if previous.get(name) != server
+        )
+        self._registry.emit(map(self._gone, previous.keys() - servers.keys()))
+
+    def _servers(self) -> Iterator[Report]:
+        """Yield reports of the servers that were discovered, or are missing."""
+        for server in self._discovered.values():
+            yield ServerSeen(server, time.time())
+        yield from map(self._gone, self._expected - self._discovered.keys())
+
+    def _gone(self, name: str) -> ServerGone:
+        return ServerGone(name, time.time(), self._absence_reason(name))
+
+    def _absence_reason(self, name: str) -> str:
+        """Return why a server is missing."""
+        raise NotImplementedError
 
 
 class DiskExecutor(ExecutorBase[GenerationT]):

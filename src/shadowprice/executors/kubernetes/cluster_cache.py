@@ -154,8 +154,8 @@ class ClusterCache:
             return self._gone.get(server)
         return self._gone.setdefault(server, time.monotonic())
 
-    def diff_servers(self, expected: Collection[str]) -> tuple[list[ServerInfo], list[str]]:
-        """Update the servers; return new or changed ones, and the names of lost ones.
+    def refresh_servers(self, expected: Collection[str]) -> None:
+        """Derive the servers from the nodes.
 
         A node that isn't ready may be healthy: after an outage of the API server, its kubelet first
         has to renew its lease. So a known server is kept for `tolerate_unready` seconds.
@@ -171,6 +171,4 @@ class ClusterCache:
                 servers[name] = to_server_info(
                     node, self.used(name), gpu=self._settings.gpu, tolerations=tolerations
                 )
-        previous, self.servers = self.servers, servers
-        changed = [server for name, server in servers.items() if previous.get(name) != server]
-        return changed, sorted(previous.keys() - servers.keys())
+        self.servers = servers

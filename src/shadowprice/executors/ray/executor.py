@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +70,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             )
         super().__init__(options, RayGeneration)
         self._namespace = options.namespace
-        self._expected: frozenset[str] = frozenset()
         self._uses_client = False
         self._health_error = ""
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
@@ -178,14 +177,9 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             self._registry.close_watch,
         )
 
-    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
-        """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
-        self._expected = frozenset(server.name for server in servers)
-        self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
-
-    @staticmethod
-    def _gone(name: str) -> contract.ServerGone:
-        return contract.ServerGone(name, time.time(), "no node of the Ray cluster has this name")
+    def _absence_reason(self, name: str) -> str:
+        del name
+        return "no node of the Ray cluster has this name"
 
     # ------------------------------------------------------------------ commands
 
@@ -296,12 +290,8 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         records = await session.link.call("nodes", 10.0)
         nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
         self._warn_of_duplicates(find_duplicate_names(records))
-        previous, session.nodes = session.nodes, nodes
-        now = time.time()
-        for name, node in nodes.items():
-            if name not in previous or previous[name].server != node.server:
-                self._registry.emit([contract.ServerSeen(node.server, now)])
-        self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
+        session.nodes = nodes
+        self._update_servers({name: node.server for name, node in nodes.items()})
 
     def _warn_of_duplicates(self, names: Set[str]) -> None:
         for name in sorted(names - self._duplicates):  # not at every poll
@@ -323,11 +313,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                         raise  # retried by the next bridge
                     log.warning("failed to clean up on %s: %s", server, error)
                 del session.lost_actors[actor]
-
-    def _servers(self) -> Iterator[contract.Report]:
-        for node in self.session.nodes.values():
-            yield contract.ServerSeen(node.server, time.time())
-        yield from map(self._gone, self._expected - self.session.nodes.keys())
 
     # ------------------------------------------------------------------ retention and queries
 
