@@ -191,10 +191,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor; only root can isolate users."""
         return contract.ExecutorCapabilities(
-            progress_files=True,
-            observes=True,
-            isolates_users=os.geteuid() == 0,
-            takes_uploads=True,
+            observes=True, isolates_users=os.geteuid() == 0, takes_uploads=True
         )
 
     @property

@@ -55,7 +55,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     """
 
     capabilities = contract.ExecutorCapabilities(
-        discovers_servers=True, several_machines=True, progress_files=True, takes_uploads=True
+        discovers_servers=True, several_machines=True, takes_uploads=True
     )
 
     def __init__(self, options: contract.ExecutorOptions) -> None:
