@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
-import stat
 import time
 from collections.abc import (
     AsyncIterator,
@@ -52,7 +50,7 @@ from shadowprice.executors.contract import (
     UnpackFailure,
 )
 from shadowprice.executors.generations import logs
-from shadowprice.executors.generations.disk import FileLock, make_private
+from shadowprice.executors.generations.disk import FileLock, make_private, read_untrusted
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory, Phase
 from shadowprice.executors.generations.outcome import ProcessExit, is_outcome_final
 from shadowprice.executors.generations.store import (
@@ -74,8 +72,8 @@ _MAX_PROGRESS_BYTES: Final = 65_536
 
 UNEVEN_END_SECONDS: Final = 3.0  # seconds that workers may end after the first one without a report
 
-_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors caused by the service's own resource limits; the file is read again later."""
+_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+"""Errors of the machine, and not of the job; the file is read again later."""
 
 MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
 log = logging.getLogger("shadowprice.executors")
@@ -243,10 +241,9 @@ class TrackedGeneration:
         )
 
     def poll_progress(self) -> Progressed | None:
-        """Return new progress of the job's file, or None. It may be a link, a pipe, or huge."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        """Return new progress of the job's file, or None."""
         try:
-            descriptor = os.open(self.progress, flags)
+            content, status = read_untrusted(self.progress, _MAX_PROGRESS_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -256,22 +253,15 @@ class TrackedGeneration:
                 )
                 self._record_read_error(reason)
             return None
-        try:
-            status = os.fstat(descriptor)
-            # A file that is written in place can be read in between, within one tick of its clock.
-            version = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if not stat.S_ISREG(status.st_mode):
-                self._record_read_error("its progress file is not a regular file")
-                return None
-            if version == self._seen_progress:
-                self.on_unchanged_progress()
-                return None
-            self._seen_progress = version
-            content = os.read(descriptor, _MAX_PROGRESS_BYTES + 1)
-        except OSError:
+        except ValueError:
+            self._record_read_error("its progress file is not a regular file")
             return None
-        finally:
-            os.close(descriptor)
+        # A file that is written in place can be read in between, within one tick of its clock.
+        version = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if version == self._seen_progress:
+            self.on_unchanged_progress()
+            return None
+        self._seen_progress = version
         return self.parse_progress(content, status.st_mtime)
 
     async def poll_progress_async(self) -> Progressed | None:
