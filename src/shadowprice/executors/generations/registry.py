@@ -550,33 +550,37 @@ class DiskExecutor(ExecutorBase[GenerationT]):
 
     # ------------------------------------------------------------------ commands
 
-    async def _accept_start(
-        self, spec: GenerationSpec, prepare: Callable[[GenerationT], tuple[dict[str, Any], str]]
-    ) -> tuple[Receipt, GenerationT | None, str]:
-        """Accept a start command; the caller holds the job's lock.
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        """Start a generation; see `Executor.start`."""
+        key, entries = (spec.job, spec.generation), self._registry.entries
+        async with self._registry.job_lock(spec.job):
+            with self._with_path():
+                receipt, failure = await self._check_and_unpack(spec)
+                if receipt is not Receipt.ACCEPTED:
+                    return receipt
+                entry = self._make(*key, self._store.generation(*key))
+                entry.placement = spec.placement
+                # No `await` from here to the entry: the devices of its plan are allocated by it.
+                plan, refusal = ({}, failure.reason) if failure else self._prepare(spec, entry)
+                entry.set_plan(plan)
+                entries[key] = entry
+                try:
+                    await asyncio.to_thread(self._write_start, spec, plan, refusal)
+                except BaseException:
+                    del entries[key]
+                    raise
+            if not refusal:
+                await self._begin(entry)
+            await self._poll(entry)
+            return receipt
 
-        After the files are unpacked, ``prepare`` returns the plan of an entry, and a reason if the
-        generation is refused. Returns the receipt, the new entry if the command was accepted, and
-        why the generation won't run. Raises `ExecutorError` if the disk write failed.
-        """
-        key = spec.job, spec.generation
-        entries = self._registry.entries
-        with self._with_path():
-            receipt, failure = await self._check_and_unpack(spec)
-            if receipt is not Receipt.ACCEPTED:
-                return receipt, None, ""
-            entry = self._make(*key, self._store.generation(*key))
-            entry.placement = spec.placement
-            # No `await` from here to the entry: the devices of its plan are allocated by it.
-            plan, refusal = prepare(entry) if failure is None else ({}, failure.reason)
-            entry.set_plan(plan)
-            entries[key] = entry
-            try:
-                await asyncio.to_thread(self._write_start, spec, plan, refusal)
-            except BaseException:
-                del entries[key]
-                raise
-        return receipt, entry, refusal
+    def _prepare(self, spec: GenerationSpec, entry: GenerationT) -> tuple[dict[str, Any], str]:
+        """Return the plan of an entry, and a reason if the generation is refused."""
+        raise NotImplementedError
+
+    async def _begin(self, entry: GenerationT) -> None:
+        """Begin to run an accepted generation."""
+        raise NotImplementedError
 
     def _write_start(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
         make_private(self._store.job(spec.job))

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -280,16 +279,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     # ------------------------------------------------------------------ commands
 
-    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
-        """Start a generation; see `Executor.start`."""
-        async with self._registry.job_lock(spec.job):
-            receipt, entry, refusal = await self._accept_start(spec, partial(self._prepare, spec))
-            if entry is not None:
-                if not refusal:
-                    await asyncio.to_thread(self._launch, entry)
-                await self._poll(entry)
-            return receipt
-
     def _job_directory(self, spec: contract.GenerationSpec) -> Path:
         """Return the job's directory, which belongs to its user."""
         if spec.program.user:
@@ -319,9 +308,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             port = launch_plan.free_port({other.port for other in self._registry.live})
         except PlacementError as error:
             return {}, str(error)
-        cgroup = None
-        if self._cgroup is not None:
-            cgroup = self._cgroup / f"{key_digest(spec.job)}-{spec.generation}"
         own, progress = self._job_directory(spec), entry.generation.progress
         if user is not None:
             progress = own / "progress" / f"{spec.generation}.json"
@@ -331,18 +317,21 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             job_directory=own,
             progress=progress,
             port=port,
-            log_bytes=self._settings.log_bytes,
-            bell=self._bell_path,
-            cgroup=cgroup,
             memory=self._memory,
             user=user,
         )
+        name = f"{key_digest(spec.job)}-{spec.generation}"
+        plan["cgroup"] = str(self._cgroup / name) if self._cgroup is not None else ""
+        plan |= {"log_bytes": self._settings.log_bytes, "bell": str(self._bell_path)}
         if user is not None:
             try:
                 self._users.make(key_digest(spec.job), user)
             except OSError as error:
                 return {}, f"{error.filename}: {error.strerror}"
         return plan, ""
+
+    async def _begin(self, entry: TrackedGeneration) -> None:
+        await asyncio.to_thread(self._launch, entry)
 
     def _launch(self, entry: TrackedGeneration) -> None:
         """Start a supervisor; if it doesn't claim the generation, a resync starts another."""

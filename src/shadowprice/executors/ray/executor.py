@@ -185,27 +185,26 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._registry.job_lock(spec.job):
-            if not self.session.link.is_running:
-                raise contract.ExecutorError("not connected to Ray")
-            receipt, entry, refusal = await self._accept_start(
-                spec,
-                lambda _: build_launch_plan(spec, self.session.nodes, self._registry.allocations),
-            )
-            if entry is not None:
-                await self._poll(entry)
-                if not refusal and not entry.is_finished:
-                    self._drive(entry)
-            return receipt
+        if not self.session.link.is_running:
+            raise contract.ExecutorError("not connected to Ray")
+        return await super().start(spec)
+
+    def _prepare(
+        self, spec: contract.GenerationSpec, entry: RayGeneration
+    ) -> tuple[dict[str, Any], str]:
+        del entry
+        return build_launch_plan(spec, self.session.nodes, self._registry.allocations)
+
+    async def _begin(self, entry: RayGeneration) -> None:
+        self._drive(entry)
 
     def _job_directory(self, spec: contract.GenerationSpec) -> Path:
         """Return the job's directory, which all nodes see."""
         return self.session.folder(spec.job)
 
     def _drive(self, entry: RayGeneration) -> None:
-        entry.driving = self._background.spawn(
-            "drive", RayGenerationController(self.session, entry).run(), entry.task_description
-        )
+        controller = RayGenerationController(self.session, entry)
+        self._background.spawn_repeating("drive", controller.attempt, entry.task_description)
 
     async def _poll(self, entry: RayGeneration) -> None:
         await super()._poll(entry)
