@@ -43,7 +43,7 @@ class ClusterCache:
         moved: Callable[[str], None],
     ) -> None:
         self._service = service
-        self._settings = settings
+        self.settings = settings
         self._on_pod_changed = happened
         self._on_node_changed = moved
         self._used: dict[str, Counter[str]] = {}
@@ -141,7 +141,7 @@ class ClusterCache:
         """Return whether the processes on a node count as lost."""
         since, node = self.gone_since(server), self.nodes.items.get(server)
         return since is not None and (
-            time.monotonic() - since > self._settings.lost_after or (node is not None and node.off)
+            time.monotonic() - since > self.settings.lost_after or (node is not None and node.off)
         )
 
     def gone_since(self, server: str) -> float | None:
@@ -162,13 +162,13 @@ class ClusterCache:
         ``expected`` are names that count as known servers too.
         """
         servers: dict[str, ServerInfo] = {}
-        tolerations: list[Mapping[str, Any]] = list(self._settings.pod.get("tolerations", ()))
-        latest = time.monotonic() - self._settings.tolerate_unready
+        tolerations: list[Mapping[str, Any]] = list(self.settings.pod.get("tolerations", ()))
+        latest = time.monotonic() - self.settings.tolerate_unready
         for name, node in self.nodes.items.items():
             since = self.gone_since(name)
             was_server = name in self.servers or name in expected
             if since is None or (was_server and not node.off and since > latest):
                 servers[name] = to_server_info(
-                    node, self.used(name), gpu=self._settings.gpu, tolerations=tolerations
+                    node, self.used(name), gpu=self.settings.gpu, tolerations=tolerations
                 )
         self.servers = servers

@@ -264,17 +264,10 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         async with self._registry.job_lock(spec.job):
             self._check_lease()
             owner = Owner.from_labels(spec.labels)
-            session, cluster = self.session, self.session.cluster
+            session = self.session
             namespace = owner.namespace if owner is not None else session.identity.namespace
-            plan, refusal = build_launch_plan(
-                spec,
-                nodes=cluster.nodes.items,
-                servers=cluster.servers,
-                used=cluster.used,
-                held=self._registry.allocations,
-                settings=self.settings,
-                namespace=namespace,
-            )
+            held = self._registry.allocations
+            plan, refusal = build_launch_plan(spec, session.cluster, held, namespace)
             if owner is not None and plan:
                 plan["owner"] = build_owner_reference(owner)
             refusal = refusal or await self._older_pods_reason(spec, namespace)
