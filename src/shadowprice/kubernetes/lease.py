@@ -111,12 +111,7 @@ class Lease:
                 await self._write(self._held, holder="")
 
     async def _read(self) -> dict[str, Any]:
-        try:
-            return await self._connection.request("GET", self._path, urgent=True)
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return {}
+        return await self._connection.find(self._path, urgent=True) or {}
 
     async def _write(
         self, before: dict[str, Any], holder: str | None = None, *, taking: bool = False
