@@ -117,7 +117,7 @@ def test_progress_file_is_reported(harness: Harness, tmp_path: Path) -> None:
     command += "sleep 1.2; tell 20; await second; tell 30; exit 0"
 
     async def scenario(_: Harness, executor: Executor, report_log: ReportLog) -> None:
-        if not executor.capabilities.progress_files:
+        if not isinstance(executor, PollsProgress):
             pytest.skip("this executor reads no files")
         await executor.start(spec("job", 1, command, checkpoint_dir=str(tmp_path / "c")))
         for count, name in ((1, "first"), (2, "second")):
@@ -163,7 +163,7 @@ def test_invalid_reports_are_reported_once_per_job(harness: Harness) -> None:
         )
 
     async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
-        if not executor.capabilities.progress_files:
+        if not isinstance(executor, PollsProgress):
             pytest.skip("this executor reads no files")
         for job, (content, _) in INVALID_REPORTS.items():
             await executor.start(spec(job, 1, command(content)))
@@ -190,7 +190,7 @@ def test_refused_reports_are_reported_after_invalid_metrics(harness: Harness) ->
     )
 
     async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
-        if not executor.capabilities.progress_files:
+        if not isinstance(executor, PollsProgress):
             pytest.skip("this executor reads no files")
         await executor.start(spec("job", 1, command))
         await eventually(lambda: len(reports.matching(InvalidProgress, "job")) == 2)
@@ -215,9 +215,8 @@ def test_a_poll_returns_the_reports_until_then(
     harness.blind(monkeypatch)
 
     async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
-        if not executor.capabilities.progress_files:
+        if not isinstance(executor, PollsProgress):
             pytest.skip("this executor reads no files")
-        assert isinstance(executor, PollsProgress)
         assert list(await executor.progress()) == []
         for job in ("one", "two"):
             await executor.start(spec(job, 1, command, checkpoint_dir=str(tmp_path / job)))

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from shadowprice.core.wording import escape_controls
 from shadowprice.executors.contract import ignore_failure
@@ -23,6 +23,7 @@ RECOVERED_AFTER_SECONDS: Final = 5.0  # after which a step that still runs count
 RELOG_SECONDS: Final = 60.0  # seconds before the same error of a task is logged again
 MAX_ERROR_CHARS: Final = 500  # maximum number of characters of a reported error
 
+Result = TypeVar("Result")
 Step = Callable[[], Awaitable[bool | None]]  # of a repeated task; true for the last one
 
 
@@ -49,7 +50,7 @@ class BackgroundTasks:
     def __init__(self, log: logging.Logger, failed: Callable[[str], None] = ignore_failure) -> None:
         self._log = log
         self._failed = failed
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._failures: dict[str, _Failure] = {}
 
     @property
@@ -67,7 +68,7 @@ class BackgroundTasks:
         ``kind`` is one word for metrics; ``description`` is a phrase for messages, such as
         ``marking the pod``. If ``vital`` is false, a failure is only logged and counted.
         """
-        task = self._start(self._run_guarded(kind, work, description, vital=vital))
+        task = self.start(self._run_guarded(kind, work, description, vital=vital))
         # A task that is cancelled before its first step never awaits the work.
         task.add_done_callback(lambda _: work.close())
         return task
@@ -76,9 +77,10 @@ class BackgroundTasks:
         self, kind: str, step: Step, description: str, pause: float = 0.0
     ) -> asyncio.Task[None]:
         """Start a task that repeats a step; see `repeat`."""
-        return self._start(self.repeat(kind, step, description, pause))
+        return self.start(self.repeat(kind, step, description, pause))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Start a task whose errors its caller handles; `end` cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -375,7 +375,6 @@ class ExecutorCapabilities:
 
     discovers_servers: bool = False  # by `ServerSeen`; otherwise `set_servers` sets them
     several_machines: bool = False  # processes run on other machines
-    progress_files: bool = False  # emits progress from files as `Progressed`
     isolates_users: bool = False  # jobs run as users other than the service's
     observes: bool = False  # `observe` also returns jobs of other schedulers
     runs_containers: bool = False  # applies ``run.image`` and ``run.pod``

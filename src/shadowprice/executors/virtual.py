@@ -110,29 +110,26 @@ class _Jump(selectors.SelectSelector):
 
 
 class VirtualClock:
-    """Clocks of a machine in a loop's time, which starts at ``origin`` ns since 1970."""
+    """Clocks of a machine in a loop's time, which starts at `ORIGIN`."""
 
-    def __init__(self, loop: VirtualLoop, origin: int = ORIGIN) -> None:
+    def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self._origin = origin
 
     def wall(self) -> int:
         """Return the wall clock, in nanoseconds since 1970."""
-        return self._origin + self._loop.elapsed - STARTED
+        return ORIGIN + self._loop.elapsed - STARTED
 
     def physical(self) -> int:
         """Return the loop's clock in nanoseconds."""
         return self._loop.elapsed
 
 
-def run_virtual(
-    main: Callable[[VirtualClock], Coroutine[Any, Any, Result]], origin: int = ORIGIN
-) -> Result:
+def run_virtual(main: Callable[[VirtualClock], Coroutine[Any, Any, Result]]) -> Result:
     """Run a coroutine to its end in virtual time; raise `StalledError` if no timer is pending."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)
-        return runner.run(main(VirtualClock(loop, origin)))
+        return runner.run(main(VirtualClock(loop)))
 
 
 def stated_rate(job: Job, slot_seconds: float) -> Rate:
@@ -255,7 +252,7 @@ class VirtualExecutor:
     ``speeds`` are by server, 1 if absent; the slowest server of a placement decides.
     """
 
-    capabilities = ExecutorCapabilities(discovers_servers=True, progress_files=True)
+    capabilities = ExecutorCapabilities(discovers_servers=True)
 
     def __init__(
         self,
@@ -278,13 +275,13 @@ class VirtualExecutor:
 
     # ------------------------------------------------------------------ injected faults
 
-    def lose_server(self, server: str, reason: str = "") -> None:
+    def lose_server(self, server: str) -> None:
         """Remove a server, and end its generations as lost."""
         self._gone.add(server)
         for entry in list(self._live.values()):
             if any(share.server == server for share in entry.spec.placement):
                 self._end(entry, Ending.LOST, None, f"server {server} is gone")
-        self._reports.put_nowait(ServerGone(server, self._wall(), reason))
+        self._reports.put_nowait(ServerGone(server, self._wall()))
 
     def return_server(self, server: str) -> None:
         """Add a lost server again."""

@@ -40,16 +40,11 @@ SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # timeout of a request, in seconds
 RETRY_TIMEOUT_SECONDS: Final = 60.0  # seconds for which a throttled request (429) is retried
 MAX_RETRY_DELAY_SECONDS: Final = 5.0  # of these retries, unless the server demands more
+PAGE_OBJECTS: Final = 500  # objects per page of a list
 MAX_INFLIGHT_REQUESTS: Final = 8  # a slot's requests at once would block the API server
 TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # seconds before its expiry that a token is renewed
 MIN_TOKEN_REFRESH_SECONDS: Final = 10.0  # a plugin may be slow, or return expired tokens
 
-_PATCH_TYPES: Final = {
-    "json": "application/json-patch+json",
-    "merge": "application/merge-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-    "apply": "application/apply-patch+yaml",
-}
 _TOKEN_KEY: Final = "BearerToken"  # of the library's configuration
 _CONNECTIONS: Final = 1000
 _CONFIG_ERRORS: Final = (
@@ -213,23 +208,39 @@ class ApiClient:
         """
         return await self.request("GET", path, query=query)
 
-    async def post(self, path: str, body: Mapping[str, Any], **query: object) -> dict[str, Any]:
+    async def find(self, path: str, *, urgent: bool = False) -> dict[str, Any] | None:
+        """Return an object, None if it doesn't exist; see `request`."""
+        try:
+            return await self.request("GET", path, urgent=urgent)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return None
+
+    async def pages(self, path: str, **query: object) -> AsyncGenerator[dict[str, Any]]:
+        """Yield the pages of a list; each has `items` and `metadata`."""
+        while True:
+            page = await self.get(path, limit=PAGE_OBJECTS, **query)
+            yield page
+            if not page["metadata"].get("continue"):
+                return
+            query["continue"] = page["metadata"]["continue"]
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object; see `get`."""
-        return await self.request("POST", path, query=query, body=body)
+        return await self.request("POST", path, body=body)
 
     async def put(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object; see `get`."""
         return await self.request("PUT", path, body=body)
 
-    async def patch(self, path: str, body: Any, kind: str = "merge", **query: object) -> Any:
-        """Change an object; ``kind`` is json, merge, strategic or apply. See `get`."""
-        return await self.request("PATCH", path, query=query, body=body, content=_PATCH_TYPES[kind])
+    async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Change an object by a merge patch; see `get`."""
+        return await self.request("PATCH", path, body=body)
 
-    async def delete(
-        self, path: str, body: Mapping[str, Any] | None = None, **query: object
-    ) -> dict[str, Any]:
+    async def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Delete an object; see `get`."""
-        return await self.request("DELETE", path, query=query, body=body)
+        return await self.request("DELETE", path, body=body)
 
     async def request(
         self,
@@ -237,8 +248,7 @@ class ApiClient:
         path: str,
         *,
         query: Mapping[str, object] | None = None,
-        body: Any = None,
-        content: str = "application/json",
+        body: Mapping[str, Any] | None = None,
         urgent: bool = False,
     ) -> dict[str, Any]:
         """Send a request, with retries if it is throttled (429).
@@ -247,9 +257,7 @@ class ApiClient:
         as `get` does, also if it is throttled for more than `RETRY_TIMEOUT_SECONDS` seconds, and
         `LeadershipLostError` if the connection must not write now.
         """
-        text = await self._send(
-            method, path, urgent=urgent, query=query or {}, body=body, content=content
-        )
+        text = await self._send(method, path, urgent=urgent, query=query or {}, body=body)
         try:
             document: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -334,9 +342,9 @@ class ApiClient:
         *,
         query: Mapping[str, object],
         body: Any = None,
-        content: str = "application/json",
         is_restricted: bool = False,
     ) -> Any:
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json, */*", "Content-Type": content}
         headers["User-Agent"] = "shadowprice"
         configuration = self._client.configuration

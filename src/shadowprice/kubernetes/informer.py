@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from shadowprice.kubernetes.connection import ApiClient
@@ -24,7 +25,6 @@ log = logging.getLogger("shadowprice.kubernetes")
 
 CachedT = TypeVar("CachedT")
 
-PAGE: Final = 500  # objects per page of a list
 WATCH_TIMEOUT_SECONDS: Final = 120  # of one watch; the next one continues from its version
 INITIAL_BACKOFF_SECONDS: Final = 0.2
 MAX_BACKOFF_SECONDS: Final = 5.0
@@ -33,6 +33,7 @@ MAX_BACKOFF_SECONDS: Final = 5.0
 MIN_HEALTHY_WATCH_SECONDS: Final = 1.0  # seconds after which a watch counts as successful
 
 
+@dataclass(eq=False)
 class Informer(Generic[CachedT]):
     """Caches a reduced form of all objects of one kind, by ``NAMESPACE/NAME`` or ``NAME``.
 
@@ -41,24 +42,17 @@ class Informer(Generic[CachedT]):
     the list. ``healthy`` is true if the last request succeeded.
     """
 
-    def __init__(
-        self,
-        connection: ApiClient,
-        path: str,
-        reduce: Callable[[dict[str, Any]], CachedT | None],
-        changed: Callable[[str, CachedT | None, CachedT | None], None] | None = None,
-        query: Mapping[str, object] | None = None,
-    ) -> None:
-        self._connection = connection
-        self._path = path
-        self._reduce = reduce
-        self._changed = changed or (lambda *_: None)
-        self._query = dict(query or {})
-        self._version = ""
-        self._task: asyncio.Task[None] | None = None
-        self.items: dict[str, CachedT] = {}
-        self.healthy = False
-        self.lists = self.watches = 0
+    connection: ApiClient
+    path: str
+    reduce: Callable[[dict[str, Any]], CachedT | None]
+    changed: Callable[[str, CachedT | None, CachedT | None], None] = lambda *_: None
+    query: Mapping[str, object] = field(default_factory=dict)
+    items: dict[str, CachedT] = field(default_factory=dict, init=False)
+    healthy: bool = False
+    lists: int = 0  # number of requests
+    watches: int = 0
+    _version: str = ""
+    _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """List all objects, then watch them until `close`; raise `ApiError` if the list fails."""
@@ -75,19 +69,13 @@ class Informer(Generic[CachedT]):
 
     async def _list(self) -> None:
         items: dict[str, CachedT] = {}
-        more: dict[str, object] = {}
-        while True:
+        async for page in self.connection.pages(self.path, **self.query):
             self.lists += 1
-            page = await self._connection.get(self._path, limit=PAGE, **self._query, **more)
             for item in page.get("items") or ():
-                kept = self._reduce(item)
+                kept = self.reduce(item)
                 if kept is not None:
                     items[object_key(item)] = kept
-            page_meta = page["metadata"]
-            if not page_meta.get("continue"):
-                break
-            more = {"continue": page_meta["continue"]}
-        self._version = page_meta["resourceVersion"]
+        self._version = page["metadata"]["resourceVersion"]
         self.healthy = True
         for key in self.items.keys() - items.keys():
             self._store(key, None)
@@ -102,9 +90,9 @@ class Informer(Generic[CachedT]):
             self.items[key] = kept
         if old != kept:
             try:
-                self._changed(key, old, kept)
+                self.changed(key, old, kept)
             except Exception:
-                log.exception("failed to process an event of %s on %s", self._path, key)
+                log.exception("failed to process an event of %s on %s", self.path, key)
 
     async def _follow(self) -> None:
         pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
@@ -120,26 +108,26 @@ class Informer(Generic[CachedT]):
             except ApiError as error:
                 if error.gone:
                     self._version = ""
-                    log.info("listing %s again: %s", self._path, error)
+                    log.info("listing %s again: %s", self.path, error)
                 else:
                     self.healthy = False
-                    log.info("failed to watch %s: %s", self._path, error)
+                    log.info("failed to watch %s: %s", self.path, error)
             except Exception:  # an object of unexpected form
-                log.exception("listing %s again", self._path)
+                log.exception("listing %s again", self.path)
                 self._version = ""
             await asyncio.sleep(pauses.record_failure())
 
     async def _watch(self) -> None:
         self.watches += 1
         turn = random.randint(WATCH_TIMEOUT_SECONDS * 3 // 4, WATCH_TIMEOUT_SECONDS)
-        source = self._connection.lines(
-            self._path,
+        source = self.connection.lines(
+            self.path,
             silence=turn + 20.0,
             watch=True,
             resourceVersion=self._version,
             allowWatchBookmarks=True,
             timeoutSeconds=turn,
-            **dict[str, Any](self._query),
+            **dict[str, Any](self.query),
         )
         async with aclosing(source) as lines:
             async for line in lines:
@@ -152,10 +140,10 @@ class Informer(Generic[CachedT]):
                     )
                 self.healthy = True
                 if kind in {"ADDED", "MODIFIED"}:
-                    self._store(object_key(item), self._reduce(item))
+                    self._store(object_key(item), self.reduce(item))
                 elif kind == "DELETED":
                     # The final state is a change of its own, such as the exit of its containers.
-                    last = self._reduce(item)
+                    last = self.reduce(item)
                     if last is not None and self.items.get(object_key(item)) != last:
                         self._store(object_key(item), last)
                     self._store(object_key(item), None)

@@ -36,10 +36,10 @@ MAX_POLL_SECONDS: Final = 2.0
 class Lease:
     """A lease that one process holds at a time.
 
-    ``identity`` is a unique identifier of this process. ``lost`` is set if the lease wasn't renewed
-    in time, or another process acquired it. ``epoch`` is a fencing token, higher than that of any
-    earlier holder and than ``above``; 0 before the lease is held. A Lease that was deleted and
-    created again has lost the epochs of its earlier holders.
+    ``identity`` is a unique identifier of this process. ``lost`` is set while the lease isn't held,
+    such as when it wasn't renewed in time, or another process acquired it. ``epoch`` is a fencing
+    token, higher than that of any earlier holder and than ``above``; 0 before the lease is held. A
+    Lease that was deleted and created again has lost the epochs of its earlier holders.
     """
 
     def __init__(
@@ -56,11 +56,12 @@ class Lease:
         self._until = 0.0
         self._last_renewal, self._seen_since = "", _now()
         self.lost = asyncio.Event()
+        self.lost.set()
         self.epoch = 0
 
     def holds(self) -> bool:
         """Return whether this process holds the lease, by this machine's clock alone."""
-        return self._renewing is not None and not self.lost.is_set() and _now() < self._until
+        return not self.lost.is_set() and _now() < self._until
 
     async def acquire(
         self,
@@ -87,11 +88,12 @@ class Lease:
                     return False  # the holder is alive
             duration = float(spec.get("leaseDurationSeconds") or LEASE_DURATION_SECONDS)
             if is_free or _now() - self._seen_since > duration:
+                self._last_renewal = ""
                 if await self._write(current, taking=True):
                     self.epoch = int(self._held["spec"]["leaseTransitions"])
+                    self.lost.clear()
                     self._renewing = asyncio.create_task(self._renew())
                     return True
-                self._last_renewal = ""
             if time.monotonic() > until:
                 return False
             await asyncio.sleep(pauses.record_failure())
@@ -109,12 +111,7 @@ class Lease:
                 await self._write(self._held, holder="")
 
     async def _read(self) -> dict[str, Any]:
-        try:
-            return await self._connection.request("GET", self._path, urgent=True)
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return {}
+        return await self._connection.find(self._path, urgent=True) or {}
 
     async def _write(
         self, before: dict[str, Any], holder: str | None = None, *, taking: bool = False

@@ -64,11 +64,8 @@ def is_link_inside(path: str, target: str) -> bool:
     if target == ".":
         return True
     parts = target.split("/")
-    climbs = 0
-    while climbs < len(parts) and parts[climbs] == "..":
-        climbs += 1
-    rest = parts[climbs:]
-    is_plain = not any(part in {"", ".", ".."} for part in rest)
+    climbs = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    is_plain = not any(part in {"", ".", ".."} for part in parts[climbs:])
     return is_plain and climbs <= path.count("/")
 
 
@@ -76,8 +73,7 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
     """Yield the entries of an archive in order; raise `ArchiveError` if it is refused."""
     total = stream.seek(0, os.SEEK_END)
     position = 0
-    extended: Mapping[str, str] = {}
-    is_extended = False
+    extended: Mapping[str, str] | None = None  # records of the next entry
     global_headers = own_entries = 0
     kinds: dict[str, EntryKind] = {}
     explicit: set[str] = set()
@@ -97,9 +93,9 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
         if flag in {b"x", b"g"}:
             records = _extension(stream.read(size) if size <= _MAX_EXTENSION_BYTES else None)
             if flag == b"x":
-                if is_extended:
+                if extended is not None:
                     raise refusal("", "has two extended headers of one entry")
-                extended, is_extended = records, True
+                extended = records
                 continue
             global_headers += 1
             if global_headers > _MAX_GLOBAL_HEADERS:
@@ -107,8 +103,8 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
             if records.keys() - _IGNORED:
                 raise refusal("", "has a global header with file names or sizes")
             continue
-        entry = _entry(header, size, content, extended)
-        extended, is_extended = {}, False
+        entry = _entry(header, size, content, extended or {})
+        extended = None
         if entry is None:
             own_entries += 1
             if own_entries > 1:
@@ -123,10 +119,9 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
 
 def _check_end(stream: BinaryIO) -> None:
     """Refuse an archive without a second empty block, or with other content after it."""
-    second = stream.read(BLOCK)
-    if len(second) < BLOCK:
+    rest = stream.read(BLOCK)
+    if len(rest) < BLOCK:
         raise refusal("", "ends without the two empty blocks of a complete archive")
-    rest = second
     while rest:
         if any(rest):
             raise refusal("", "has content after its end")

@@ -42,6 +42,7 @@ class _Rule:
     whole: bool
 
 
+@dataclass(frozen=True, slots=True)
 class IgnoreRules:
     """The rules that hold in a directory: those of its own files, and of the directories above.
 
@@ -50,11 +51,8 @@ class IgnoreRules:
     with their rules, from the repository downwards.
     """
 
-    def __init__(
-        self, prefix: str = "", levels: tuple[tuple[str, tuple[_Rule, ...]], ...] = ()
-    ) -> None:
-        self._prefix = prefix
-        self._levels = levels
+    prefix: str = ""
+    levels: tuple[tuple[str, tuple[_Rule, ...]], ...] = ()
 
     @classmethod
     def above(cls, top: Path) -> IgnoreRules:
@@ -76,24 +74,22 @@ class IgnoreRules:
 
     def within(self, folder: Path, relative: str) -> IgnoreRules:
         """Return the rules in a directory, whose path below the top is ``relative``."""
-        return self._with_files_of(folder, [part for part in (self._prefix, relative) if part])
+        return self._with_files_of(folder, [part for part in (self.prefix, relative) if part])
 
     def _with_files_of(self, folder: Path, parts: Sequence[str]) -> IgnoreRules:
         return self._with("/".join(parts), [folder / name for name in IGNORE_FILES])
 
     def _with(self, folder: str, files: Iterable[Path]) -> IgnoreRules:
         lines = [line for file in files for line in _lines(file)]
-        return (
-            IgnoreRules(self._prefix, (*self._levels, (folder, _parse(lines)))) if lines else self
-        )
+        return IgnoreRules(self.prefix, (*self.levels, (folder, _parse(lines)))) if lines else self
 
     def excludes(self, path: str, *, is_directory: bool) -> bool:
         """Return whether a path below the top is excluded; its directories aren't."""
         name = path.rpartition("/")[2]
         if name in EXCLUDED_NAMES:
             return True
-        full = f"{self._prefix}/{path}" if self._prefix else path
-        for folder, rules in reversed(self._levels):
+        full = f"{self.prefix}/{path}" if self.prefix else path
+        for folder, rules in reversed(self.levels):
             below = full[len(folder) + 1 :] if folder else full
             for rule in reversed(rules):
                 if rule.only_directories and not is_directory:

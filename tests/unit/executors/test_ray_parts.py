@@ -121,10 +121,10 @@ def test_a_process_that_its_node_stopped_is_no_failure(code: int) -> None:
     assert is_outcome_final([end], 2, tolerant=True)
     rest = ProcessExit("worker-1", code, 3.0, stop_requested=True)
     result = outcome_from_exits([end, rest], 2, stop_ordered=False)
-    assert (result.ending, result.from_outside) == ("lost" if code else "done", True)
+    assert (result.ending, result.outside) == ("lost" if code else "done", True)
     failed = ProcessExit("worker-1", 9, 1.0)  # by itself, before that
     result = outcome_from_exits([end, failed], 2, stop_ordered=False)
-    assert (result.ending, result.from_outside) == ("failed", False)
+    assert (result.ending, result.outside) == ("failed", False)
 
 
 # ------------------------------------------------------------------ nodes

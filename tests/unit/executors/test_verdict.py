@@ -77,9 +77,9 @@ def test_a_failure_after_a_signal_from_outside_is_a_loss(
 ) -> None:
     exits = list(zip((W0, W1), codes, strict=True))
     result = judged(exits, from_outside=True, tolerant=False)
-    assert (result.ending, result.from_outside) == (ending, True)
+    assert (result.ending, result.outside) == (ending, True)
     ordered = judged(exits, from_outside=True, stopped=True, tolerant=False)
-    assert not ordered.from_outside
+    assert not ordered.outside
     if 1 in codes:
         assert ordered.ending == "failed"
         assert result.reason == (

@@ -17,8 +17,8 @@ class Lingering:
     def __init__(self) -> None:
         self.ending = asyncio.Event()
 
-    async def get(self, path: str, **query: object) -> dict[str, Any]:
-        return {"items": [], "metadata": {"resourceVersion": "1"}}
+    async def pages(self, path: str, **query: object) -> Any:
+        yield {"items": [], "metadata": {"resourceVersion": "1"}}
 
     async def lines(self, path: str, **query: object) -> Any:
         try:

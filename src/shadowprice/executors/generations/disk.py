@@ -39,15 +39,15 @@ class StateFile:
 
     def write(self, value: dict[str, Any]) -> None:
         """Replace the object durably; raise ValueError if it doesn't fit into a slot."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            slot = os.fstat(descriptor).st_size // 2
-            sequence, _ = _newest(os.pread(descriptor, 2 * slot, 0), self.path)
-            framed = _frame(sequence + 1, value, slot)
-            _write_all(descriptor, framed, ((sequence + 1) % 2) * slot)
-            sync_file(descriptor)
-        finally:
-            os.close(descriptor)
+        with self.path.open("r+b") as stream:
+            content = stream.read()
+            slot = len(content) // 2
+            sequence = _newest(content, self.path)[0] + 1
+            framed = _frame(sequence, value, slot)
+            stream.seek(sequence % 2 * slot)
+            stream.write(framed)
+            stream.flush()
+            sync_file(stream.fileno())
 
     def fits(self, value: dict[str, Any]) -> bool:
         """Return whether an object fits into a slot."""
@@ -93,12 +93,6 @@ def _newest(content: bytes, path: Path) -> tuple[int, dict[str, Any]]:
     return newest
 
 
-def _write_all(descriptor: int, content: bytes, offset: int) -> None:
-    while content:
-        written = os.pwrite(descriptor, content, offset)
-        content, offset = content[written:], offset + written
-
-
 def sync_file(descriptor: int) -> None:
     """Flush a file to the disk."""
     os.fsync(descriptor)
@@ -116,9 +110,23 @@ def sync_directory(path: Path) -> None:
 def create_file(path: Path, content: bytes) -> None:
     """Write a file with mode 600 durably; its name is durable once its directory is synced."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        _write_all(descriptor, content, 0)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
         sync_file(descriptor)
+
+
+def read_untrusted(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Return the beginning and the status of a file of a job, which may be a link, a pipe, or huge.
+
+    Raises OSError if it is a link or can't be read, and ValueError if it isn't a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        return os.read(descriptor, max_bytes), status
     finally:
         os.close(descriptor)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 EXIT_SIGTERM: Final = 128 + signal.SIGTERM  # of a process that handled or died of SIGTERM
@@ -19,25 +19,19 @@ class GenerationOutcome:
     """How a generation ended.
 
     ``ending`` is a value of `contract.Ending`. ``process`` decided the result, with exit status
-    ``code``. ``reason`` is for people. ``from_outside`` says that an external cause asked it to
-    end, and no stop command did: then only its progress shows whether ``done`` is true.
+    ``code``. ``reason`` is for people. ``outside`` says that an external cause asked it to end, and
+    no stop command did: then only its progress shows whether ``done`` is true.
     """
 
     ending: str
     process: str
     code: int
     reason: str
-    from_outside: bool = False
+    outside: bool = False
 
     def record(self) -> dict[str, Any]:
         """Return its fields as they are in a generation's state."""
-        return {
-            "ending": self.ending,
-            "process": self.process,
-            "code": self.code if self.code >= 0 else None,
-            "reason": self.reason,
-            "outside": self.from_outside,
-        }
+        return {**asdict(self), "code": self.code if self.code >= 0 else None}
 
 
 def shell_exit_status(returned: int) -> int:

@@ -6,14 +6,11 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
-import stat
 import time
 from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -45,12 +42,15 @@ from shadowprice.executors.contract import (
     Receipt,
     Report,
     ServerAllocation,
+    ServerGone,
+    ServerInfo,
+    ServerSeen,
     Started,
     StartRefused,
     UnpackFailure,
 )
 from shadowprice.executors.generations import logs
-from shadowprice.executors.generations.disk import FileLock, make_private
+from shadowprice.executors.generations.disk import FileLock, make_private, read_untrusted
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, GenerationDirectory, Phase
 from shadowprice.executors.generations.outcome import ProcessExit, is_outcome_final
 from shadowprice.executors.generations.store import (
@@ -72,8 +72,8 @@ _MAX_PROGRESS_BYTES: Final = 65_536
 
 UNEVEN_END_SECONDS: Final = 3.0  # seconds that workers may end after the first one without a report
 
-_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors caused by the service's own resource limits; the file is read again later."""
+_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+"""Errors of the machine, and not of the job; the file is read again later."""
 
 MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
 log = logging.getLogger("shadowprice.executors")
@@ -241,10 +241,9 @@ class TrackedGeneration:
         )
 
     def poll_progress(self) -> Progressed | None:
-        """Return new progress of the job's file, or None. It may be a link, a pipe, or huge."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        """Return new progress of the job's file, or None."""
         try:
-            descriptor = os.open(self.progress, flags)
+            content, status = read_untrusted(self.progress, _MAX_PROGRESS_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -254,22 +253,15 @@ class TrackedGeneration:
                 )
                 self._record_read_error(reason)
             return None
-        try:
-            status = os.fstat(descriptor)
-            # A file that is written in place can be read in between, within one tick of its clock.
-            version = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if not stat.S_ISREG(status.st_mode):
-                self._record_read_error("its progress file is not a regular file")
-                return None
-            if version == self._seen_progress:
-                self.on_unchanged_progress()
-                return None
-            self._seen_progress = version
-            content = os.read(descriptor, _MAX_PROGRESS_BYTES + 1)
-        except OSError:
+        except ValueError:
+            self._record_read_error("its progress file is not a regular file")
             return None
-        finally:
-            os.close(descriptor)
+        # A file that is written in place can be read in between, within one tick of its clock.
+        version = (status.st_mtime_ns, status.st_ino, status.st_size)
+        if version == self._seen_progress:
+            self.on_unchanged_progress()
+            return None
+        self._seen_progress = version
         return self.parse_progress(content, status.st_mtime)
 
     async def poll_progress_async(self) -> Progressed | None:
@@ -345,41 +337,6 @@ class RemoteGeneration(TrackedGeneration):
     def is_outcome_final(self) -> bool:
         """Whether the running processes can't change its result."""
         return is_outcome_final(self.process_exits(), self.workers, tolerant=self.tolerant)
-
-
-class ProgressPolls:
-    """Running progress polls, which continue if their caller is cancelled, and then emit."""
-
-    def __init__(self, emit: Callable[[Iterable[Report]], None]) -> None:
-        self._emit = emit
-        self._running: set[asyncio.Task[Sequence[Progressed]]] = set()
-
-    @property
-    def in_progress(self) -> bool:
-        """Whether a poll is running."""
-        return bool(self._running)
-
-    async def poll(self, work: Coroutine[Any, Any, Sequence[Progressed]]) -> Sequence[Progressed]:
-        """Run a poll and return its result; if cancelled, the poll continues and emits it."""
-        task = asyncio.create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._emit_late)
-            raise
-
-    def _emit_late(self, task: asyncio.Task[Sequence[Progressed]]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self._emit(task.result())
-
-    async def end(self) -> None:
-        """Cancel all running polls."""
-        tasks = tuple(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def read_chunk(
@@ -484,6 +441,8 @@ class ExecutorBase(Generic[GenerationT]):
         self._registry: GenerationRegistry[GenerationT] = GenerationRegistry()
         self._background = BackgroundTasks(log, options.failed)
         self._lock: FileLock | None = None
+        self._expected: frozenset[str] = frozenset()
+        self._discovered: Mapping[str, ServerInfo] = {}
 
     @property
     def health_error(self) -> str | None:
@@ -510,9 +469,36 @@ class ExecutorBase(Generic[GenerationT]):
         """Yield reports; see `Executor.watch`."""
         return self._registry.watch(self._servers)
 
-    def _servers(self) -> Iterable[Report]:
-        """Return reports of the servers that were discovered, or are missing."""
-        return ()
+    # ------------------------------------------------------------------ discovered servers
+
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
+        """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
+        self._expected = frozenset(server.name for server in servers)
+        self._registry.emit(map(self._gone, self._expected - self._discovered.keys()))
+
+    def _update_servers(self, servers: Mapping[str, ServerInfo]) -> None:
+        """Report servers that are new, changed or gone."""
+        previous, self._discovered = self._discovered, servers
+        now = time.time()
+        self._registry.emit(
+            ServerSeen(server, now)
+            for name, server in servers.items()
+            if previous.get(name) != server
+        )
+        self._registry.emit(map(self._gone, previous.keys() - servers.keys()))
+
+    def _servers(self) -> Iterator[Report]:
+        """Yield reports of the servers that were discovered, or are missing."""
+        for server in self._discovered.values():
+            yield ServerSeen(server, time.time())
+        yield from map(self._gone, self._expected - self._discovered.keys())
+
+    def _gone(self, name: str) -> ServerGone:
+        return ServerGone(name, time.time(), self._absence_reason(name))
+
+    def _absence_reason(self, name: str) -> str:
+        """Return why a server is missing."""
+        raise NotImplementedError
 
 
 class DiskExecutor(ExecutorBase[GenerationT]):
@@ -529,7 +515,7 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         super().__init__(options)
         self.directory = self.path  # of its records; see `KeepsLocalRecords`
         self._make = make
-        self._polls = ProgressPolls(self._registry.emit)
+        self._running_poll: asyncio.Task[list[Progressed]] | None = None
 
     def _job_directory(self, spec: GenerationSpec) -> Path:
         """Return the directory for a job's files."""
@@ -564,33 +550,37 @@ class DiskExecutor(ExecutorBase[GenerationT]):
 
     # ------------------------------------------------------------------ commands
 
-    async def _accept_start(
-        self, spec: GenerationSpec, prepare: Callable[[GenerationT], tuple[dict[str, Any], str]]
-    ) -> tuple[Receipt, GenerationT | None, str]:
-        """Accept a start command; the caller holds the job's lock.
+    async def start(self, spec: GenerationSpec) -> Receipt:
+        """Start a generation; see `Executor.start`."""
+        key, entries = (spec.job, spec.generation), self._registry.entries
+        async with self._registry.job_lock(spec.job):
+            with self._with_path():
+                receipt, failure = await self._check_and_unpack(spec)
+                if receipt is not Receipt.ACCEPTED:
+                    return receipt
+                entry = self._make(*key, self._store.generation(*key))
+                entry.placement = spec.placement
+                # No `await` from here to the entry: the devices of its plan are allocated by it.
+                plan, refusal = ({}, failure.reason) if failure else self._prepare(spec, entry)
+                entry.set_plan(plan)
+                entries[key] = entry
+                try:
+                    await asyncio.to_thread(self._write_start, spec, plan, refusal)
+                except BaseException:
+                    del entries[key]
+                    raise
+            if not refusal:
+                await self._begin(entry)
+            await self._poll(entry)
+            return receipt
 
-        After the files are unpacked, ``prepare`` returns the plan of an entry, and a reason if the
-        generation is refused. Returns the receipt, the new entry if the command was accepted, and
-        why the generation won't run. Raises `ExecutorError` if the disk write failed.
-        """
-        key = spec.job, spec.generation
-        entries = self._registry.entries
-        with self._with_path():
-            receipt, failure = await self._check_and_unpack(spec)
-            if receipt is not Receipt.ACCEPTED:
-                return receipt, None, ""
-            entry = self._make(*key, self._store.generation(*key))
-            entry.placement = spec.placement
-            # No `await` from here to the entry: the devices of its plan are allocated by it.
-            plan, refusal = prepare(entry) if failure is None else ({}, failure.reason)
-            entry.set_plan(plan)
-            entries[key] = entry
-            try:
-                await asyncio.to_thread(self._write_start, spec, plan, refusal)
-            except BaseException:
-                del entries[key]
-                raise
-        return receipt, entry, refusal
+    def _prepare(self, spec: GenerationSpec, entry: GenerationT) -> tuple[dict[str, Any], str]:
+        """Return the plan of an entry, and a reason if the generation is refused."""
+        raise NotImplementedError
+
+    async def _begin(self, entry: GenerationT) -> None:
+        """Begin to run an accepted generation."""
+        raise NotImplementedError
 
     def _write_start(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
         make_private(self._store.job(spec.job))
@@ -630,6 +620,28 @@ class DiskExecutor(ExecutorBase[GenerationT]):
                 has_end = bool(reports) and not isinstance(reports[-1], Started)
                 reports.insert(len(reports) - has_end, progress)
             self._registry.emit(reports)
+
+    async def progress(self) -> Sequence[Progressed]:
+        """Poll progress files; see `PollsProgress`.
+
+        If this is cancelled, the poll continues, and `watch` yields its result.
+        """
+        if self._running_poll is not None and not self._running_poll.done():
+            return []
+        poll = self._running_poll = self._background.start(self._poll_progress())
+        try:
+            return await asyncio.shield(poll)
+        except asyncio.CancelledError:
+            poll.add_done_callback(self._emit_late)
+            raise
+
+    async def _poll_progress(self) -> list[Progressed]:
+        """Return progress that is new since the last poll."""
+        raise NotImplementedError
+
+    def _emit_late(self, poll: asyncio.Task[list[Progressed]]) -> None:
+        if not poll.cancelled() and poll.exception() is None:
+            self._registry.emit(poll.result())
 
     # ------------------------------------------------------------------ files of jobs
 

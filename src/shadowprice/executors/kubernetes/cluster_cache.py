@@ -43,7 +43,7 @@ class ClusterCache:
         moved: Callable[[str], None],
     ) -> None:
         self._service = service
-        self._settings = settings
+        self.settings = settings
         self._on_pod_changed = happened
         self._on_node_changed = moved
         self._used: dict[str, Counter[str]] = {}
@@ -141,7 +141,7 @@ class ClusterCache:
         """Return whether the processes on a node count as lost."""
         since, node = self.gone_since(server), self.nodes.items.get(server)
         return since is not None and (
-            time.monotonic() - since > self._settings.lost_after or (node is not None and node.off)
+            time.monotonic() - since > self.settings.lost_after or (node is not None and node.off)
         )
 
     def gone_since(self, server: str) -> float | None:
@@ -154,23 +154,21 @@ class ClusterCache:
             return self._gone.get(server)
         return self._gone.setdefault(server, time.monotonic())
 
-    def diff_servers(self, expected: Collection[str]) -> tuple[list[ServerInfo], list[str]]:
-        """Update the servers; return new or changed ones, and the names of lost ones.
+    def refresh_servers(self, expected: Collection[str]) -> None:
+        """Derive the servers from the nodes.
 
         A node that isn't ready may be healthy: after an outage of the API server, its kubelet first
         has to renew its lease. So a known server is kept for `tolerate_unready` seconds.
         ``expected`` are names that count as known servers too.
         """
         servers: dict[str, ServerInfo] = {}
-        tolerations: list[Mapping[str, Any]] = list(self._settings.pod.get("tolerations", ()))
-        latest = time.monotonic() - self._settings.tolerate_unready
+        tolerations: list[Mapping[str, Any]] = list(self.settings.pod.get("tolerations", ()))
+        latest = time.monotonic() - self.settings.tolerate_unready
         for name, node in self.nodes.items.items():
             since = self.gone_since(name)
             was_server = name in self.servers or name in expected
             if since is None or (was_server and not node.off and since > latest):
                 servers[name] = to_server_info(
-                    node, self.used(name), gpu=self._settings.gpu, tolerations=tolerations
+                    node, self.used(name), gpu=self.settings.gpu, tolerations=tolerations
                 )
-        previous, self.servers = self.servers, servers
-        changed = [server for name, server in servers.items() if previous.get(name) != server]
-        return changed, sorted(previous.keys() - servers.keys())
+        self.servers = servers

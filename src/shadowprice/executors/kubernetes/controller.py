@@ -484,7 +484,7 @@ class KubernetesGenerationController:
 
     async def _withdraw(self) -> None:
         """Delete the secret, and find the pods that have to end."""
-        await self._delete_named("secrets")
+        await self._objects.delete_named("secrets")
         views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
             if part.process in views:
@@ -607,7 +607,7 @@ class KubernetesGenerationController:
 
     async def _delete_all(self, *, may_continue: bool) -> bool:
         """Delete the generation's objects; return False if an ended process turns out to run."""
-        await self._delete_named("secrets")
+        await self._objects.delete_named("secrets")
         pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             views = await self._objects.pods()  # listed, because events may be late
@@ -628,16 +628,6 @@ class KubernetesGenerationController:
         part = self._entry.parts.get(view.process)
         return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
 
-    async def _delete_named(self, kind: str) -> None:
-        """Delete the secret or the service object; if refused, it ends with its owner."""
-        try:
-            await self._objects.delete_named(kind)
-        except ApiError as error:
-            if not error.refused:
-                raise
-            entry = self._entry
-            log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
-
     async def _delete_objects(self, views: Iterable[PodView]) -> None:
         """Delete the pods and the service object; raise if a pod that may run remains."""
         for view in views:
@@ -652,7 +642,7 @@ class KubernetesGenerationController:
                     raise
                 log.warning("left the pod %s/%s: %s", view.namespace, view.name, error)
         if len(self._entry.parts) > 1:
-            await self._delete_named("services")
+            await self._objects.delete_named("services")
 
     def _result(self) -> dict[str, Any]:
         """Return the result for the record."""

@@ -62,54 +62,36 @@ class ExecutorLease:
     """
 
     def __init__(self, service: str, election: Election | None) -> None:
-        self._service, self._election = service, election
-        self._identity = secrets.token_hex(8)
+        self._name = f"{service}-executor"
+        self._election = election
         self._lease: Lease | None = None
-        self._candidate: Lease | None = None  # remembers when the holder last renewed it
 
     def holds(self) -> bool:
         """Return whether only this executor may send commands, by this machine's clock."""
-        return self._is_elected() and self._lease is not None and self._lease.holds()
+        return self.is_elected() and self._lease is not None and self._lease.holds()
 
     @property
     def lost(self) -> bool:
         """Whether the lease isn't held and may be reacquired."""
         return self._lease is None or self._lease.lost.is_set()
 
-    async def acquire(self, connection: ApiClient, namespace: str) -> None:
-        """Acquire the lease; raise `ExecutorError` if another service holds it."""
-        lease = self._new(connection, namespace)
-        if not await lease.acquire(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
-            raise ExecutorError(
-                f"the lease {self._service}-executor in {namespace} is held: the cluster is used "
-                "by another service; stop that one, or serve from another namespace"
-            )
-        self._lease = lease
-
-    async def reacquire(self, connection: ApiClient, namespace: str) -> None:
-        """Reacquire a lease that expired while the API server was away, or raise `ApiError`."""
-        if not self._is_elected():
-            raise LeadershipLostError
-        lease = self._candidate = self._candidate or self._new(connection, namespace)
-        if not await lease.acquire(REACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
-            raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
-        self._lease, self._candidate = lease, None
-        log.info("the lease of %s is held again", self._service)
+    async def acquire(self, connection: ApiClient, namespace: str, timeout: float) -> bool:
+        """Acquire the lease; return False if another service holds it. See `Lease.acquire`."""
+        if self._lease is None:
+            identity, election = secrets.token_hex(8), self._election
+            if election is not None and election.number:
+                identity = f"{election.name} {election.number} {identity}"
+            self._lease = Lease(connection, namespace, self._name, identity)
+        return await self._lease.acquire(timeout, self._is_deposed)
 
     async def release(self) -> None:
         """Release the lease, so that the next holder needn't wait."""
         if self._lease is not None:
             await self._lease.release()
-            self._lease = None
 
-    def _is_elected(self) -> bool:
+    def is_elected(self) -> bool:
+        """Return whether the service leads, which may send commands once it holds the lease."""
         return self._election is None or self._election.holds()
-
-    def _new(self, connection: ApiClient, namespace: str) -> Lease:
-        identity, election = self._identity, self._election
-        if election is not None and election.number:
-            identity = f"{election.name} {election.number} {identity}"
-        return Lease(connection, namespace, f"{self._service}-executor", identity)
 
     def _is_deposed(self, holder: str) -> bool:
         """Return whether a holder was elected before this service, and so sends no commands."""
@@ -167,7 +149,6 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         self._by_key: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
             WeakValueDictionary()
         )
-        self._expected: frozenset[str] = frozenset()
         self._acknowledging: set[tuple[str, int]] = set()
         self._lease = ExecutorLease(self.service, options.election)
         self._orphans: dict[str, Backoff] = {}  # by namespace and name, like the refusals
@@ -233,8 +214,13 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             self._registry.emit,
             self._leave,
         )
-        if not self._observing:
-            await self._lease.acquire(connection, namespace)
+        if not self._observing and not await self._lease.acquire(
+            connection, namespace, ACQUIRE_TIMEOUT_SECONDS
+        ):
+            raise ExecutorError(
+                f"the lease {self.service}-executor in {namespace} is held: the cluster is used "
+                "by another service; stop that one, or serve from another namespace"
+            )
         await session.cluster.start()
         if not self._observing:
             session.gates = await supports_scheduling_gates(connection)
@@ -262,15 +248,14 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             await run_all(session.cluster.close, self._lease.release, session.connection.close)
 
     async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
-        """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
+        """Set the expected servers; see `ExecutorBase.set_servers`."""
         self._expected = frozenset(server.name for server in servers)
-        self._poll_nodes()
-        self._registry.emit(map(self._gone, self._expected - self.session.cluster.servers.keys()))
+        self._poll_nodes()  # an expected server may be unready for a while
+        await super().set_servers(servers)
 
-    def _gone(self, name: str) -> contract.ServerGone:
+    def _absence_reason(self, name: str) -> str:
         exists = self._session is not None and name in self._session.cluster.nodes.items
-        reason = "its node is not ready" if exists else "no node of the cluster has this name"
-        return contract.ServerGone(name, time.time(), reason)
+        return "its node is not ready" if exists else "no node of the cluster has this name"
 
     # ------------------------------------------------------------------ commands
 
@@ -279,17 +264,10 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         async with self._registry.job_lock(spec.job):
             self._check_lease()
             owner = Owner.from_labels(spec.labels)
-            session, cluster = self.session, self.session.cluster
+            session = self.session
             namespace = owner.namespace if owner is not None else session.identity.namespace
-            plan, refusal = build_launch_plan(
-                spec,
-                nodes=cluster.nodes.items,
-                servers=cluster.servers,
-                used=cluster.used,
-                held=self._registry.allocations,
-                settings=self.settings,
-                namespace=namespace,
-            )
+            held = self._registry.allocations
+            plan, refusal = build_launch_plan(spec, session.cluster, held, namespace)
             if owner is not None and plan:
                 plan["owner"] = build_owner_reference(owner)
             refusal = refusal or await self._older_pods_reason(spec, namespace)
@@ -424,8 +402,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             if not self._observing and self._backoff.over:
                 if self._lease.lost:
                     self._records_loaded = False
-                    identity = self.session.identity
-                    await self._lease.reacquire(self.session.connection, identity.namespace)
+                    await self._reacquire_lease()
                 if not self._records_loaded:
                     await self._load_records()
                     self._records_loaded = True
@@ -443,6 +420,15 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             log.warning(
                 "failed to resync with the API server; retrying in %.0f s: %s", pause, error
             )
+
+    async def _reacquire_lease(self) -> None:
+        """Reacquire a lease that expired while the API server was away, or raise `ApiError`."""
+        if not self._lease.is_elected():
+            raise LeadershipLostError
+        connection, namespace = self.session.connection, self.session.identity.namespace
+        if not await self._lease.acquire(connection, namespace, REACQUIRE_TIMEOUT_SECONDS):
+            raise ApiError(409, "Conflict", f"another service holds the lease of {self.service}")
+        log.info("the lease of %s is held again", self.service)
 
     async def _delete_orphans(self) -> None:
         """Delete pods of ended generations, after the current record of their job is read."""
@@ -478,17 +464,8 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
     def _poll_nodes(self) -> None:
         if not self._observing:
             self.session.cluster.find_strays(self._live())
-        changed, gone = self.session.cluster.diff_servers(self._expected)
-        now = time.time()
-        self._registry.emit(contract.ServerSeen(server, now) for server in changed)
-        self._registry.emit(map(self._gone, gone))
-
-    def _servers(self) -> Iterator[contract.Report]:
-        if self._session is not None:
-            servers = self._session.cluster.servers
-            for server in servers.values():
-                yield contract.ServerSeen(server, time.time())
-            yield from map(self._gone, self._expected - servers.keys())
+        self.session.cluster.refresh_servers(self._expected)
+        self._update_servers(self.session.cluster.servers)
 
     # ------------------------------------------------------------------ retention and queries
 

@@ -11,6 +11,7 @@ import asyncio
 import re
 import time
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -38,32 +39,26 @@ _REMOVED: Final = b"[some output is missing here: its node had removed it]\n"
 _SKIPPED: Final = b"[some output may be missing here: it could not be fetched in time]\n"
 
 
+@dataclass(eq=False)
 class PodLogFollower:
     """Fetches the log of one pod into ``folder``, of which ``limit`` bytes are kept."""
 
-    def __init__(
-        self,
-        connection: ApiClient,
-        path: str,
-        folder: Path,
-        process: str,
-        limit: int,
-        secret: str,
-    ) -> None:
-        self._connection = connection
-        self._path = f"{path}/log"
-        self._folder = folder
-        self._process = process
-        self._limit = limit
-        self._secret = secret
-        self._writer: LogWriter | None = None
-        self._last: int | None = None  # timestamp of the last line, in nanoseconds since 1970
-        self._same = 0
-        self._looked = float("-inf")
-        self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
-        self._busy = asyncio.Lock()
-        self._followed = False
-        self.complete = False
+    connection: ApiClient
+    path: str  # of the pod
+    folder: Path
+    process: str
+    limit: int
+    secret: str  # masked in the log
+    complete: bool = False
+    _writer: LogWriter | None = None
+    _last: int | None = None  # timestamp of the last line, in nanoseconds since 1970
+    _same: int = 0  # number of lines with this timestamp
+    _looked: float = float("-inf")
+    _pauses: Backoff = field(
+        default_factory=lambda: Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
+    )
+    _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _followed: bool = False
 
     @property
     def has_output(self) -> bool:
@@ -137,7 +132,9 @@ class PodLogFollower:
                 query["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
             may_have_gap = before is not None or bool(last_lines)
             silence = _LONG if follow else _SHORT
-            source = self._connection.lines(self._path, silence=silence, answer=silence, **query)
+            source = self.connection.lines(
+                f"{self.path}/log", silence=silence, answer=silence, **query
+            )
             async with aclosing(source) as lines:  # also if the disk is full
                 async for line in lines:
                     if begun is not None:
@@ -164,10 +161,10 @@ class PodLogFollower:
     def _ready(self) -> LogWriter:
         if self._writer is None:
             # Lines fetched by an earlier service are fetched again, with new offsets.
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for old in self._folder.glob(f"{self._process}.*.log"):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for old in self.folder.glob(f"{self.process}.*.log"):
                 old.unlink(missing_ok=True)
-            self._writer = LogWriter(self._folder, self._process, self._limit, [self._secret])
+            self._writer = LogWriter(self.folder, self.process, self.limit, [self.secret])
         return self._writer
 
     def _keep(self, text: bytes) -> None:

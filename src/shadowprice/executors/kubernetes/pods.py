@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any, Final
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.kubernetes import names
+from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
 from shadowprice.executors.kubernetes.views import NodeView, check_allocatable, resource_requests
 from shadowprice.executors.processes import (
@@ -327,20 +328,15 @@ def _source(volume: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_launch_plan(
     spec: GenerationSpec,
-    *,
-    nodes: Mapping[str, NodeView],
-    servers: Collection[str],
-    used: Callable[[str], Mapping[str, int]],
-    held: Iterable[Mapping[str, Any]],
-    settings: KubernetesSettings,
+    cluster: ClusterCache,
+    held: Sequence[Mapping[str, Any]],
     namespace: str,
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of a generation, and a reason if it is refused.
 
-    ``used`` returns the usage of other pods on a node, and ``held`` has other ``allocations``.
+    ``held`` has the ``allocations`` of other generations.
     """
-    held = list(held)
-    processes = list_processes(spec)
+    processes, settings, nodes = list_processes(spec), cluster.settings, cluster.nodes.items
     try:
         validate_spec(spec)
         check_pod(spec, settings)
@@ -348,10 +344,11 @@ def build_launch_plan(
         for server in dict.fromkeys(item.server for item in processes):
             if server not in nodes:
                 raise PlacementError(f"the cluster has no node named {server!r}")
-            if server not in servers:
+            if server not in cluster.servers:
                 raise PlacementError(f"the node {server} is not ready")
             demands, existing = allocated_on(server, allocations), allocated_on(server, held)
-            check_allocatable(nodes[server], used(server), demands, existing, settings.gpu)
+            used = cluster.used(server)
+            check_allocatable(nodes[server], used, demands, existing, settings.gpu)
             for item in demands:
                 resource_requests(item, nodes[server], settings.gpu)
     except PlacementError as error:

@@ -21,7 +21,6 @@ from shadowprice.executors.kubernetes import names
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 
-PAGE: Final = 500
 _FIELD: Final = "generations"
 
 
@@ -103,31 +102,19 @@ class ConfigMapStore:
     async def load(self) -> list[JobGenerations]:
         """Read the records of all jobs that aren't discarded."""
         selector = f"{names.SERVICE}={self._service},{names.OPEN_LABEL}=true"
-        more: dict[str, object] = {}
         records: dict[str, JobGenerations] = {}
-        while True:
-            page = await self._connection.get(
-                self._list, labelSelector=selector, limit=PAGE, **more
-            )
+        async for page in self._connection.pages(self._list, labelSelector=selector):
             for item in page.get("items") or ():
                 record = JobGenerations.of(item)
                 if record.job:
                     records[record.job] = record
-            if not page["metadata"].get("continue"):
-                break
-            more = {"continue": page["metadata"]["continue"]}
         self.known = dict(records)
         return list(records.values())
 
     async def read(self, job: str) -> JobGenerations:
         """Read a job's current record; empty if it doesn't exist."""
-        try:
-            path = f"{self._list}/{names.record_name(self._service, job)}"
-            record = JobGenerations.of(await self._connection.get(path))
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            record = JobGenerations(job)
+        item = await self._connection.find(f"{self._list}/{names.record_name(self._service, job)}")
+        record = JobGenerations(job) if item is None else JobGenerations.of(item)
         self.known[job] = record
         return record
 

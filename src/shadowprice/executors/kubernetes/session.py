@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 import time
@@ -24,6 +25,8 @@ from shadowprice.executors.kubernetes.settings import KubernetesSettings
 from shadowprice.executors.kubernetes.views import ContainerExit, NodeView, PodView, pod_view
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
+
+log = logging.getLogger("shadowprice.executors")
 
 MAX_PODS_READ_BY_NAME: Final = 8  # more are listed by label
 
@@ -216,13 +219,7 @@ class GenerationObjects:
             page = await self.connection.get(self.path(kind), fieldSelector=f"metadata.name={name}")
             items = page.get("items") or ()
             return dict(items[0]) if items else None
-        try:
-            item: dict[str, Any] = await self.connection.get(self.path(kind, name))
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return None
-        return item
+        return await self.connection.find(self.path(kind, name))
 
     async def remove_scheduling_gates(self) -> None:
         """Remove the scheduling gates, once all pods exist."""
@@ -237,14 +234,19 @@ class GenerationObjects:
                         raise
 
     async def delete_named(self, kind: str) -> None:
-        """Delete the generation's secret or service, if it exists and is the generation's."""
-        uid = self.uids.get(kind)
-        if uid is None:
-            item = await self.find(kind, self.name)
-            if item is None or not self.is_own(item):
-                return
-            uid = self.uids[kind] = str(item["metadata"]["uid"])
-        await self.delete(kind, self.name, uid)
+        """Delete the generation's secret or service object; if refused, it ends with its owner."""
+        entry = self._entry
+        try:
+            if kind not in self.uids:
+                item = await self.find(kind, self.name)
+                if item is None or not self.is_own(item):
+                    return
+                self.uids[kind] = str(item["metadata"]["uid"])
+            await self.delete(kind, self.name, self.uids[kind])
+        except ApiError as error:
+            if not error.refused:
+                raise
+            log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
 
     async def delete(
         self, kind: str, name: str, uid: str, grace_seconds: int | None = None

@@ -44,51 +44,45 @@ class KubernetesSettings:
     volume: str = "host"  # equal directories of all nodes, or a persistent volume claim
 
 
-class _Reader(OptionsReader):
-    """Parser of the settings that only this executor has."""
+def _read_allowed(reader: OptionsReader) -> frozenset[str]:
+    """Return the allowed pod options."""
+    names = [item.strip() for item in reader.values.get("allow", "").split(",") if item.strip()]
+    for name in names:
+        if name not in PRIVILEGED_FEATURES:
+            hint = hint_for_unknown(name, PRIVILEGED_FEATURES)
+            message = f"{quote_for_display(name)} is not an option that can be allowed"
+            reader.add_error("allow", message, hint)
+    return frozenset(names)
 
-    def allowed(self) -> frozenset[str]:
-        """Return the allowed pod options."""
-        names = [item.strip() for item in self.values.get("allow", "").split(",") if item.strip()]
-        for name in names:
-            if name not in PRIVILEGED_FEATURES:
-                hint = hint_for_unknown(name, PRIVILEGED_FEATURES)
-                self.add_error(
-                    "allow", f"{quote_for_display(name)} is not an option that can be allowed", hint
-                )
-        return frozenset(names)
 
-    def pod(self) -> Mapping[str, Any]:
-        """Return the pod options in a file."""
-        path = self.values.get("pod", "")
-        if not path:
-            return {}
-        try:
-            with Path(path).open("rb") as stream:
-                content = stream.read(_MAX_POD_FILE_BYTES + 1)
-            if len(content) > _MAX_POD_FILE_BYTES:
-                raise ValueError("it is larger than 1 MiB")
-            document = parse_yaml(content)
-        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-            message = " ".join((getattr(error, "strerror", None) or str(error)).split())
-            self.add_error(
-                "pod",
-                f"{quote_for_display(path)} cannot be read: {message}",
-                "write the path of a file",
-            )
-            return {}
-        pod, faults = validate(PodSpec, document if document is not None else {}, path)
-        self.faults += faults
-        return pod.plain() if pod is not None else {}
+def _read_pod(reader: OptionsReader) -> Mapping[str, Any]:
+    """Return the pod options in a file."""
+    path = reader.values.get("pod", "")
+    if not path:
+        return {}
+    try:
+        with Path(path).open("rb") as stream:
+            content = stream.read(_MAX_POD_FILE_BYTES + 1)
+        if len(content) > _MAX_POD_FILE_BYTES:
+            raise ValueError("it is larger than 1 MiB")
+        document = parse_yaml(content)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        message = f"{quote_for_display(path)} cannot be read: {reason}"
+        reader.add_error("pod", message, "write the path of a file")
+        return {}
+    pod, faults = validate(PodSpec, document if document is not None else {}, path)
+    reader.faults += faults
+    return pod.plain() if pod is not None else {}
 
 
 def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
     """Parse the settings; raise InputError with all errors."""
-    reader = _Reader(values, KubernetesSettings)
+    reader = OptionsReader(values, KubernetesSettings)
     name = "expected the name of an object: lower-case letters, digits and -"
     lost_after = reader.seconds("lost_after", 300)
     settings = KubernetesSettings(
-        allow=reader.allowed(),
+        allow=_read_allowed(reader),
         context=values.get("context", ""),
         gpu=reader.matching("gpu", _RESOURCE, "nvidia.com/gpu", "write DOMAIN/NAME"),
         image=reader.matching(
@@ -99,7 +93,7 @@ def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
         namespace=reader.matching("namespace", _OBJECT, "", name),
         network=reader.choice("network", ("pods", "host")),
         patience=reader.seconds("patience", 120),
-        pod=reader.pod(),
+        pod=_read_pod(reader),
         service_url=reader.matching(
             "service_url", r"https?://[^\s/]+", "", "write http://HOST:PORT"
         ),

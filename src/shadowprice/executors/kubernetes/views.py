@@ -321,25 +321,19 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
             "running" in (container.get("state") or {})
             for container in status.get("containerStatuses") or ()
         ),
-        exit=None
-        if ended is None or not parse_timestamp(ended.get("finishedAt"))
-        else _exit(ended),
+        exit=_exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
         unplaced=_unscheduled_reason(status),
         gated=bool(spec.get("schedulingGates")),
-        service=_service(labels),
+        service=ServiceId(str(labels[names.SERVICE]), str(labels.get(names.SERVICE_NAMESPACE, "")))
+        if names.SERVICE in labels
+        else None,
         job=str(labels.get(names.JOB, "")),
         generation=int(number) if number.isdecimal() and len(number) < 16 else 0,
         process=str(labels.get(names.PROCESS, "")),
         takes=requested_resources(spec),
         outer=_read_labels(meta, labels, notes),
     )
-
-
-def _service(labels: Mapping[str, Any]) -> names.ServiceId | None:
-    if names.SERVICE not in labels:
-        return None
-    return names.ServiceId(str(labels[names.SERVICE]), str(labels.get(names.SERVICE_NAMESPACE, "")))
 
 
 def _terminating_since(meta: Mapping[str, Any]) -> float | None:
@@ -365,13 +359,11 @@ def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> f
     return next(filter(None, times), None)
 
 
-def _exit(ended: Mapping[str, Any]) -> ContainerExit:
-    return ContainerExit(
-        int(ended.get("exitCode", -1)),
-        str(ended.get("reason") or ""),
-        str(ended.get("message") or "")[:_MAX_TEXT_CHARS],
-        parse_timestamp(ended.get("finishedAt")),
-    )
+def _exit(ended: Mapping[str, Any] | None) -> ContainerExit | None:
+    if ended is None or not (at := parse_timestamp(ended.get("finishedAt"))):
+        return None
+    reason, message = str(ended.get("reason") or ""), str(ended.get("message") or "")
+    return ContainerExit(int(ended.get("exitCode", -1)), reason, message[:_MAX_TEXT_CHARS], at)
 
 
 def requested_resources(spec: Mapping[str, Any]) -> dict[str, int]:

@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,10 +190,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def capabilities(self) -> contract.ExecutorCapabilities:
         """Features of this executor; only root can isolate users."""
         return contract.ExecutorCapabilities(
-            progress_files=True,
-            observes=True,
-            isolates_users=os.geteuid() == 0,
-            takes_uploads=True,
+            observes=True, isolates_users=os.geteuid() == 0, takes_uploads=True
         )
 
     @property
@@ -256,7 +252,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         """Release the directory; running generations continue."""
         await run_all(
             self._background.end,
-            self._polls.end,
             self._close_bell,
             self._release_lock,
             self._registry.close_watch,
@@ -283,16 +278,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         return self._machine.available()
 
     # ------------------------------------------------------------------ commands
-
-    async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
-        """Start a generation; see `Executor.start`."""
-        async with self._registry.job_lock(spec.job):
-            receipt, entry, refusal = await self._accept_start(spec, partial(self._prepare, spec))
-            if entry is not None:
-                if not refusal:
-                    await asyncio.to_thread(self._launch, entry)
-                await self._poll(entry)
-            return receipt
 
     def _job_directory(self, spec: contract.GenerationSpec) -> Path:
         """Return the job's directory, which belongs to its user."""
@@ -323,9 +308,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             port = launch_plan.free_port({other.port for other in self._registry.live})
         except PlacementError as error:
             return {}, str(error)
-        cgroup = None
-        if self._cgroup is not None:
-            cgroup = self._cgroup / f"{key_digest(spec.job)}-{spec.generation}"
         own, progress = self._job_directory(spec), entry.generation.progress
         if user is not None:
             progress = own / "progress" / f"{spec.generation}.json"
@@ -335,18 +317,21 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             job_directory=own,
             progress=progress,
             port=port,
-            log_bytes=self._settings.log_bytes,
-            bell=self._bell_path,
-            cgroup=cgroup,
             memory=self._memory,
             user=user,
         )
+        name = f"{key_digest(spec.job)}-{spec.generation}"
+        plan["cgroup"] = str(self._cgroup / name) if self._cgroup is not None else ""
+        plan |= {"log_bytes": self._settings.log_bytes, "bell": str(self._bell_path)}
         if user is not None:
             try:
                 self._users.make(key_digest(spec.job), user)
             except OSError as error:
                 return {}, f"{error.filename}: {error.strerror}"
         return plan, ""
+
+    async def _begin(self, entry: TrackedGeneration) -> None:
+        await asyncio.to_thread(self._launch, entry)
 
     def _launch(self, entry: TrackedGeneration) -> None:
         """Start a supervisor; if it doesn't claim the generation, a resync starts another."""
@@ -384,11 +369,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         if entry.stop_ordered:
             children.signal_supervisor(entry.state, signal.SIGTERM)
 
-    async def progress(self) -> Sequence[contract.Progressed]:
-        """Poll progress files; see `PollsProgress`."""
-        return await self._polls.poll(self._progress())
-
-    async def _progress(self) -> list[contract.Progressed]:
+    async def _poll_progress(self) -> list[contract.Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
             entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]

@@ -99,13 +99,10 @@ def build_launch_plan(
     job_directory: Path,
     progress: Path,
     port: int,
-    log_bytes: int,
-    bell: Path,
-    cgroup: Path | None,
     memory: str,
-    user: Mapping[str, Any] | None = None,
+    user: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the plan of a generation as JSON-compatible values.
+    """Return what depends on the job in a generation's plan, as JSON-compatible values.
 
     ``port`` is the rendezvous port of its processes on this machine. ``memory`` is ``cgroup``,
     ``rlimit`` or ``off``. ``user`` is from `user_credentials`; None for the executor's own.
@@ -147,10 +144,7 @@ def build_launch_plan(
         "tolerates_workers": spec.program.tolerates_workers,
         "port": port,
         "secrets": [spec.progress_token],
-        "log_bytes": log_bytes,
-        "bell": str(bell),
         "progress": str(progress),
-        "cgroup": str(cgroup) if cgroup is not None else "",
         "folders": []
         if user is not None
         else [checkpoints, *([] if spec.program.directory else [str(job_directory / "work")])],

@@ -317,20 +317,13 @@ def _free_port() -> int:
 
 
 def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
-    """Return content, time and version of a progress file, which may be a link, a pipe, or huge."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """Return content, time and version of a progress file."""
+    from shadowprice.executors.generations import disk  # noqa: PLC0415  # from the bundle
+
     try:
-        descriptor = os.open(path, flags)
-    except OSError:
+        content, status = disk.read_untrusted(path, _MAX_PROGRESS_BYTES + 1)
+    except (OSError, ValueError):
         return None, ""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None, ""
-        content = os.read(descriptor, _MAX_PROGRESS_BYTES + 1)
-        text = content.decode("utf-8", "surrogateescape")
-        # A file that is written in place can be read in between, within one tick of its clock.
-        version = f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
-        return [text, status.st_mtime], version
-    finally:
-        os.close(descriptor)
+    # A file that is written in place can be read in between, within one tick of its clock.
+    version = f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
+    return [content.decode("utf-8", "surrogateescape"), status.st_mtime], version

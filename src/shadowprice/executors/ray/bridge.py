@@ -16,7 +16,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -57,17 +57,12 @@ class Bridge:
         self._following: queue.Queue[tuple[str, str]] = queue.Queue()
         self._polls: dict[str, Any] = {}
         self._looking = threading.Lock()
-        self._answers: dict[str, Callable[..., Any]] = {
-            name.removeprefix("do_"): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("do_")
-        }
 
     def answer(self, request: dict[str, Any]) -> None:
         """Execute a request and send its response."""
         number = request.pop("id")
         try:
-            result = self._answers[request.pop("do")](**request)
+            result = getattr(self, f"do_{request.pop('do')}")(**request)
         except Exception as error:
             response = {"id": number, "error": _message_of(error), "kind": type(error).__name__}
             self._send(response)
@@ -139,7 +134,7 @@ class Bridge:
                 raise ActorGoneError(_message_of(error)) from error
         return self._actors[name]
 
-    def _call(self, name: str, method: str, *arguments: Any) -> Any:
+    def do_call(self, name: str, method: str, arguments: Sequence[Any]) -> Any:
         """Call an actor's method; raise `ActorGoneError` if the actor has ended."""
         call = getattr(self._actor(name), method).remote(*arguments)
         try:
@@ -157,10 +152,6 @@ class Bridge:
             return False
         self._following.put((name, ""))
         return True
-
-    def do_call(self, name: str, method: str, arguments: list[Any]) -> Any:
-        """Call an actor's method and return its result."""
-        return self._call(name, method, *arguments)
 
     def do_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
         """Return current progress of the processes whose actors respond in time."""
@@ -205,8 +196,8 @@ class Bridge:
         """Copy the log of an ended process to this machine; return why it is lost, if it is."""
         return self._copy_log(
             Path(into),
-            partial(self._call, name, "segments"),
-            partial(self._call, name, "piece"),
+            lambda: self.do_call(name, "segments", ()),
+            lambda file, offset: self.do_call(name, "piece", (file, offset)),
         )
 
     @staticmethod

@@ -42,22 +42,11 @@ class RayGenerationController:
     def __init__(self, session: RaySession, entry: RayGeneration) -> None:
         self._session = session
         self._entry = entry
-        self._requests: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._logged_error = ""
 
-    async def run(self) -> None:
-        """Drive the generation from its current phase to its end."""
-        try:
-            await self._session.background.repeat(
-                "drive", self._attempt, self._entry.task_description
-            )
-        finally:
-            for task in self._requests:
-                task.cancel()
-
-    async def _attempt(self) -> bool:
-        """Make one attempt to drive it to its end; return whether it has ended."""
+    async def attempt(self) -> bool:
+        """Attempt to drive it from its current phase to its end; return whether it has ended."""
         entry = self._entry
         try:
             await asyncio.to_thread(entry.read)  # an interrupted attempt may have changed it
@@ -91,20 +80,15 @@ class RayGenerationController:
             for part in entry.parts.values():
                 if part.end is None and not part.attached and not part.is_requesting:
                     part.is_requesting = True
-                    self._start_task(self._attach(part))
+                    attaching = self._session.background.start(self._attach(part))
+                    attaching.add_done_callback(self._on_attached)
             await asyncio.to_thread(entry.read)
             await self._deliver_stop_command()
             await self._session.refresh(entry)
             await entry.changed.wait()
         await self._finish()
 
-    def _start_task(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._requests.add(task)
-        task.add_done_callback(self._on_request_done)
-
-    def _on_request_done(self, task: asyncio.Task[None]) -> None:
-        self._requests.discard(task)
+    def _on_attached(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
             self._entry.changed.set()
@@ -134,15 +118,9 @@ class RayGenerationController:
         folders = [checkpoints, *([] if spec.program.directory else [work])]
         processes = {item.name: item for item in list_processes(spec)}
         parts = list(entry.parts.values())
-        results = await asyncio.gather(
-            *(self._prepare(part, spec, processes[part.process], folders) for part in parts),
-            return_exceptions=True,  # all requests have ended after this
+        properties = await asyncio.gather(
+            *(self._prepare(part, spec, processes[part.process], folders) for part in parts)
         )
-        properties: list[dict[str, Any]] = []
-        for item in results:
-            if isinstance(item, BaseException) and not isinstance(item, BridgeError):
-                raise item
-            properties.append({"error": str(item)} if isinstance(item, BridgeError) else item)
         errors = [item["error"] for item in properties if "error" in item]
         await asyncio.to_thread(entry.read)
         if entry.stop_ordered:
@@ -188,20 +166,26 @@ class RayGenerationController:
         node = session.nodes.get(part.server)
         if node is None or node.id != part.node:
             return {"error": f"the node {part.server} has left the Ray cluster"}
-        properties: dict[str, Any] = await self._request(
-            "create",
-            name=part.actor,
-            node=part.node,
-            options=actor_resources(process_demand(spec, process), node),
-            prepare={
-                "base": str(session.base),
-                "token": session.token,
-                "folders": folders,
-                "gpus": bool(gpu_millis(node.server.capacity)),
-                "inherit": list(INHERITED_VARIABLES),
-            },
-            patience=session.settings.patience,
-        )
+        prepare = {
+            "base": str(session.base),
+            "token": session.token,
+            "folders": folders,
+            "gpus": bool(gpu_millis(node.server.capacity)),
+            "inherit": list(INHERITED_VARIABLES),
+        }
+        options = actor_resources(process_demand(spec, process), node)
+        patience = session.settings.patience
+        try:
+            properties: dict[str, Any] = await self._request(
+                "create",
+                name=part.actor,
+                node=part.node,
+                options=options,
+                prepare=prepare,
+                patience=patience,
+            )
+        except BridgeError as error:
+            return {"error": str(error)}
         if "error" in properties:
             return {"error": f"{part.server}: {properties['error']}"}
         return properties
@@ -219,7 +203,7 @@ class RayGenerationController:
             if part.gone_since is None:
                 # Set first, because a `gone` event may arrive together with a response.
                 part.attached, part.delivered = True, 0
-                if await self._actor_exists(part):
+                if await self._request("find", name=part.actor):
                     look = await self._request("call", name=part.actor, method="look", arguments=[])
                     if look["version"] == IDLE:  # it must not start now
                         await self._request("kill", name=part.actor)
@@ -243,17 +227,6 @@ class RayGenerationController:
             return f"the service stopped before it started {part.process}"
         return f"{part.process} was never started on {part.server}"
 
-    async def _actor_exists(self, part: RayProcess) -> bool:
-        """Return whether the actor exists; retry until Ray knows."""
-        while True:
-            try:
-                return bool(await self._request("find", name=part.actor))
-            except BridgeError as error:  # the actor may still exist
-                if error.kind == "Closed":
-                    raise
-                log.warning("failed to find %s on %s: %s", part.process, part.server, error)
-                await asyncio.sleep(1.0)
-
     def _node_of(self, part: RayProcess) -> str:
         """Return the id of the node with a process's files, empty while the node is away."""
         nodes = self._session.nodes
@@ -268,7 +241,7 @@ class RayGenerationController:
         self._warn_of_lost_log(part, result["log_error"])
         return result
 
-    def _warn_of_lost_log(self, part: RayProcess, error: str) -> None:
+    def _warn_of_lost_log(self, part: RayProcess, error: str | None) -> None:
         if error:
             log.warning(
                 "failed to copy the log of %s from %s: %s", part.process, part.server, error
@@ -342,7 +315,9 @@ class RayGenerationController:
         parts = list(entry.parts.values())
         for part in parts:
             if part.on_node:
-                await self._collect(part)
+                logs = str(entry.generation.logs)
+                error = await self._request_or_remove(part, "collect", into=logs)
+                self._warn_of_lost_log(part, error)
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         result = outcome_from_exits(
             entry.process_exits(), entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
@@ -358,18 +333,15 @@ class RayGenerationController:
         await asyncio.to_thread(self._write, **change)
         await self._release_actors()
 
-    async def _collect(self, part: RayProcess) -> None:
-        """Copy the log of an ended process, from its node if its actor has ended."""
+    async def _request_or_remove(self, part: RayProcess, what: str, **more: Any) -> Any:
+        """Send a request to an ended process's actor; if that has ended, remove the files."""
         try:
-            error = await self._request(
-                "collect", name=part.actor, into=str(self._entry.generation.logs)
-            )
-        except BridgeError as failure:
-            if not failure.is_actor_gone:
+            return await self._request(what, name=part.actor, **more)
+        except BridgeError as error:
+            if not error.is_actor_gone:
                 raise
             await self._remove_files(part)
-        else:
-            self._warn_of_lost_log(part, error)
+            return None
 
     async def _remove_files(self, part: RayProcess) -> None:
         """Remove the files of an ended process without an actor from its node; keep its log."""
@@ -397,12 +369,7 @@ class RayGenerationController:
         entry = self._entry
         for part in entry.parts.values():
             if part.on_node:
-                try:
-                    await self._request("call", name=part.actor, method="retire", arguments=[])
-                except BridgeError as error:
-                    if not error.is_actor_gone:
-                        raise  # otherwise the actor would keep its resources
-                    await self._remove_files(part)
+                await self._request_or_remove(part, "call", method="retire", arguments=[])
                 await self._request("kill", name=part.actor)
         await asyncio.to_thread(self._write, phase=Phase.ENDED)
         entry.unlock()

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     """
 
     capabilities = contract.ExecutorCapabilities(
-        discovers_servers=True, several_machines=True, progress_files=True, takes_uploads=True
+        discovers_servers=True, several_machines=True, takes_uploads=True
     )
 
     def __init__(self, options: contract.ExecutorOptions) -> None:
@@ -70,7 +70,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             )
         super().__init__(options, RayGeneration)
         self._namespace = options.namespace
-        self._expected: frozenset[str] = frozenset()
         self._uses_client = False
         self._health_error = ""
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
@@ -172,47 +171,40 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         """Disconnect; running generations continue."""
         await run_all(
             self._background.end,
-            self._polls.end,
             self.session.link.close,
             *(entry.unlock for entry in self._registry.entries.values()),
             self._unlock,
             self._registry.close_watch,
         )
 
-    async def set_servers(self, servers: Sequence[contract.ServerInfo]) -> None:
-        """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
-        self._expected = frozenset(server.name for server in servers)
-        self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
-
-    @staticmethod
-    def _gone(name: str) -> contract.ServerGone:
-        return contract.ServerGone(name, time.time(), "no node of the Ray cluster has this name")
+    def _absence_reason(self, name: str) -> str:
+        del name
+        return "no node of the Ray cluster has this name"
 
     # ------------------------------------------------------------------ commands
 
     async def start(self, spec: contract.GenerationSpec) -> contract.Receipt:
         """Start a generation; see `Executor.start`."""
-        async with self._registry.job_lock(spec.job):
-            if not self.session.link.is_running:
-                raise contract.ExecutorError("not connected to Ray")
-            receipt, entry, refusal = await self._accept_start(
-                spec,
-                lambda _: build_launch_plan(spec, self.session.nodes, self._registry.allocations),
-            )
-            if entry is not None:
-                await self._poll(entry)
-                if not refusal and not entry.is_finished:
-                    self._drive(entry)
-            return receipt
+        if not self.session.link.is_running:
+            raise contract.ExecutorError("not connected to Ray")
+        return await super().start(spec)
+
+    def _prepare(
+        self, spec: contract.GenerationSpec, entry: RayGeneration
+    ) -> tuple[dict[str, Any], str]:
+        del entry
+        return build_launch_plan(spec, self.session.nodes, self._registry.allocations)
+
+    async def _begin(self, entry: RayGeneration) -> None:
+        self._drive(entry)
 
     def _job_directory(self, spec: contract.GenerationSpec) -> Path:
         """Return the job's directory, which all nodes see."""
         return self.session.folder(spec.job)
 
     def _drive(self, entry: RayGeneration) -> None:
-        entry.driving = self._background.spawn(
-            "drive", RayGenerationController(self.session, entry).run(), entry.task_description
-        )
+        controller = RayGenerationController(self.session, entry)
+        self._background.spawn_repeating("drive", controller.attempt, entry.task_description)
 
     async def _poll(self, entry: RayGeneration) -> None:
         await super()._poll(entry)
@@ -234,13 +226,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             entry.changed.set()
             return
 
-    async def progress(self) -> Sequence[contract.Progressed]:
-        """Poll progress files; `watch` emits late reports. See `PollsProgress`."""
-        if self._polls.in_progress:
-            return ()  # the previous poll still runs, and `watch` emits its result
-        return await self._polls.poll(self._progress())
-
-    async def _progress(self) -> list[contract.Progressed]:
+    async def _poll_progress(self) -> list[contract.Progressed]:
         running = {
             name: entry
             for entry in self._registry.live
@@ -303,12 +289,8 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         records = await session.link.call("nodes", 10.0)
         nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
         self._warn_of_duplicates(find_duplicate_names(records))
-        previous, session.nodes = session.nodes, nodes
-        now = time.time()
-        for name, node in nodes.items():
-            if name not in previous or previous[name].server != node.server:
-                self._registry.emit([contract.ServerSeen(node.server, now)])
-        self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
+        session.nodes = nodes
+        self._update_servers({name: node.server for name, node in nodes.items()})
 
     def _warn_of_duplicates(self, names: Set[str]) -> None:
         for name in sorted(names - self._duplicates):  # not at every poll
@@ -330,11 +312,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                         raise  # retried by the next bridge
                     log.warning("failed to clean up on %s: %s", server, error)
                 del session.lost_actors[actor]
-
-    def _servers(self) -> Iterator[contract.Report]:
-        for node in self.session.nodes.values():
-            yield contract.ServerSeen(node.server, time.time())
-        yield from map(self._gone, self._expected - self.session.nodes.keys())
 
     # ------------------------------------------------------------------ retention and queries
 

@@ -227,19 +227,21 @@ class Supervisor:
             self._end(0.0)
         self._deadline = time.monotonic()
 
-    def _pump(self, child: _Child) -> None:
-        """Read output; stop reading at its end or above the rate limit."""
+    def _pump(self, child: _Child) -> bool:
+        """Read output; return False at its end, above the rate limit, or if there is none."""
         try:
             content = os.read(child.pipe, _READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         if not content:
             self._close_pipe(child)
-            return
+            return False
         child.log.feed(content)
         child.taken += len(content)
         if child.taken >= MAX_OUTPUT_BYTES_PER_SECOND:
             self._selector.unregister(child.pipe)
+            return False
+        return True
 
     def _next_second(self) -> None:
         self._second = time.monotonic()
@@ -370,8 +372,11 @@ class Supervisor:
     # ------------------------------------------------------------------ ending
 
     def _finish(self) -> None:
+        self._next_second()
         for child in self._children.values():
-            self._drain(child)
+            while child.pipe >= 0 and self._pump(child):
+                pass
+            self._close_pipe(child)
             child.log.close()
         if self._cgroup is not None:
             cgroups.remove(self._cgroup)
@@ -399,20 +404,6 @@ class Supervisor:
                 "note": self._notes.get(result.process, ""),
             }
         )
-
-    def _drain(self, child: _Child) -> None:
-        """Read the rest of the output, up to `MAX_OUTPUT_BYTES_PER_SECOND` bytes."""
-        taken = 0
-        while child.pipe >= 0 and taken < MAX_OUTPUT_BYTES_PER_SECOND:
-            try:
-                content = os.read(child.pipe, _READ_BYTES)
-            except BlockingIOError:
-                break
-            if not content:
-                break
-            child.log.feed(content)
-            taken += len(content)
-        self._close_pipe(child)
 
     def _write_state(self, state: dict[str, Any]) -> None:
         """Store a state, with retries for a minute, and ring the bell."""

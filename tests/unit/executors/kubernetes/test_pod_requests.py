@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program, build_script_command
 from shadowprice.core.specs import RunSpec, validate
-from shadowprice.executors.contract import GenerationSpec, ServerAllocation
+from shadowprice.executors.contract import GenerationSpec, ServerAllocation, ServerInfo
+from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.executor import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.pods import (
@@ -66,15 +67,13 @@ def order(program: Program | None = None, *shares: ServerAllocation, **more: Any
 def planned(
     spec: GenerationSpec, settings: dict[str, str], servers: Collection[str] = tuple(NODES)
 ) -> tuple[dict[str, Any], str]:
-    return build_launch_plan(
-        spec,
-        nodes=NODES,
-        servers=servers,
-        used=lambda _: {},
-        held=(),
-        settings=read_settings(settings),
-        namespace="team",
+    nothing: Any = None
+    cluster = ClusterCache(
+        nothing, ServiceId("s", "n"), read_settings(settings), lambda *_: None, lambda _: None
     )
+    cluster.nodes.items |= NODES
+    cluster.servers = {name: ServerInfo(name, {}) for name in servers}
+    return build_launch_plan(spec, cluster, (), "team")
 
 
 def build_pods(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,19 @@ def cluster(clock: Clock) -> ClusterCache:
     chosen = ClusterCache(nothing, service, settings, lambda *_: None, lambda _: None)
     chosen.nodes.healthy = True
     say(chosen)
-    assert chosen.diff_servers(()) == ([ServerInfo("n", {"cpu": 4000})], [])
+    assert diff(chosen) == ([ServerInfo("n", {"cpu": 4000})], [])
     return chosen
+
+
+def diff(
+    cluster: ClusterCache, expected: Collection[str] = ()
+) -> tuple[list[ServerInfo], list[str]]:
+    """Refresh the servers; return new or changed ones, and the names of lost ones."""
+    previous = cluster.servers
+    cluster.refresh_servers(expected)
+    servers = cluster.servers
+    changed = [server for name, server in servers.items() if previous.get(name) != server]
+    return changed, sorted(previous.keys() - servers.keys())
 
 
 def say(cluster: ClusterCache, *, ready: bool = True, off: bool = False) -> None:
@@ -66,37 +78,37 @@ def say(cluster: ClusterCache, *, ready: bool = True, off: bool = False) -> None
 def test_a_node_may_flicker_as_long_as_it_is_tolerated(cluster: ClusterCache, clock: Clock) -> None:
     for _ in range(5):
         say(cluster, ready=False)
-        assert cluster.diff_servers(()) == ([], [])
+        assert diff(cluster) == ([], [])
         clock.now += 29.0
-        assert cluster.diff_servers(()) == ([], [])
+        assert diff(cluster) == ([], [])
         say(cluster)
-        assert cluster.diff_servers(()) == ([], [])
+        assert diff(cluster) == ([], [])
     say(cluster, ready=False)
-    assert cluster.diff_servers(()) == ([], [])
+    assert diff(cluster) == ([], [])
     clock.now += 30.0
-    assert cluster.diff_servers(()) == ([], ["n"])
+    assert diff(cluster) == ([], ["n"])
     say(cluster)
-    assert cluster.diff_servers(()) == ([ServerInfo("n", {"cpu": 4000})], [])
+    assert diff(cluster) == ([ServerInfo("n", {"cpu": 4000})], [])
 
 
 def test_one_that_is_deleted_or_off_is_gone_at_once(cluster: ClusterCache) -> None:
     say(cluster, ready=False, off=True)
-    assert cluster.diff_servers(()) == ([], ["n"])
+    assert diff(cluster) == ([], ["n"])
     say(cluster)
-    cluster.diff_servers(())
+    diff(cluster)
     del cluster.nodes.items["n"]
-    assert cluster.diff_servers(()) == ([], ["n"])
+    assert diff(cluster) == ([], ["n"])
 
 
 def test_no_process_counts_as_gone_without_evidence(cluster: ClusterCache, clock: Clock) -> None:
     say(cluster, ready=False)
     cluster.nodes.healthy = False
     clock.now += 3600.0
-    assert cluster.diff_servers(()) == ([], [])
+    assert diff(cluster) == ([], [])
     cluster.nodes.healthy = True  # it is polled again: from now on it counts
-    assert cluster.diff_servers(()) == ([], [])
+    assert diff(cluster) == ([], [])
     clock.now += 31.0
-    assert cluster.diff_servers(()) == ([], ["n"])
+    assert diff(cluster) == ([], ["n"])
 
 
 def test_a_node_that_was_never_ready_is_no_server_unless_expected(
@@ -104,12 +116,12 @@ def test_a_node_that_was_never_ready_is_no_server_unless_expected(
 ) -> None:
     say(cluster, ready=False)
     cluster.servers = {}  # as a new poll sees it
-    assert cluster.diff_servers(()) == ([], [])
-    assert cluster.diff_servers({"other"}) == ([], [])
-    assert cluster.diff_servers({"n"}) == ([ServerInfo("n", {"cpu": 4000})], [])
+    assert diff(cluster) == ([], [])
+    assert diff(cluster, {"other"}) == ([], [])
+    assert diff(cluster, {"n"}) == ([ServerInfo("n", {"cpu": 4000})], [])
     clock.now += 31.0
-    assert cluster.diff_servers({"n"}) == ([], ["n"])
-    assert cluster.diff_servers({"n"}) == ([], [])
+    assert diff(cluster, {"n"}) == ([], ["n"])
+    assert diff(cluster, {"n"}) == ([], [])
 
 
 # ---------------------------------------------------------------------- the whole executor

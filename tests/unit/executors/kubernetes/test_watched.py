@@ -267,7 +267,8 @@ def test_records_are_loaded_though_a_first_attempt_after_the_lease_failed(tmp_pa
             server.fail = lambda method, kind: (method, kind) == ("GET", "configmaps")
             before = server.requests[records]
             assert executor._lease._lease is not None
-            executor._lease._lease.lost.set()
+            assert executor._lease._lease._renewing is not None
+            executor._lease._lease._renewing.cancel()
             await wait_until_async(lambda: server.requests[records] > before)
             assert executor._lease.holds()
             server.fail = lambda _method, _kind: False

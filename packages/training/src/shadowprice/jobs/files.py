@@ -1,4 +1,4 @@
-"""Atomic replacement of files."""
+"""Atomic replacement of files, and flushes to the disk."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ def replace_file(path: Path, *content: bytes | memoryview, durable: bool) -> Non
                 os.fsync(stream.fileno())
         new.replace(path)
         if durable:
-            descriptor = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(path.parent)
     finally:
         new.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -6,10 +6,9 @@ Names are imported at first use, because they need torch: in a clone,
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from shadowprice.training.errors import TrainingError
+from shadowprice.training.errors import TrainingError, import_at_first_use
 
 if TYPE_CHECKING:
     from shadowprice.training.allreduce.run import Run, join
@@ -42,14 +41,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    module = next((module for module, names in _NAMES.items() if name in names), None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    except ModuleNotFoundError as error:
-        if error.name not in {"numpy", "torch"}:
-            raise
-        message = f"shadowprice.training.{name} needs {error.name}: "
-        message += "pip install './packages/training[torch]' in a clone of Shadowprice"
-        raise ModuleNotFoundError(message, name=error.name) from None
+    return import_at_first_use(__name__, _NAMES, name)

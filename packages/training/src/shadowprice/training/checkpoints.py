@@ -124,13 +124,13 @@ def load(directory: Path | None = None, step: int | None = None) -> Restored | N
     return _load(directory or jobs.current().checkpoint_dir, step)[0]
 
 
-def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Restored | None:
-    """Load the newest checkpoint on the leader, and broadcast it to all processes.
+def load_and_broadcast(group: Any) -> Restored | None:
+    """Load the job's newest checkpoint on the leader, and broadcast it to all processes.
 
-    Other processes read the directory, by default the job's checkpoint directory, only for pieces.
-    ``group`` must support CPU tensors.
+    Other processes read the checkpoint directory only for pieces. ``group`` must support CPU
+    tensors.
     """
-    directory = directory or jobs.current().checkpoint_dir
+    directory = jobs.current().checkpoint_dir
     checkpoint, data = _load(directory) if dist.get_rank() == 0 else (None, b"")
     step = -1 if checkpoint is None else checkpoint.step
     head = torch.tensor([step, len(data)], dtype=torch.int64)

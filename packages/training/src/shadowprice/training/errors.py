@@ -1,8 +1,10 @@
-"""Errors that the author of a script or of a job file has to correct, and checks of arguments."""
+"""Errors that the author of a script or of a job file has to correct, and what raises them."""
 
 from __future__ import annotations
 
+import importlib
 import operator
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Final
 
@@ -11,6 +13,21 @@ _MAX_SECONDS: Final = 10**9
 
 class TrainingError(Exception):
     """A training script requests something invalid, or can't continue from the state it finds."""
+
+
+def import_at_first_use(package: str, modules: Mapping[str, Sequence[str]], name: str) -> Any:
+    """Import a public name of a package, whose module may need libraries that aren't installed."""
+    module = next((module for module, names in modules.items() if name in names), None)
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"{package}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name not in {"fsspec", "numpy", "torch"}:
+            raise
+        message = f"{package}.{name} needs {error.name}: "
+        message += "pip install './packages/training[torch]' in a clone of Shadowprice"
+        raise ModuleNotFoundError(message, name=error.name) from None
 
 
 def first_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import ignore_sigterm, seed_all
@@ -29,18 +29,6 @@ class _Parts(Dataset[Any]):
         else:
             samples = [self._data[number] for number in numbers]
         return (self._collate or default_collate)(samples)
-
-
-class _OwnParts(Sampler[Part]):
-    """The parts of one worker from a step on."""
-
-    def __init__(self, order: Order, first: int, last: int, rank: int, workers: int) -> None:
-        self._order, self._steps = order, range(first, last)
-        self._rank, self._workers = rank, workers
-
-    def __iter__(self) -> Iterator[Part]:
-        for step in self._steps:
-            yield from self._order.worker_parts(step, self._rank, self._workers)
 
 
 def iter_parts(
@@ -66,11 +54,12 @@ def iter_parts(
         ) from None
     if length != order.samples:
         raise TrainingError(f"the data set has {length} samples, join got samples={order.samples}")
+    parts = (part for step in steps for part in order.worker_parts(step, rank, workers))
     return iter(
         DataLoader(
             _Parts(data, order, collate),
             batch_size=None,
-            sampler=_OwnParts(order, steps.start, steps.stop, rank, workers),
+            sampler=parts,
             collate_fn=_as_it_is,
             worker_init_fn=ignore_sigterm,
             **options,

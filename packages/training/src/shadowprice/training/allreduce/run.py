@@ -91,7 +91,6 @@ class Run:
         hold(self._agreement)
         self._save_every = save_every
         self._reporter = ProgressReporter(report_every)
-        self._models: list[Any] = []
         self._reductions: list[GradientSync] = []
         self._registered: dict[str, Any] | None = None
         self._gradients: dict[str, dict[str, Any]] = {}
@@ -125,7 +124,6 @@ class Run:
         wrapped = DistributedDataParallel(model, device_ids=devices, **options)
         # `BufferSync` synchronises them. The constructor's argument differs between torch versions.
         wrapped.broadcast_buffers = False
-        self._models.append(wrapped)
         self._reductions.append(GradientSync(wrapped))
         return wrapped
 
@@ -143,7 +141,7 @@ class Run:
             raise TrainingError("register() needs at least the model and its optimizer")
         self._registered = {name: _unwrapped(value) for name, value in objects.items()}
         _check_states(self._registered)
-        restored = load_and_broadcast(group=self._group)
+        restored = load_and_broadcast(self._group)
         if restored is not None:
             self._restore(restored)
         # SIGTERM isn't handled earlier, because there was nothing to save.
@@ -199,7 +197,7 @@ class Run:
         rank, world = self.generation.rank, self.generation.world
         remaining = range(self.done, self.total)
         loaded = iter_parts(data, self.order, remaining, rank, world, collate=collate, **options)
-        buffers = BufferSync([_unwrapped(model) for model in self._models])
+        buffers = BufferSync([reduction.wrapped.module for reduction in self._reductions])
         _set_gradients(self._registered, self._gradients)
         self._gradients = {}
         for number in remaining:

@@ -64,7 +64,7 @@ class Step:
                 for reduction in self._reductions:
                     # Gradients are added up locally, and synchronised in the last part only.
                     stack.enter_context(
-                        reduction.synchronised() if last else reduction.local_only()
+                        reduction.synchronised() if last else reduction.wrapped.no_sync()
                     )
                     if len(part.samples) == 1:
                         stack.enter_context(_alone(reduction.wrapped, part))

@@ -33,11 +33,6 @@ class GradientSync:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
 
-    def local_only(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that adds gradients up locally without synchronising them."""
-        context: contextlib.AbstractContextManager[None] = self.wrapped.no_sync()
-        return context
-
     @contextlib.contextmanager
     def synchronised(self) -> Iterator[None]:
         """Synchronise gradients in the backward pass of this context, and check them."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.jobs.files import replace_file
+from shadowprice.jobs.files import replace_file, sync
 from shadowprice.training.errors import TrainingError
 
 RESULT: Final = "result.pickle"
@@ -149,13 +149,14 @@ class ResultStore:
         """Sync a copy's directory to disk, then rename it atomically to the task's directory."""
         (scratch / RESULT).write_bytes(result)
         for parent, _, files in os.walk(scratch):
-            for name in files:
-                _sync(Path(parent, name))
-            _sync(Path(parent))
+            for file in (Path(parent, name) for name in files):
+                if file.is_file() and not file.is_symlink():
+                    sync(file)
+            sync(Path(parent))
         target = self._path / f"task-{task:06d}"
         shutil.rmtree(target, ignore_errors=True)  # exists if the user removed only the result
         scratch.rename(target)
-        _sync(self._path)
+        sync(self._path)
 
     def drop(self, scratch: Path | None) -> None:
         """Remove the files of a copy that did not win."""
@@ -198,13 +199,3 @@ def _digest(task: Any, payload: bytes, location: str) -> bytes:
                 "use lists instead of sets"
             ) from error
     return hashlib.sha256(content).digest()
-
-
-def _sync(path: Path) -> None:
-    if path.is_symlink() or not (path.is_file() or path.is_dir()):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,8 +10,8 @@ import pickle
 import signal
 import time
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -149,53 +149,42 @@ class _Copy:
     has_token: bool = False  # then no other copy of its task runs or starts
 
 
+@dataclass(eq=False)
 class BagRun:
     """A bag while it runs. Keyword arguments are as in `Workers.run`."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        plan: Plan,
-        payloads: Sequence[bytes],
-        remaining: Sequence[int],
-        finished: Mapping[int, Any],
-        *,
-        retries: int,
-        keep_going: bool,
-        store: ResultStore | None,
-        progress: Callable[[Progress], None] | None,
-    ) -> None:
-        self._pool = pool
-        self._plan = plan
-        self._payloads = payloads
-        self._remaining = tuple(remaining)
-        self._values = dict(finished)
-        self._retries = retries
-        self._keep_going = keep_going
-        self._store = store
-        self._progress = progress
+    pool: Pool
+    plan: Plan
+    payloads: Sequence[bytes]
+    remaining: Sequence[int]
+    values: dict[int, Any]  # results of the finished tasks, also of earlier runs
+    retries: int
+    keep_going: bool
+    store: ResultStore | None
+    progress: Callable[[Progress], None] | None
+
+    def __post_init__(self) -> None:
         self._waiting: deque[int] = deque()
-        self._positions = {task: position for position, task in enumerate(self._remaining)}
+        self._positions = {task: position for position, task in enumerate(self.remaining)}
         self._running: dict[int, list[_Copy]] = {}  # running copies of each task that has any
         self._running_count = 0
-        self._waiting_counts: Counter[int] = Counter()  # waiting copies of each task
-        self._unstarted = len(self._remaining)  # tasks of which no copy has started yet
-        self._started_copies = dict.fromkeys(remaining, 0)
-        self._failures = dict.fromkeys(remaining, 0)
+        self._unstarted = len(self.remaining)  # tasks of which no copy has started yet
+        self._started_copies = dict.fromkeys(self.remaining, 0)
+        self._failures = dict.fromkeys(self.remaining, 0)
         self._failed: dict[int, TaskFailedError] = {}
         self._ends: dict[int, float] = {}
         self._tries: list[Try] = []
-        self._savings = plan.savings
+        self._savings = self.plan.savings
 
     def finish(self) -> BagResult:
         """Run until every task is done or abandoned; no copy runs afterwards."""
         # All first copies come before second ones, so that few processes run every task once.
-        for number in range(max(self._plan.copies, default=0)):
-            planned = zip(self._remaining, self._plan.copies, strict=True)
+        for number in range(max(self.plan.copies, default=0)):
+            planned = zip(self.remaining, self.plan.copies, strict=True)
             for task, count in planned:
                 if number < count:
-                    self._enqueue(task)
-        self._pool.prepare(min(len(self._waiting), self._pool.processes))
+                    self._waiting.append(task)
+        self.pool.prepare(min(len(self._waiting), self.pool.processes))
         self._start_time = time.monotonic()
         try:
             while self._waiting or self._running:
@@ -209,18 +198,14 @@ class BagRun:
                     copy.worker.kill()
         seconds = max(self._ends.values(), default=0.0)
         return BagResult(
-            self._values, self._failed, len(self._payloads), self._ends, seconds, self._plan,
+            self.values, self._failed, len(self.payloads), self._ends, seconds, self.plan,
             tuple(self._tries),
         )  # fmt: skip
 
     # ------------------------------------------------------------------ starting copies
 
-    def _enqueue(self, task: int) -> None:
-        self._waiting.append(task)
-        self._waiting_counts[task] += 1
-
     def _start_copies(self) -> None:
-        while self._running_count < self._pool.processes:
+        while self._running_count < self.pool.processes:
             task, is_planned = self._next_waiting(), True
             if task is None:
                 task, is_planned = self._next_late(), False
@@ -232,12 +217,11 @@ class BagRun:
         """Return the task of the next waiting copy, None if no copy can start now."""
         for _ in range(len(self._waiting)):
             task = self._waiting.popleft()
-            self._waiting_counts[task] -= 1
-            if task in self._values or task in self._failed:
+            if task in self.values or task in self._failed:
                 continue
             if not any(copy.has_token for copy in self._running.get(task, ())):
                 return task
-            self._enqueue(task)  # it starts if the copy with the token fails
+            self._waiting.append(task)  # it starts if the copy with the token fails
         return None
 
     def _next_late(self) -> int | None:
@@ -250,20 +234,20 @@ class BagRun:
             if not any(copy.has_token for copy in copies)
         )
         start_times = [
-            [copy.started for copy in self._running[self._remaining[position]]]
+            [copy.started for copy in self._running[self.remaining[position]]]
             for position in open_tasks
         ]
         index = self._savings.best(time.monotonic(), open_tasks, start_times)
-        return None if index is None else self._remaining[index]
+        return None if index is None else self.remaining[index]
 
     def _start(self, task: int, *, is_planned: bool) -> None:
         number = self._started_copies[task]
-        scratch = None if self._store is None else self._store.scratch(task, number)
+        scratch = None if self.store is None else self.store.scratch(task, number)
         directory = None if scratch is None else str(scratch)
         while True:
-            worker, started = self._pool.acquire(), time.monotonic()
+            worker, started = self.pool.acquire(), time.monotonic()
             try:
-                worker.connection.send((task, number, directory, self._payloads[task]))
+                worker.connection.send((task, number, directory, self.payloads[task]))
             except OSError:
                 worker.kill()  # it died while idle, so no task has failed
             else:
@@ -299,7 +283,7 @@ class BagRun:
                 continue
             if kind == CLAIM:
                 self._cancel_others(copy)
-                token = next(_tokens) if self._store is None else self._store.grant()
+                token = next(_tokens) if self.store is None else self.store.grant()
                 with contextlib.suppress(OSError):  # it died: its pipe reports it later
                     copy.worker.connection.send(token)
             elif kind == DONE:
@@ -315,7 +299,7 @@ class BagRun:
                 copy.worker.kill()
                 self._record_end(copy, time.monotonic(), CopyEnding.CANCELLED)
                 if copy.is_planned:
-                    self._enqueue(copy.task)
+                    self._waiting.append(copy.task)
         winner.has_token = True
 
     def _record_result(self, copy: _Copy, timestamp: float, content: bytes) -> None:
@@ -325,31 +309,31 @@ class BagRun:
             kind = type(error).__name__
             self._fail(copy, f"its result can't be unpickled ({kind}: {error})", is_alive=True)
             return
-        if self._store is not None and copy.scratch is not None:
-            refusal = self._store.refusal_reason(copy.scratch)
+        if self.store is not None and copy.scratch is not None:
+            refusal = self.store.refusal_reason(copy.scratch)
             if refusal:
                 self._fail(copy, refusal, is_alive=True)
                 return
-            self._store.commit(copy.task, copy.scratch, content)
-        self._values[copy.task] = value
+            self.store.commit(copy.task, copy.scratch, content)
+        self.values[copy.task] = value
         self._ends[copy.task] = timestamp - self._start_time
         self._record_end(copy, timestamp, CopyEnding.WON)
-        self._pool.release(copy.worker)
-        jobs.report(len(self._values))
+        self.pool.release(copy.worker)
+        jobs.report(len(self.values))
 
     def _fail(self, copy: _Copy, reason: str, *, is_alive: bool = False) -> None:
         if is_alive:
-            self._pool.release(copy.worker)
+            self.pool.release(copy.worker)
         else:
             copy.worker.kill()
         self._record_end(copy, time.monotonic(), CopyEnding.FAILED, reason)
         task = copy.task
         self._failures[task] += 1
-        if self._failures[task] <= self._retries:
-            self._enqueue(task)
-        elif task not in self._running and not self._waiting_counts[task]:
+        if self._failures[task] <= self.retries:
+            self._waiting.append(task)
+        elif task not in self._running and task not in self._waiting:
             error = TaskFailedError(task, self._failures[task], reason)
-            if not self._keep_going:
+            if not self.keep_going:
                 raise error
             self._failed[task] = error
 
@@ -361,20 +345,20 @@ class BagRun:
         if not copies:
             del self._running[copy.task]
         self._running_count -= 1
-        if ending is not CopyEnding.WON and self._store is not None:
-            self._store.drop(copy.scratch)
+        if ending is not CopyEnding.WON and self.store is not None:
+            self.store.drop(copy.scratch)
         started = copy.started - self._start_time
         self._tries.append(
             Try(copy.task, copy.number, started, timestamp - copy.started, ending, reason)
         )
 
     def _report_progress(self) -> None:
-        if self._progress is None:
+        if self.progress is None:
             return
-        self._progress(
+        self.progress(
             Progress(
-                tasks=len(self._payloads),
-                done=len(self._values),
+                tasks=len(self.payloads),
+                done=len(self.values),
                 failed=len(self._failed),
                 waiting=self._unstarted,
                 copies=self._running_count,

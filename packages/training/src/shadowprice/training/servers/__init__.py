@@ -16,9 +16,9 @@ Names are loaded at first use, because they need torch and fsspec.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any, Final
+
+from shadowprice.training.errors import import_at_first_use
 
 if TYPE_CHECKING:
     from shadowprice.training.servers.chunks import DataSet, read, write
@@ -35,13 +35,4 @@ __all__ = ["DataSet", "Recipe", "Settings", "TrainingResult", "read", "run", "wr
 
 
 def __getattr__(name: str) -> Any:
-    module = next((module for module, names in _NAMES.items() if name in names), None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("fsspec") is None:
-        raise ModuleNotFoundError(
-            f"shadowprice.training.servers.{name} needs torch and fsspec: "
-            "pip install './packages/training[torch]' in a clone of Shadowprice",
-            name="torch",
-        )
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return import_at_first_use(__name__, _NAMES, name)

@@ -110,7 +110,7 @@ class AsyncAssigner:
         self._tokens += 1
         epoch, chunk = chosen
         self._leases[self._tokens] = (worker, epoch, chunk)
-        ahead = self._nearest_chunk(worker)
+        ahead = self._choose(worker, only_unreserved=True)
         if ahead is not None:
             self._reserved[worker] = ahead
         done = self._remaining[epoch][chunk]
@@ -145,26 +145,21 @@ class AsyncAssigner:
     def _expire_leases(self, worker: int) -> None:
         self._leases = {token: lease for token, lease in self._leases.items() if lease[0] != worker}
 
-    def _choose(self, worker: int, reserved: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the chunk to assign next: the reserved one, or the nearest of the oldest epoch."""
+    def _choose(
+        self, worker: int, reserved: tuple[int, int] | None = None, *, only_unreserved: bool = False
+    ) -> tuple[int, int] | None:
+        """Return the chunk to assign next: ``reserved``, or the nearest of the oldest epoch.
+
+        Chunks that other workers have reserved come last, or not at all if ``only_unreserved``.
+        """
         while True:
             for epoch in self._unfinished():
                 free = self._free(epoch)
                 if reserved is not None and reserved[0] == epoch and reserved[1] in free:
                     return reserved
                 chunk = self._nearest(worker, self._unreserved(epoch, free))
-                if chunk is None:
+                if chunk is None and not only_unreserved:
                     chunk = self._nearest(worker, free)
-                if chunk is not None:
-                    return epoch, chunk
-            if not self._open_next_epoch():
-                return None
-
-    def _nearest_chunk(self, worker: int) -> tuple[int, int] | None:
-        """Return the nearest free chunk that no worker has reserved."""
-        while True:
-            for epoch in self._unfinished():
-                chunk = self._nearest(worker, self._unreserved(epoch, self._free(epoch)))
                 if chunk is not None:
                     return epoch, chunk
             if not self._open_next_epoch():

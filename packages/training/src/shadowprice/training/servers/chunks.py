@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from zipfile import BadZipFile
 
 import fsspec
@@ -27,6 +27,7 @@ from shadowprice.training.errors import TrainingError
 from shadowprice.training.servers.locality import Replica
 
 Arrays = dict[str, NDArray[Any]]
+Result = TypeVar("Result")
 
 INDEX: Final = "index.json"
 _PARTIAL_INDEX: Final = "index.json.part"  # while it is written
@@ -92,8 +93,7 @@ class DataSet:
             except (ValueError, BadZipFile, KeyError) as error:
                 raise TrainingError(f"{name}: {error}") from error
 
-        arrays: Arrays = _with_retries(attempt, name)
-        return arrays
+        return _with_retries(attempt, name)
 
     @property
     def has_locations(self) -> bool:
@@ -115,10 +115,7 @@ class DataSet:
             blocks = response.json()["LocatedBlocks"]["locatedBlocks"]
             return [[_parse_replica(entry) for entry in block["locations"]] for block in blocks]
 
-        locations: list[list[Replica]] = _with_retries(
-            attempt, f"data set {self.url}: the location of {file}"
-        )
-        return locations
+        return _with_retries(attempt, f"data set {self.url}: the location of {file}")
 
 
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
@@ -301,7 +298,7 @@ def _to_numeric(name: str, array: Any) -> NDArray[Any]:
     return numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
 
 
-def _with_retries(attempt: Callable[[], Any], name: str) -> Any:
+def _with_retries(attempt: Callable[[], Result], name: str) -> Result:
     """Return the result of an attempt; retry failures of the storage with backoff."""
     for delay in (*_BACKOFF_SECONDS, None):
         try:

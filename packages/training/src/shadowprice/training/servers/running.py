@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import torch.distributed as dist
@@ -172,7 +173,7 @@ def _run_ps(
         restore = Message(MessageKind.RESTORE, index=int(state is not None), version=server.version)
         for other in range(1, job.ps):
             name = f"leader-server-{other}"
-            follower = _run_until_sigterm(_leader_connection(store, name, 1, settings), stop)
+            follower = _run_until_sigterm(partial(connect_pair, store, name, 1, timeout), stop)
             follower.send(restore)
             server.followers.append(follower)
         for link in server.followers:  # one that fails would be noticed at the next message only
@@ -180,7 +181,7 @@ def _run_ps(
     else:
         store = _run_until_sigterm(lambda: _store(generation, settings), stop)
         name = f"leader-server-{job.rank}"
-        leader: PairLink = _run_until_sigterm(_leader_connection(store, name, 0, settings), stop)
+        leader = _run_until_sigterm(partial(connect_pair, store, name, 0, timeout), stop)
         state = _load_state_as_leader(recipe, settings, _run_until_sigterm(leader.receive, stop))
         version = 0 if state is None else int(state["assigner"]["committed"])
         model = None if state is None else state["model"]
@@ -284,13 +285,6 @@ def _run_worker(
 
 def _link_name(worker: int, server: int) -> str:
     return f"worker-{worker}-server-{server}"
-
-
-def _leader_connection(
-    store: Any, name: str, rank: int, settings: Settings
-) -> Callable[[], PairLink]:
-    """Return a function that connects the leader and another server."""
-    return lambda: connect_pair(store, name, rank, timedelta(seconds=settings.join))
 
 
 def _store(generation: Generation, settings: Settings) -> Any:

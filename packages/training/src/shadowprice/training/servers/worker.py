@@ -118,11 +118,6 @@ class Worker:
         self._moved = 0
         self._due = 0.0  # earliest commit time of a mini-batch, for a minimum pace
 
-    @property
-    def gradient_bytes(self) -> int:
-        """Size of a gradient in bytes."""
-        return int(self._gradient.numel() * self._gradient.element_size())
-
     def work(self) -> int:
         """Process assignments until training is done; return the number of mini-batches."""
         content = bytearray(json.dumps(own_host_and_rack()).encode())
@@ -239,7 +234,7 @@ class Worker:
         for link in self._links:
             self._receive(link, MessageKind.STAGED)
         self._exchanging += time.monotonic() - started
-        self._moved += self.gradient_bytes
+        self._moved += self._gradient.nbytes
         numbers = (loss, self._computing, self._exchanging, float(self._moved), self._version)
         self._computing = self._exchanging = 0.0
         self._moved = 0
@@ -272,7 +267,7 @@ class Worker:
             set_buffers(self.model, self._buffers)
         self._version = min(versions)
         self._exchanging += time.monotonic() - started
-        self._moved += self.gradient_bytes
+        self._moved += self._gradient.nbytes
 
     def _request(self, message: Message) -> Message:
         """Send a request to the leader and return its response; exit on SIGTERM or STOP."""
