@@ -80,7 +80,11 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize(
-    "way", ["killed", "suspended", pytest.param("ended", marks=pytest.mark.extended)]
+    "way",
+    [
+        "killed",
+        *(pytest.param(way, marks=pytest.mark.extended) for way in ("suspended", "ended")),
+    ],
 )
 def test_restarted_service_counts_progress_and_ends_of_its_downtime(
     tmp_path: Path, way: str

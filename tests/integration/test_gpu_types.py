@@ -51,7 +51,17 @@ jobs:
 """
 
 
-@pytest.mark.parametrize("policy", ["rolling", "oasis", "pdors", "drf", "srtf", "backfill"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "rolling",
+        "backfill",
+        *(
+            pytest.param(name, marks=pytest.mark.extended)
+            for name in ("oasis", "pdors", "drf", "srtf")
+        ),
+    ],
+)
 def test_a_job_without_a_type_runs_on_any_type(tmp_path: Path, policy: str) -> None:
     (tmp_path / "c.yaml").write_text(CLUSTER)
     (tmp_path / "j.yaml").write_text(JOBS)

@@ -115,7 +115,9 @@ def _answers(red: httpx.Client) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=["oasis", "rolling"])
+@pytest.fixture(
+    scope="module", params=["rolling", pytest.param("oasis", marks=pytest.mark.extended)]
+)
 def worlds(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[str, dict[str, Any]]:

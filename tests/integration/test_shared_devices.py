@@ -56,9 +56,7 @@ def submit(live: RunningService, name: str, share: int, workers: int, log: Path)
 @pytest.mark.parametrize(
     "policy",
     [
-        name
-        if name in {"fifo", "las", "oasis", "rolling"}
-        else pytest.param(name, marks=pytest.mark.extended)
+        name if name in {"fifo", "rolling"} else pytest.param(name, marks=pytest.mark.extended)
         for name in POLICIES
     ],
 )

@@ -74,6 +74,7 @@ def test_slower_and_less_work_take_their_true_time() -> None:
     assert len(completions) == 1
 
 
+@pytest.mark.extended
 def test_gains_are_shares_of_what_honest_reports_earn(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {kind: STRATEGIES[kind] for kind in ("inflate", "accounts")}
     monkeypatch.setattr(misreports, "STRATEGIES", few)

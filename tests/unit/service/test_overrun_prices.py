@@ -39,7 +39,9 @@ from tests.support.budget_bench import (
 )
 from tests.support.simulated_hours import SLOT, Crash
 
-POLICIES = ["rolling", "oasis", pytest.param("pdors", marks=pytest.mark.extended)]
+POLICIES = [
+    "rolling", *(pytest.param(name, marks=pytest.mark.extended) for name in ("oasis", "pdors")),
+]  # fmt: skip
 
 ALWAYS = {"kind": "constant", "value": 100}
 
@@ -722,7 +724,7 @@ def _ledger_with_a_crash(folder: Path, policy: str, at: int) -> tuple[list[Any],
     return rows, writes
 
 
-@pytest.mark.parametrize("policy", ["oasis", "rolling"])
+@pytest.mark.parametrize("policy", ["rolling", pytest.param("oasis", marks=pytest.mark.extended)])
 def test_a_crash_at_any_write_neither_charges_twice_nor_misses_a_slot(
     tmp_path: Path, policy: str
 ) -> None:
