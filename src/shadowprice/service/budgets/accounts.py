@@ -77,6 +77,9 @@ MAX_AHEAD_NS: Final = 86_400 * SECOND
 """Maximum time to the start of a period: smaller steps of the clock must not repeat its grant."""
 
 
+FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds since 1970
+
+
 class Accounts(dict[str | None, Account]):
     """The accounts of the tenants with a budget; ``next_entry`` is the number of the next entry.
 
@@ -86,9 +89,23 @@ class Accounts(dict[str | None, Account]):
 
     next_entry = 1
     may_go_back = False
+    # Bounds of all periods, so that most calls of `due` need no pass over the accounts.
+    _first_end = FAR_FUTURE_NS
+    _last_begin = -FAR_FUTURE_NS
+
+    def __setitem__(self, tenant: str | None, account: Account) -> None:
+        super().__setitem__(tenant, account)
+        self._first_end = min(self._first_end, account.ends)
+        self._last_begin = max(self._last_begin, account.begins)
 
     def due(self, now: int) -> list[Account]:
         """Return the accounts that `start_period` changes, sorted by tenant."""
+        is_ahead = self.may_go_back and self._last_begin - now > MAX_AHEAD_NS
+        if self._first_end > now and not is_ahead:
+            return []
+        self._first_end = min((account.ends for account in self.values()), default=FAR_FUTURE_NS)
+        begins = (account.begins for account in self.values())
+        self._last_begin = max(begins, default=-FAR_FUTURE_NS)
         due = [
             account
             for account in self.values()
@@ -97,7 +114,6 @@ class Accounts(dict[str | None, Account]):
         return sorted(due, key=lambda account: account.tenant)
 
 
-FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds since 1970
 MAX_BALANCE: Final = 10**12 * POINT  # grants are reduced to it, and other credits above it expire
 
 AccountUpdate = tuple[Account, Sequence[AccountEntry]]
