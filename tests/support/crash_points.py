@@ -192,7 +192,7 @@ class CrashPoints:
             self.child = True
             hour = self.hour
             # The parent process still uses these: keep them from being closed.
-            self._abandoned = [hour.driver, hour.writer, hour.durable, hour.store, hour.runner]
+            self._abandoned = [hour.driver, hour.writer, hour.durable, hour.store, hour.execution]
             hour.folder = folder
             raise Crash
         self.kills += 1

@@ -379,7 +379,7 @@ def _revise(batch: Batch, key: str, changes: Mapping[str, Any]) -> JobView:
     record = merge_changes(state.specs[key], changes)
     cluster, submitted = batch.engine.cluster, view.submitted
     [submission] = read_submissions(
-        [record], cluster, tenant=None, runs=False, single=True, owned=True, now=submitted
+        [record], cluster, tenant=None, runs=False, single=True, from_controller=True, now=submitted
     )
     if record != state.specs[key]:
         with batch.savepoint():
