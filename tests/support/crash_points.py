@@ -56,7 +56,7 @@ def durable_digest(durable: DurableState) -> str:
             (sorted(order.after), sorted(order.frees)),
             placement_record(order.placement, engine.cluster.names),
         ]
-        for name, order in durable.launch_commands.items()
+        for name, order in durable.desired.items()
     }
     accounts = {name: str(account) for name, account in durable.accounts.items()}
     views = {name: view.stored() for name, view in durable.views.items()}

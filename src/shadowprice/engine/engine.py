@@ -88,7 +88,7 @@ class Engine:
     ----------
     until : int, optional
         End of the timespan T: nothing runs in slot T or later.
-    keeps_memory : bool
+    saves_policy_state : bool
         Whether to save the policy state before each event, so that a failed event leaves no trace
         in the policy. The cost grows with the number of open jobs. If not, the policy resyncs after
         a failed event, starting from the state that `PolicySession.dump_state` returned last.
@@ -109,12 +109,12 @@ class Engine:
         policy: Policy,
         *,
         until: int | None = None,
-        keeps_memory: bool = True,
+        saves_policy_state: bool = True,
         acknowledges: bool = False,
     ) -> None:
         state = EngineState(cluster, policy.capabilities, until=until, acknowledges=acknowledges)
         self.state = state
-        self.session = PolicySession(policy, state, keeps_memory=keeps_memory)
+        self.session = PolicySession(policy, state, saves_policy_state=saves_policy_state)
         self.last: Entry | None = None  # the last event that took effect
         # The state never replaces these objects.
         self.view = self.session.view

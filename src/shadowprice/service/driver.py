@@ -22,8 +22,9 @@ from shadowprice.service.operation_queue import BatchEntry, PendingOperation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import decide_backlog
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
-from shadowprice.service.state.report_operations import DurableReport, RecordReports
+from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import (
+    AdvanceResult,
     AdvanceSlots,
     shift_slot_origin,
 )
@@ -293,7 +294,7 @@ class Driver:
         except Exception:  # an executor's fault must not stop the slots
             self._metrics.count_failure("progress")
             log.exception("failed to list the jobs whose progress is unknown")
-            return frozenset(self._published.running)
+            return frozenset(self._published.desired)
 
     async def _wait_for_reports(self) -> None:
         """Wait for reports after downtime, before the missed slots are accounted.
@@ -301,7 +302,7 @@ class Driver:
         Executors report the progress and the ends of that time within moments. If slots were
         accounted earlier, jobs would seem to have made no progress and to have ended late.
         """
-        if self._virtual or not self._published.running:
+        if self._virtual or not self._published.desired:
             return
         servers, now = self._published.servers, self._clock.now()
         running = servers.slot_running
@@ -331,21 +332,22 @@ class Driver:
     def _on_boundary(
         self,
         reports: Sequence[PendingOperation],
-        result: Sequence[DurableReport] | Exception | None,
+        result: AdvanceResult | Exception,
     ) -> None:
         """Handle the result of `AdvanceSlots`; reports wait until all due slots have begun."""
-        if isinstance(result, Exception):
+        error = result if isinstance(result, Exception) else result.error
+        if isinstance(result, Exception) or error is not None:
             self._boundary_failed_at = monotonic()
             self._catching_up = True
             self._metrics.count_failure("slot")
-            log.error("failed to start a slot: %s", result)
+            log.error("failed to start a slot: %s", error)
         else:
             self._boundary_failed_at = 0.0
-            self._catching_up = result is None
+            self._catching_up = not result.is_caught_up
             self._publish_slot()
-            if result is not None:
+            if result.is_caught_up:
                 for entry in reports:
-                    entry.resolve(result)
+                    entry.resolve(result.failed_reports)
                 return
         # Put all reports back: some belong to later slots, and recording one twice has no effect.
         self._writer.queue.put_back(reports)

@@ -330,7 +330,7 @@ class Service:
             virtual=self.settings.observe,
             max_overrun=self.settings.max_overrun,
             values=self.settings.values,
-            on_decision=self.metrics.decision.observe,
+            observe_event_seconds=self.metrics.decision.observe,
         )
         state, seconds = durable.state, time.monotonic() - started
         modes.check_mode(self.store, len(state.views), observe=self.settings.observe)

@@ -217,7 +217,7 @@ class Writer:
                 published.recent.move_to_end(name)
         while len(published.recent) > RECENT_CLOSED_JOBS:
             published.recent.popitem(last=False)
-        published.running, published.unacknowledged = committed.running, committed.unacknowledged
+        published.desired, published.unacknowledged = committed.desired, committed.unacknowledged
         published.servers, published.sequence = committed.servers, committed.sequence
         published.accounts, published.prices = committed.accounts, committed.prices
         self.metrics.sequence.set(committed.sequence)

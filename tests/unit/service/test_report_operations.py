@@ -236,7 +236,7 @@ def test_unrecordable_server_report_blocks_no_other(
         assert hour.execution.health_error == message
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
-        assert set(hour.writer.published.servers.lost) == {"g-1"}
+        assert set(hour.writer.published.servers.unavailable) == {"g-1"}
         assert hour.execution.health_error is None
 
     play(tmp_path, scenario)
@@ -261,7 +261,7 @@ def test_newer_server_report_replaces_an_unrecorded_one(
         await hour.hear(ServerGone("g-1", hour.world.now))
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
-        assert set(hour.writer.published.servers.lost) == {"g-1"}
+        assert set(hour.writer.published.servers.unavailable) == {"g-1"}
         assert hour.execution.health_error is None
 
     play(tmp_path, scenario)
@@ -276,7 +276,7 @@ def test_servers_that_the_executor_closes_are_cordoned_or_drained(tmp_path: Path
     async def scenario(hour: Played) -> None:
         def states() -> tuple[set[str], set[str], set[str]]:
             servers = hour.writer.published.servers
-            return set(servers.lost), set(servers.drained), set(servers.cordoned)
+            return set(servers.unavailable), set(servers.drained), set(servers.cordoned)
 
         async def set_by_operator(**state: bool) -> None:
             changed = ServerState(Role.ANY, has, **state)
@@ -315,7 +315,7 @@ def test_lost_server_that_returns_closed_takes_no_work(tmp_path: Path) -> None:
         await hour.hear(ServerSeen(closed, 0.0))
         assert set(hour.writer.published.servers.cordoned) == {"g-1"}
         await hour.hear(ServerSeen(replace(closed, takes_work=True), 0.0))
-        assert not hour.writer.published.servers.lost
+        assert not hour.writer.published.servers.unavailable
 
     play(tmp_path, scenario)
 
@@ -330,7 +330,7 @@ def test_server_closed_before_a_start_of_the_service_is_opened_later(tmp_path: P
         await discovery.take(ServerSeen(closed, 0.0))
         assert set(hour.writer.published.servers.cordoned) == {"g-1"}
         await discovery.take(ServerSeen(replace(closed, takes_work=True), 0.0))
-        assert not hour.writer.published.servers.lost
+        assert not hour.writer.published.servers.unavailable
 
     play(tmp_path, scenario)
 
@@ -354,9 +354,9 @@ def test_server_lost_during_a_write_failure_is_recorded_later(
                 patch.setattr(set_server_availability, "__wrapped__", _raising(error))
                 await hour.hear(gone)
                 assert hour.execution.health_error is not None
-        assert not hour.writer.published.servers.lost
+        assert not hour.writer.published.servers.unavailable
         await hour.hear(later=True)
-        assert set(hour.writer.published.servers.lost) == {"g-1"}
+        assert set(hour.writer.published.servers.unavailable) == {"g-1"}
         assert hour.execution.health_error is None
 
     play(tmp_path, scenario)

@@ -149,7 +149,7 @@ async def submit(
     if service.execution is not None:
         _check_runs(service, submissions, single=not several)
     submissions = [
-        replace(item, request=request_hash(caller.scope, idempotency_key, item.content))
+        replace(item, request=request_hash(caller.scope, idempotency_key, item.content_hash))
         for item in submissions
     ]
     if service.execution is not None:

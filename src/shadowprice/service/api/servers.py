@@ -71,7 +71,7 @@ def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
     kinds = build_server_classes(cluster)
     kind_of = {row: name for name, rows in kinds.items() for row in rows.tolist()}
     jobs: dict[str, list[rest.ServerJob]] = {}
-    for name, order in published.running.items():
+    for name, order in published.desired.items():
         view = published.jobs.get(name)
         visible = scope is None or (view is not None and view.tenant == scope)
         placement = order.placement
@@ -94,7 +94,7 @@ def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
             else "cordoned"
             if name in servers.cordoned
             else "lost"
-            if name in servers.lost
+            if name in servers.unavailable
             else "up",
             capacity=_amounts(cluster, row),
             jobs=jobs.get(name, []),

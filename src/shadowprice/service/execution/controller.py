@@ -249,7 +249,7 @@ class ExecutionController:
         timestamp = self._writer.clock.now() / SECOND
         self.pending.reports += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
-            for job, command in self._writer.published.running.items()
+            for job, command in self._writer.published.desired.items()
             if command.generation not in self._reconciler.held.get(job, {})
         ]
 
@@ -432,7 +432,7 @@ class ExecutionController:
     async def _sleep(self) -> None:
         wait = self.poll_seconds
         now = self._writer.clock.physical()
-        moment = self._reconciler.next_retry_at(self._writer.published.running, now)
+        moment = self._reconciler.next_retry_at(self._writer.published.desired, now)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - now) / SECOND))
         wait = min(wait, max(0.05, self.pending.seconds_to_next_retry(wait)))
@@ -452,7 +452,7 @@ class ExecutionController:
         await self.limit_servers()
         await self.record_pending()
         published = self._writer.published
-        completed = self._reconciler.completed_commands(published.running, published.unacknowledged)
+        completed = self._reconciler.completed_commands(published.desired, published.unacknowledged)
         if completed:
             await self._writer.do(acknowledge_commands(completed))
         await self._report_obstacles()
@@ -463,7 +463,7 @@ class ExecutionController:
         async with self._command_lock:
             published = self._writer.published
             now = self._writer.clock.physical()
-            actions = self._reconciler.actions(published.running, published.unacknowledged, now)
+            actions = self._reconciler.actions(published.desired, published.unacknowledged, now)
             unpacking = self._unpacker.is_busy
             actions = [a for a in actions if isinstance(a, StopAction) or not unpacking(a.job)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
@@ -473,7 +473,7 @@ class ExecutionController:
             command_times = await self._writer.fetch_command_times(
                 [(item.job, item.generation) for item in starts]
             )
-            self._unpacker.retain(published.running)
+            self._unpacker.retain(published.desired)
             await _each(partial(self._perform, command_times), actions)
 
     async def _perform(
@@ -485,7 +485,7 @@ class ExecutionController:
             now = self._writer.clock.physical()
             self._reconciler.on_stop_accepted(action.job, action.generation, now)
             return
-        wanted = self._writer.published.running.get(action.job)
+        wanted = self._writer.published.desired.get(action.job)
         if wanted is None or wanted.generation != action.generation:
             return  # superseded since the comparison; its files may be deleted already
         try:

@@ -147,13 +147,13 @@ class Reconciler:
         self._not_before.pop(job, None)
 
     def completed_commands(
-        self, running: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
+        self, desired: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
     ) -> list[int]:
         """Return the numbers of commands that are completed or superseded."""
         return [
             number
             for number, command in unacknowledged.items()
-            if self._is_completed(command, running.get(command.job))
+            if self._is_completed(command, desired.get(command.job))
         ]
 
     def _is_completed(self, command: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
@@ -179,15 +179,15 @@ class Reconciler:
 
     def actions(
         self,
-        running: Mapping[str, LaunchCommand],
+        desired: Mapping[str, LaunchCommand],
         unacknowledged: Mapping[int, ExecutionCommand],
         now: int,
     ) -> list[LaunchCommand | StopAction]:
-        """Return the starts and stops from ``running``, the desired state, and open commands."""
+        """Return the starts and stops from ``desired``, the desired state, and open commands."""
         actions: list[LaunchCommand | StopAction] = []
         newest_command = {command.job: number for number, command in unacknowledged.items()}
         for job, phases in self.held.items():
-            wanted = running.get(job)
+            wanted = desired.get(job)
             for generation, phase in phases.items():
                 if phase is GenerationPhase.ENDED or (job, generation) in self._stopping:
                     continue
@@ -199,7 +199,7 @@ class Reconciler:
                 )
                 actions.append(StopAction(number, job, generation))
         withheld = self._withheld()
-        for job, command in running.items():
+        for job, command in desired.items():
             # Not before the end of the previous generation is recorded either: an exit 0 that came
             # before the stop completes the job.
             if self.held.get(job) or now < self._not_before.get(job, 0):
@@ -221,9 +221,9 @@ class Reconciler:
         ]
         return frozenset().union(*occupied)
 
-    def next_retry_at(self, running: Mapping[str, LaunchCommand], now: int) -> int | None:
+    def next_retry_at(self, desired: Mapping[str, LaunchCommand], now: int) -> int | None:
         """Return the earliest end of a restart delay after ``now``; None if no job waits."""
         times = [
-            moment for job, moment in self._not_before.items() if job in running and moment > now
+            moment for job, moment in self._not_before.items() if job in desired and moment > now
         ]
         return min(times, default=None)

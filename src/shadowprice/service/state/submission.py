@@ -61,16 +61,16 @@ class Submission:
     """A submitted job.
 
     ``record`` is the requested job with its tenant and its family's speed curve filled in, and
-    ``spec`` is the validated record. ``content`` is the hash before the curve was added. Jobs with
-    an equal name and content are the same submission while the job is open. ``request`` identifies
-    the request for a job (`request_hash`): a retry has the same.
+    ``spec`` is the validated record. ``content_hash`` is the hash of the record without that curve.
+    Jobs with an equal name and hash are the same submission while the job is open. ``request``
+    identifies the request for a job (`request_hash`): a retry has the same.
     """
 
     name: str
     tenant: str | None
     record: Mapping[str, Any]
     spec: JobSpec
-    content: str
+    content_hash: str
     request: str | None = None
 
     @property
@@ -107,7 +107,7 @@ def read_submissions(
     since 1970; None refuses deadlines on the clock.
 
     ``families`` has speed curves for jobs that name a family and state no speed. They don't affect
-    ``content``: a repeated submission is equal after the library has changed.
+    ``content_hash``: a repeated submission is equal after the library has changed.
 
     Raise `InputError` with the first 50 diagnostics, and `ProblemError` if a job names another
     tenant than the token's.

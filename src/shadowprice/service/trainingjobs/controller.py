@@ -450,7 +450,7 @@ class Controller:
     def _has_no_processes(self, job: str, commanded: Collection[str]) -> bool:
         """Return whether a closed job has no processes and no pending commands."""
         execution = self._service.execution
-        if job in self._writer.published.running or job in commanded:
+        if job in self._writer.published.desired or job in commanded:
             return False
         return execution is None or not execution.holds(job)
 
