@@ -150,7 +150,7 @@ class Capabilities:
     wakes_every_slot : bool
         Needs `SlotBegan`. Other policies are only called when something changes.
     holds : bool
-        Knows for how many slots it decides nothing if nothing happens (`HoldingPolicy`).
+        Can say for how many slots without events its decisions stay the same (`HoldingPolicy`).
     local_traffic_is_free : bool
         Parameter servers only serve workers on other servers (Astraea (3i)). So their number is
         checked server by server, instead of OASiS (6).
@@ -161,7 +161,7 @@ class Capabilities:
     guarantees : bool
         A theorem bounds its loss against the offline optimum (`GuaranteedPolicy`).
     forgets_refused : bool
-        Refused jobs don't influence any other decision.
+        Forgets a job that it refused: the job doesn't influence any other decision.
     answers_at_once : bool
         The first decision on an arriving job is final: a job that is admitted or queued on arrival
         isn't refused later.

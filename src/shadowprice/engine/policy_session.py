@@ -196,7 +196,17 @@ Consultation = tuple[Decision, ...]  # the policy's decisions on one event
 
 
 class PolicySession:
-    """The policy and its saved states; see `Engine` for ``saves_policy_state``."""
+    """The policy and its saved states; see `Engine` for ``saves_policy_state``.
+
+    The policy is current, or stale: it missed events, and resyncs before its next use.
+
+    - An event that queries the policy changes the policy state. `commit_event` keeps the change.
+      `rollback_event` restores the state saved before the event. If none was saved, it restores the
+      last dump, if any, and the policy is stale.
+    - Replay applies recorded decisions without a query, so the policy becomes stale. If
+      `is_following`, replay queries it too, and it stays current until a decision differs.
+    - `load_state` and `resync` make the policy current.
+    """
 
     def __init__(self, policy: Policy, state: EngineState, *, saves_policy_state: bool) -> None:
         self.policy = policy
@@ -210,9 +220,9 @@ class PolicySession:
 
         If a decision differs from the recorded one, this becomes False, and the policy resyncs.
         """
-        self._saved: bytes | None = None
+        self._saved: bytes | None = None  # pickled state between the events, if it was needed
         self._last_dump: SavedPolicyState | None = None
-        self._was_queried = False
+        self._was_queried = False  # by the event that is being handled
         self._is_stale = False
 
     @property
@@ -315,7 +325,10 @@ class PolicySession:
     # ------------------------------------------------------------ between two events
 
     def dump_state(self) -> bytes:
-        """Return the pickled policy state; raise PolicyError if it can't be pickled."""
+        """Return the pickled policy state; raise PolicyError if it can't be pickled.
+
+        If the session saves no state before each event, a rollback restores the last dump.
+        """
         self.resync_if_stale()
         if self._saved is None:
             self._saved = dump_policy_state(self.policy, self.view)
@@ -325,6 +338,7 @@ class PolicySession:
 
     def load_state(self, pickled: bytes) -> None:
         """Restore the policy state of this engine state; raises as `load_policy_state`."""
+        # A later change must not get a version that the loaded state has already seen.
         self._state.ledger.raise_versions(self._state.sequence)
         load_policy_state(self.policy, pickled, self.view)
         self._saved, self._is_stale = None, False

@@ -171,9 +171,9 @@ class ExecutionController:
         self.pending = PendingReports()
         self._unreported: list[GenerationStatus] = []
         self._reported_obstacles: set[tuple[str, int]] = set()
-        self._wake = asyncio.Event()
-        self._due = asyncio.Event()
-        self._unpacker = FileUnpacker(executor, self._due.set)
+        self._reports_wake = asyncio.Event()
+        self._commands_wake = asyncio.Event()
+        self._unpacker = FileUnpacker(executor, self._commands_wake.set)
         self._command_lock = asyncio.Lock()
         self._cluster: Cluster | None = None
         self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
@@ -241,7 +241,7 @@ class ExecutionController:
         key = held.job, held.generation
         if key not in command_times:
             return False
-        # If a stop overtakes its start, the generation has no identity.
+        # A generation has no identity if its stop overtook its start: so an empty one is accepted.
         return held.identity in {"", command_identity(self._key, *key, command_times[key])}
 
     def mark_all_lost(self, reason: str) -> None:
@@ -250,7 +250,7 @@ class ExecutionController:
         self.pending.reports += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
             for job, command in self._writer.published.desired.items()
-            if command.generation not in self._reconciler.held.get(job, {})
+            if command.generation not in self._reconciler.phases.get(job, {})
         ]
 
     def begin(self) -> None:
@@ -258,7 +258,7 @@ class ExecutionController:
         self._background.spawn_repeating("watch", self._watch, "following the executor's reports")
         self._background.spawn_repeating("runner", self._record_step, "recording reports")
         self._background.spawn_repeating("runner", self._command_step, "sending commands")
-        self._wake.set()
+        self._reports_wake.set()
 
     async def close(self) -> None:
         """Stop the tasks and close the executor; running generations continue."""
@@ -268,7 +268,7 @@ class ExecutionController:
         for name, view in committed.views.items():
             if not view.state.open:
                 self._reconciler.on_job_closed(name)
-        self._wake.set()
+        self._reports_wake.set()
 
     # ---------------------------------------------------------------- reports
 
@@ -276,7 +276,7 @@ class ExecutionController:
         try:
             async for report in self.executor.watch():
                 self.pending.reports.append(report)
-                self._wake.set()
+                self._reports_wake.set()
         except ExecutorError as error:
             self._unreachable(error)
             await asyncio.sleep(RETRY_SECONDS)
@@ -380,12 +380,12 @@ class ExecutionController:
         """Record reports; a loop of its own, so that slow commands don't delay it."""
         await self._sleep()
         if await self._try(self.record_reports):
-            self._due.set()
+            self._commands_wake.set()
 
     async def _command_step(self) -> None:
         """Send commands whenever the desired state may have changed."""
-        await self._due.wait()
-        self._due.clear()
+        await self._commands_wake.wait()
+        self._commands_wake.clear()
         if await self._try(self.send_commands):
             self._health_error = None
 
@@ -420,7 +420,7 @@ class ExecutionController:
 
     def _schedule_retry(self) -> None:
         self._retry_at = monotonic() + RETRY_SECONDS
-        self._wake.set()
+        self._reports_wake.set()
 
     def _unreachable(self, error: ExecutorError) -> None:
         self._writer.metrics.executor_errors.inc()
@@ -438,9 +438,9 @@ class ExecutionController:
         wait = min(wait, max(0.05, self.pending.seconds_to_next_retry(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                await self._wake.wait()
+                await self._reports_wake.wait()
         await asyncio.sleep(max(0.0, self._retry_at - monotonic()))
-        self._wake.clear()
+        self._reports_wake.clear()
 
     async def record_reports(self) -> None:
         """Record pending reports and acknowledge completed commands."""
@@ -467,7 +467,7 @@ class ExecutionController:
             unpacking = self._unpacker.is_busy
             actions = [a for a in actions if isinstance(a, StopAction) or not unpacking(a.job)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
-                self._due.set()
+                self._commands_wake.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
             starts = [item for item in actions if not isinstance(item, StopAction)]
             command_times = await self._writer.fetch_command_times(
@@ -502,7 +502,7 @@ class ExecutionController:
         self._reconciler.mark_starting(action.job, action.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
-            self._reconciler.held.get(action.job, {}).pop(action.generation, None)
+            self._reconciler.phases.get(action.job, {}).pop(action.generation, None)
             self._resync = True
             self._schedule_retry()
         elif receipt is Receipt.STALE or (
@@ -524,7 +524,7 @@ class ExecutionController:
         self.pending.reports.append(
             StartRefused(command.id, command.job, command.generation, timestamp, reason, lasting)
         )
-        self._wake.set()
+        self._reports_wake.set()
 
     def _spec(self, command: LaunchCommand, commanded_at: int) -> GenerationSpec:
         """Build the executor's specification of a generation; ``commanded_at`` is in ns."""
@@ -576,7 +576,7 @@ class ExecutionController:
 
     def holds(self, job: str) -> bool:
         """Return whether a job has a generation that runs or whose end isn't recorded."""
-        return bool(self._reconciler.held.get(job))
+        return bool(self._reconciler.phases.get(job))
 
     # ---------------------------------------------------------------- retention
 

@@ -694,10 +694,10 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     order = batch.state.desired.get(report.job)
     if order is None:
         return 0.0
-    ordered = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
+    commanded_at = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
         order.slot
     )
-    seconds = report.at - ordered / SECOND
+    seconds = report.at - commanded_at / SECOND
     if isinstance(order, events.Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
     return seconds
@@ -722,8 +722,8 @@ def _note_process(batch: Batch, report: Started) -> None:
         return
     start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
     if report.at * SECOND > end:  # a service that was down issues the command late
-        ordered = _command_time(batch, report.job, report.generation)
-        start = ordered if ordered > end else start
+        commanded_at = _command_time(batch, report.job, report.generation)
+        start = commanded_at if commanded_at > end else start
     seconds = max(0.0, report.at - start / SECOND)
     _record_start_up(batch, StartUp(report.job, report.generation, seconds, seconds))
 
