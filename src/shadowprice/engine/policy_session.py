@@ -28,9 +28,9 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Policy, as_holding_policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
-from shadowprice.engine.pinning import is_pinned, may_pin, without_stops
 from shadowprice.engine.records import decision_record
 from shadowprice.engine.state import EngineState
+from shadowprice.engine.unstoppable import is_unstoppable, may_have_unstoppable_jobs, without_stops
 from shadowprice.engine.view import EngineView
 
 log = logging.getLogger("shadowprice.engine")
@@ -272,7 +272,9 @@ class PolicySession:
 
     def _policy_decisions(self, event: PolicyEvent) -> Iterable[Decision]:
         state, decisions = self._state, self.policy.decide(self.view, event)
-        if may_pin(state) and any(is_pinned(state, name) for name in state.running):
+        if may_have_unstoppable_jobs(state) and any(
+            is_unstoppable(state, name) for name in state.running
+        ):
             return without_stops(state, decisions, self._resume)
         return decisions
 

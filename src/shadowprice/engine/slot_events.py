@@ -1,8 +1,8 @@
 """Handlers of the start and the end of a slot.
 
 Live runs have limits, because a job that hangs would hold its servers until its owner cancels it: a
-live job may take longer than stated, and a pinned job isn't stopped for other jobs. In quiet slots
-nothing starts, stops or completes, so a simulation passes many at once.
+live job may take longer than stated, and an unstoppable job isn't stopped for other jobs. In quiet
+slots nothing starts, stops or completes, so a simulation passes many at once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from shadowprice.engine.commands import add_dependencies, launch, stop
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.job_events import complete
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.pinning import would_move
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.replanning import extend, falls_short
 from shadowprice.engine.state import EngineState
+from shadowprice.engine.unstoppable import would_move
 
 ENDLESS_FACTOR: Final = 3
 """A job that has run this many times its stated duration counts as endless."""

@@ -448,12 +448,12 @@ def test_a_job_that_may_not_be_stopped_leaves_a_server_with_another_role() -> No
     job = alone("one", utility=Constant(1000.0), epochs=4)
     made.handle(JobsArrived(0, (replace(job, resumable=None),)))
     made.handle(SlotBegan(0))
-    assert made.view.is_pinned("one")
+    assert made.view.is_unstoppable("one")
     servers = made.running["one"].servers
     names = [ON.names[row] for row in servers]
     state = ServerState(Role.PS, amounts())
     made.handle(CapacityChanged(1, dict.fromkeys(names, state)))
-    assert not made.view.is_pinned("one")
+    assert not made.view.is_unstoppable("one")
     made.handle(SlotEnded(0, {"one": 4}))
     (moved,) = made.handle(SlotBegan(1))
     assert isinstance(moved, Resize)

@@ -193,10 +193,10 @@ def test_checkpoints_count_with_the_first_progress(tmp_path: Path) -> None:
     """A loading process reports that too, and a stop would lose its start."""
     bench = MovedJob(tmp_path, 0.0)
     assert bench.durable.state.engine.jobs["train"].job.resumable is None
-    assert bench.durable.state.engine.view.is_pinned("train")
+    assert bench.durable.state.engine.view.is_unstoppable("train")
     bench.report_progress(1.0)
     assert bench.durable.state.engine.jobs["train"].job.resumable is True
-    assert not bench.durable.state.engine.view.is_pinned("train")
+    assert not bench.durable.state.engine.view.is_unstoppable("train")
 
 
 @pytest.mark.parametrize("is_point", [True, False])
