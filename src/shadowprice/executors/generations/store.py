@@ -125,7 +125,7 @@ class GenerationStore(JobDirectories):
         receipt = self.check_start(spec)
         if receipt is Receipt.ACCEPTED:
             state = accepted_state(spec, refusal)
-            self._accept(spec.job, spec.generation, {} if refusal else plan, state)
+            self._make_durable(spec.job, spec.generation, {} if refusal else plan, state)
         return receipt
 
     def check_start(self, spec: GenerationSpec) -> Receipt:
@@ -167,13 +167,15 @@ class GenerationStore(JobDirectories):
             return Receipt.ACCEPTED if new else Receipt.DUPLICATE
         if generation <= self.fence(job):
             return Receipt.STALE
-        self._accept(
+        self._make_durable(
             job, generation, {}, initial_state(command, "it was stopped before it was submitted")
         )
         self.generation(job, generation).request_stop(command, grace, time.time())
         return Receipt.ACCEPTED
 
-    def _accept(self, job: str, number: int, plan: dict[str, Any], state: dict[str, Any]) -> None:
+    def _make_durable(
+        self, job: str, number: int, plan: dict[str, Any], state: dict[str, Any]
+    ) -> None:
         """Make a generation durable; it exists from the rename on, complete and with a live file.
 
         `live` removes a live file whose generation doesn't exist.

@@ -171,8 +171,8 @@ class ExecutionController:
         self.pending = PendingReports()
         self._unreported: list[GenerationStatus] = []
         self._reported_obstacles: set[tuple[str, int]] = set()
-        self._reports_wake = asyncio.Event()
-        self._commands_wake = asyncio.Event()
+        self._reports_wake = asyncio.Event()  # `_record_step` has reports or published changes
+        self._commands_wake = asyncio.Event()  # `_command_step` may have commands to send
         self._unpacker = FileUnpacker(executor, self._commands_wake.set)
         self._command_lock = asyncio.Lock()
         self._cluster: Cluster | None = None
@@ -378,7 +378,7 @@ class ExecutionController:
 
     async def _record_step(self) -> None:
         """Record reports; a loop of its own, so that slow commands don't delay it."""
-        await self._sleep()
+        await self._wait_for_reports()
         if await self._try(self.record_reports):
             self._commands_wake.set()
 
@@ -429,7 +429,7 @@ class ExecutionController:
         self._resync = True
         self._schedule_retry()
 
-    async def _sleep(self) -> None:
+    async def _wait_for_reports(self) -> None:
         wait = self.poll_seconds
         now = self._writer.clock.physical()
         moment = self._reconciler.next_retry_at(self._writer.published.desired, now)

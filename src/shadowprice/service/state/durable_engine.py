@@ -137,7 +137,7 @@ class DurableEngine:
         caller must call `recover` before the next commit.
         """
         try:
-            return self._commit(operations)
+            return self._commit_together(operations)
         except BaseException as error:
             if not isinstance(error, Exception):
                 raise  # the process is about to end
@@ -160,7 +160,7 @@ class DurableEngine:
             events += alone.events
         return self._result(answers=answers, views=views, specs=specs, events=events)
 
-    def _commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
+    def _commit_together(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         if self.state.mode_changed:
             self.write_snapshot()  # recovery replays a journal in the mode of its snapshot
         state, sequence, results = self.state, self.state.engine.sequence, list[Any]()

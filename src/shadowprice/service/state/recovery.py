@@ -220,13 +220,13 @@ def _recover_engine(
     for row in rows:
         try:
             state = json.loads(zlib.decompress(row.state))
-            engine, replayed, same = _replay(connection, state, choice, virtual=virtual)
+            engine, replayed, is_same_policy = _replay(connection, state, choice, virtual=virtual)
         except (ValueError, zlib.error) as error:
             problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
         except InputError as error:
             problem = error
         else:
-            engine = engine if same else _fork_with_policy(engine, choice)
+            engine = engine if is_same_policy else _fork_with_policy(engine, choice)
             return _RecoveredEngine(engine, row.sequence, replayed, not state["acknowledges"])
         log.error("%s; trying the one before", problem)
     message = f"no readable snapshot: {problem or 'there is none'}"
@@ -244,19 +244,19 @@ def _replay(
     fingerprint, newest = _value(connection, "policy"), None
     # The fingerprint includes digests of this package's sources and of the policy's file. So if it
     # is the same, this policy made the decisions and can read the stored policy state.
-    same = fingerprint == policy_fingerprint(choice)
+    is_same_policy = fingerprint == policy_fingerprint(choice)
     # Another policy takes over no policy state, so the one that decided isn't needed.
     policy: Policy = _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
-    if not same and json.loads(fingerprint)[:2] == [choice.name, choice.settings]:
+    if not is_same_policy and json.loads(fingerprint)[:2] == [choice.name, choice.settings]:
         log.info("policy %s has another version; it resyncs with the state", choice.name)
-    if same:
+    if is_same_policy:
         policy = build_live_policy(choice, cluster_from_record(state["cluster"]))
         newest = connection.execute(
             select(tables.policy_state).where(tables.policy_state.c.policy == fingerprint)
         ).first()
-    engine = restore(state, policy, with_policy_state=same)
+    engine = restore(state, policy, with_policy_state=is_same_policy)
     table, replayed, synced = tables.journal, 0, engine.sequence
-    if same and (newest is None or newest.sequence <= synced):
+    if is_same_policy and (newest is None or newest.sequence <= synced):
         engine.session.is_following = True  # the snapshot's policy state is the newest
     rows = connection.execute(
         select(table.c.entry)
@@ -283,7 +283,7 @@ def _replay(
     if synced < engine.sequence and not engine.session.is_following:
         engine.session.resync()
     engine.session.is_following = False
-    return engine, replayed, same
+    return engine, replayed, is_same_policy
 
 
 def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
