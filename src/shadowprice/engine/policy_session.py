@@ -327,16 +327,20 @@ class PolicySession:
     # ------------------------------------------------------------ between two events
 
     def dump_state(self) -> bytes:
-        """Return the pickled policy state; raise PolicyError if it can't be pickled.
-
-        If the session saves no state before each event, a rollback restores the last dump.
-        """
+        """Return the pickled policy state; raise PolicyError if it can't be pickled."""
         self.resync_if_stale()
         if self._saved is None:
             self._saved = dump_policy_state(self.policy, self.view)
         if not self.saves_policy_state:
             self._last_dump = SavedPolicyState.of(self._saved, self.view)
         return self._saved
+
+    def save_for_rollback(self) -> None:
+        """Save the policy state, so that a rollback restores exactly this one.
+
+        Without it, a session that doesn't save before each event goes back to an earlier dump.
+        """
+        self.dump_state()
 
     def load_state(self, pickled: bytes) -> None:
         """Restore the policy state of this engine state; raises as `load_policy_state`."""

@@ -241,7 +241,7 @@ class Driver:
             on_boundary = partial(self._on_boundary, reports)
             batch.append(BatchEntry(self._build_boundary(reports), on_boundary, reports))
         elif self._progress.needs_write or (
-            self._progress.has_points and any(_exits_after_stop(entry) for entry in pending)
+            self._progress.has_points and any(_reports_exit_after_stop(entry) for entry in pending)
         ):
             batch.append(BatchEntry(self._progress.take()))
         batch += [entry.to_entry() for entry in pending]
@@ -372,8 +372,8 @@ class Driver:
         return self._background.health_error
 
 
-def _exits_after_stop(entry: PendingOperation) -> bool:
-    """Return whether an entry reports an exit 0 after a stop.
+def _reports_exit_after_stop(entry: PendingOperation) -> bool:
+    """Return whether an operation reports an exit 0 after a stop.
 
     Progress that was reported before must be recorded first: it decides if the job is completed.
     """

@@ -65,12 +65,12 @@ class Reconciler:
     """Servers of each orphan; kept after its end, because its reports can repeat."""
 
     def set_actual_state(
-        self, held: Collection[GenerationStatus], orphans: Collection[GenerationStatus] = ()
+        self, generations: Collection[GenerationStatus], orphans: Collection[GenerationStatus] = ()
     ) -> None:
         """Replace the actual state by the executor's list, and add its orphans."""
         self.phases = {}
         self._stopping.clear()
-        for item in held:
+        for item in generations:
             self.phases.setdefault(item.job, {})[item.generation] = item.phase
         for item in orphans:
             servers = frozenset(share.server for share in item.placement)

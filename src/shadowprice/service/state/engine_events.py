@@ -56,8 +56,7 @@ def apply_event(
     `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.
     """
     if isinstance(event, events.SlotBegan) and overrunning_jobs(batch):
-        # Their tenants may be unable to pay. The dump is what the rollback then restores.
-        batch.engine.session.dump_state()
+        batch.engine.session.save_for_rollback()  # their tenants may be unable to pay
     try:
         return _apply(batch, event, counted, completed_later, billed=billed)
     except InsufficientPointsError as error:

@@ -345,7 +345,7 @@ def resubmit_job(batch: Batch, key: str, submission: Submission) -> str:
     before = batch.get_view(key)
     is_requeued = is_new and before.state.open
     if is_requeued:
-        batch.engine.session.dump_state()  # a refusal restores exactly this policy state
+        batch.engine.session.save_for_rollback()  # the new job may be refused
     with batch.savepoint():
         if is_requeued:  # cancelled first, because the new job may need its servers
             cancel_job(key).perform(batch)
@@ -371,7 +371,7 @@ def revise_job(
     """
     if not dry_run:
         return _revise(batch, key, changes)
-    batch.engine.session.dump_state()  # so that the rollback restores this policy state
+    batch.engine.session.save_for_rollback()
     try:
         with batch.savepoint():
             raise _DryRunError(_revise(batch, key, changes))
@@ -427,8 +427,7 @@ def _apply_revision(batch: Batch, view: JobView, spec: JobSpec, changes: Mapping
     counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
     done = record.progress * before.work // before.required
     if is_admission:
-        # A refusal restores exactly this policy state, including learnt values.
-        engine.session.dump_state()
+        engine.session.save_for_rollback()  # the revision may be refused
     try:
         commands = apply_event(batch, events.JobRevised(state.next_slot, counted, is_admission))
     except RevisionRefusedError as error:
