@@ -149,12 +149,12 @@ def test_recovery_applies_what_was_decided(policy: str) -> None:
         engine.handle(event)
         assert engine.last is not None
         tail.append(engine.last)
-    memory = engine.session.dump_state()
+    pickled = engine.session.dump_state()
     again = restore(json.loads(saved), build_policy(policy, on, jobs, seed))
     for entry in tail:
         again.apply(entry)
     assert again.state_digest() == engine.state_digest()
-    again.session.load_state(memory)
+    again.session.load_state(pickled)
     for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
         assert describe_commands(again.handle(event)) == describe_commands(expected)
 
