@@ -86,7 +86,7 @@ def rss() -> float:
 def months(jobs: int) -> None:
     """Drive an engine through a million jobs and tell every tenth how it fares."""
     on = servers(60)
-    engine = Engine(on, make_policy("fifo", PolicyContext(on), {}), keeps_memory=False)
+    engine = Engine(on, make_policy("fifo", PolicyContext(on), {}), saves_policy_state=False)
     rng = np.random.default_rng(0)
     running: dict[str, int] = {}
     made = events = 0
@@ -135,7 +135,7 @@ def months(jobs: int) -> None:
 def crowded(policy: str, jobs: int, count: int = 60) -> Engine:
     """Return an engine with so many open jobs."""
     on = servers(count)
-    engine = Engine(on, make_policy(policy, PolicyContext(on), {}), keeps_memory=False)
+    engine = Engine(on, make_policy(policy, PolicyContext(on), {}), saves_policy_state=False)
     many_jobs = tuple(training(on, f"job-{at}", 0, 4) for at in range(jobs))
     engine.handle(JobsArrived(0, many_jobs))
     engine.handle(SlotBegan(0))
@@ -180,7 +180,7 @@ def lost() -> None:
     print(f"{'policy':<12}{'displaced':>10}{'ms':>9}{'ms/job':>9}")
     for policy, gpus in STANDING.items():
         jobs, on = gpus, servers(20, gpus=gpus)
-        engine = Engine(on, make_policy(policy, PolicyContext(on), {}), keeps_memory=False)
+        engine = Engine(on, make_policy(policy, PolicyContext(on), {}), saves_policy_state=False)
         many_jobs = tuple(training(on, f"job-{at}", 0, 20) for at in range(19 * jobs))
         engine.handle(JobsArrived(0, many_jobs))
         engine.handle(SlotBegan(0))
@@ -198,7 +198,7 @@ def rrh(jobs: int) -> None:
     on = servers(60)
     print(f"{'arrive':<12}{'jobs':>7}{'seconds':>9}{'us/job':>9}")
     for together in (True, False):
-        engine = Engine(on, make_policy("rrh", PolicyContext(on), {}), keeps_memory=False)
+        engine = Engine(on, make_policy("rrh", PolicyContext(on), {}), saves_policy_state=False)
         many_jobs = tuple(training(on, f"job-{at}", 0, 4) for at in range(jobs))
         batches: list[tuple[Job, ...]] = (
             [many_jobs] if together else [(each,) for each in many_jobs]
@@ -239,7 +239,7 @@ def large(policy: str, count: int, slots: int = 12) -> None:
     on = kinds_of_servers(count)
     rng = np.random.default_rng(0)
     share = count / 100_000
-    engine = Engine(on, make_policy(policy, PolicyContext(on), {}), keeps_memory=False)
+    engine = Engine(on, make_policy(policy, PolicyContext(on), {}), saves_policy_state=False)
     running: dict[str, int] = {}
     took: dict[str, list[float]] = {}
     made = 0

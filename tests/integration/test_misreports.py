@@ -151,7 +151,7 @@ def test_failed_reports_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyP
     clock = ManualClock()
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
-        writer = live.service.writing
+        writer = live.service.require_writer()
         monkeypatch.setattr(writer, "health_error", str(StoreError("the disk is full")))
         assert post(live, "a", {"minibatches": -1}).status_code == 422
         monkeypatch.undo()

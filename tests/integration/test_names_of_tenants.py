@@ -403,7 +403,7 @@ def test_ids_of_purged_jobs_are_not_reused(tmp_path: Path) -> None:
         with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=clock) as live:
             numbers.append(live.client.post("/v1/jobs", json=job(name)).json()["id"])
             live.client.delete(f"/v1/jobs/{name}")
-            retention.purge(live.service.store, live.service.writing.clock.now() + 1)
+            retention.purge(live.service.store, live.service.require_writer().clock.now() + 1)
             assert live.client.get("/v1/jobs").json()["jobs"] == []
     assert numbers == [1, 2, 3]
 

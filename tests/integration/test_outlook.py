@@ -347,6 +347,6 @@ def test_the_advised_deadline_of_a_plain_command_is_in_local_time(
 def test_variant_of_a_job_has_a_name_that_no_job_has(live: RunningService) -> None:
     for name in ("twice", "twice (variant)"):
         assert live.client.post("/v1/jobs", json=job(name, 1)).is_success
-    engine = live.service.writing._durable.state.engine
+    engine = live.service.require_writer()._durable.state.engine
     known = engine.jobs["twice"].job
     assert _rename(known, engine).name not in engine.jobs

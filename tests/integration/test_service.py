@@ -312,7 +312,7 @@ def test_servers_are_added_drained_resized_and_removed(live: RunningService) -> 
 @contextmanager
 def held_writer(live: RunningService, monkeypatch: pytest.MonkeyPatch):
     """Hold the writer's thread; yield a function that waits for a number of operations."""
-    writer, released, operations = live.service.writing, threading.Event(), []
+    writer, released, operations = live.service.require_writer(), threading.Event(), []
     perform = writer.do
 
     async def do(operation: Any) -> Any:
@@ -805,7 +805,7 @@ def test_edited_restart_time_applies_to_new_jobs_only(tmp_path: Path) -> None:
     """A first start costs a restart unless the file denies it; open jobs keep their time."""
 
     def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
-        engine = live.service.writing._durable.state.engine
+        engine = live.service.require_writer()._durable.state.engine
         jobs = {name: float(job.job.restart) for name, job in engine.open_jobs.items()}
         return float(engine.cluster.restart_seconds), engine.cluster.restart_first, jobs
 
@@ -890,7 +890,7 @@ def test_frozen_objects_stay_frozen_after_a_service(tmp_path: Path) -> None:
 
 def test_metrics_respond_while_the_policy_decides(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
-        writer, decided = live.service.writing, threading.Event()
+        writer, decided = live.service.require_writer(), threading.Event()
         deciding = writer._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
         try:
             response = live.client.get("/metrics")
@@ -906,12 +906,12 @@ def test_job_view_shows_why_its_generation_cannot_end(tmp_path: Path) -> None:
     with run_service(tmp_path, executor=create_executor("local", options)) as live:
         own = live.client.post("/v1/jobs", json=job("own", run={"command": ["true"]})).json()
         assert live.client.get("/v1/jobs/own").json()["obstacle"] is None
-        runner = live.service.runner
-        assert runner is not None
+        execution = live.service.execution
+        assert execution is not None
         report = Ended(0, "own", 3, 1.0, Ending.DONE, 0, "")
-        runner.pending.keep(report)
-        [entry] = runner.pending.kept.values()
-        runner.pending.retry_later(entry, PolicyError("of secret"))
+        execution.pending.keep(report)
+        [entry] = execution.pending.kept.values()
+        execution.pending.retry_later(entry, PolicyError("of secret"))
         entry.due = float("inf")
         text = live.client.get("/v1/jobs/own").json()["obstacle"]
         assert text.startswith(

@@ -128,11 +128,11 @@ def test_a_statement_pages_and_filters(live: RunningService) -> None:
 def test_omitted_fields_of_a_tenant_are_kept(live: RunningService) -> None:
     put = live.client.put
     assert put("/v1/tenants/audio", json={"share": {"gpu": 4}}).json()["share"] == {"gpu": "4"}
-    budget = {"points": 1, "period": "90s", "since": "2026-11-23T00:00:00+01:00", "carry": "all"}
+    budget = {"points": 1, "period": "90d", "since": "2026-11-23T00:00:00+01:00", "carry": "all"}
     body = put("/v1/tenants/audio", json={"budget": budget}).json()
     assert body["share"] == {"gpu": "4"}
     assert body["budget"] == {
-        "points": 1.0, "period": "90s", "since": "2026-11-22T23:00:00Z", "carry": "all",
+        "points": 1.0, "period": "90d", "since": "2026-11-22T23:00:00Z", "carry": "all",
     }  # fmt: skip
     body = put("/v1/tenants/audio", json={"share": {}}).json()
     assert (body["share"], body["budget"]["points"]) == ({}, 1.0)

@@ -207,7 +207,7 @@ def test_suspended_service_polls_once_for_all_missed_slots(
 
     def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick == 60:
-            assert hour.writer.published.running
+            assert hour.writer.published.desired
             hour.world.advance(3.5 * MAX_SLOTS_PER_BATCH * SLOT)
 
     hour.before_slot = suspend

@@ -168,7 +168,7 @@ def test_concurrent_large_bodies_are_limited(tmp_path: Path) -> None:
         for _ in range(request_count):
             connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
             connection.sendall(head.encode() + b" " * (MAX_BODY_BYTES - 1))
-        received = live.service.writing.usage._bodies
+        received = live.service.require_writer().usage._bodies
         # An earlier request would be the one within the limit, and the last of the four refused.
         wait_until(lambda: received["vision"] == request_count * (MAX_BODY_BYTES - 1))
         body = b"{}" + b" " * 10_000

@@ -118,13 +118,15 @@ def test_purge_of_a_former_leader_does_not_make_it_a_writer_again(
 
             async def write_and_purge() -> None:
                 with pytest.raises(ProblemError, match="may not have been committed"):
-                    await service.writing.do(put_tenant("vision", {}, None, budgeted=False))
+                    await service.require_writer().do(
+                        put_tenant("vision", {}, None, budgeted=False)
+                    )
                 await service.driver.sweep()  # before the first attempt to recover
 
             loop = service._tasks[0].get_loop()
             future = asyncio.run_coroutine_threadsafe(write_and_purge(), loop)
             future.result(WAIT_LIMIT_SECONDS)
-            wait_until(lambda: "now the leader" in (service.writing.health_error or ""))
+            wait_until(lambda: "now the leader" in (service.require_writer().health_error or ""))
             assert former.client.get("/readyz").status_code == 503
             assert former.client.post("/v1/jobs", json=job("stale")).status_code == 503
             assert leader.client.get("/v1/jobs/stale").status_code == 404

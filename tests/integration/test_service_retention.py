@@ -102,7 +102,9 @@ def test_purge_removes_old_data_only(tmp_path: Path, kind: int) -> None:
             except Crash:
                 struck += 1
             done = left[0] >= 0
-            struck += hour.writer.health_error is not None or hour.runner.health_error is not None
+            struck += (
+                hour.writer.health_error is not None or hour.execution.health_error is not None
+            )
             hour.fault = hour.store.fault = lambda _: None
             hour.end()
             await hour.open()
@@ -196,7 +198,7 @@ def test_job_whose_data_cannot_be_deleted_blocks_no_other_job(
         hour.executor.delete_job_data = fail_for_one  # type: ignore[method-assign]
         await hour.driver.sweep()
         assert hour.world.kept == hour.rows == {bad, "young"}
-        assert hour.runner.health_error is None
+        assert hour.execution.health_error is None
         assert f"failed to delete the data of job {bad}: Permission denied" in caplog.messages
         hour.executor.delete_job_data = delete  # type: ignore[method-assign]
         await hour.driver.sweep()

@@ -75,7 +75,7 @@ def anybody_cancels_anything(patch: Patch) -> None:
     find_job = references.find_job
 
     async def any_job(service: Any, caller: Any, name: str, *_: Any) -> JobView:
-        named = service.writing.published.jobs_with_name(name)
+        named = service.require_writer().published.jobs_with_name(name)
         return named[0] if named else await find_job(service, caller, name)
 
     patch.setattr(references, "find_job", any_job)

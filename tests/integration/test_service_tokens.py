@@ -112,7 +112,7 @@ def test_every_authenticated_route_documents_429(
 ) -> None:
     paths = live.client.get("/v1/openapi.json").json()["paths"]
     view = live.client.get("/v1/jobs/theirs").json()
-    usage, progress = live.service.writing.usage, ("post", f"{OWN}/progress")
+    usage, progress = live.service.require_writer().usage, ("post", f"{OWN}/progress")
     own = progress_token(live.service.key, "vision/theirs", max(1, view["generation"]))
     with ExitStack() as stack, live.as_(live.token("vision")) as tenant, live.as_(own) as report:
         for lane in ("vision", "reports of vision"):

@@ -388,7 +388,7 @@ def test_uploads_of_a_tenant_are_limited(live: RunningService) -> None:
 
 
 def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
-    uploads, clock = live.service.upload_store, live.service.writing.clock
+    uploads, clock = live.service.upload_store, live.service.require_writer().clock
     contents = [member("b", content=bytes([n]) * 100) + END for n in range(2)]
     for content in contents:
         assert put(live.client, content).status_code == 201
@@ -529,9 +529,9 @@ def test_job_cancelled_while_starting_keeps_its_output(
     content = member("kept") + END
     assert put(live.client, content).status_code == 201
     digest = hashlib.sha256(content).hexdigest()
-    writer, runner = live.service.writing, live.service.runner
-    assert runner is not None
-    executor = runner.executor
+    writer, execution = live.service.require_writer(), live.service.execution
+    assert execution is not None
+    executor = execution.executor
     assert isinstance(executor, UnpacksFiles)
     read_times, blocked, go_on = writer.fetch_command_times, threading.Event(), threading.Event()
 
@@ -579,8 +579,8 @@ def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
     seen: list[bool] = []
 
     async def opening() -> None:
-        assert service.runner is not None
-        seen.append(service.uploads is service.runner._uploads)
+        assert service.execution is not None
+        seen.append(service.uploads is service.execution._uploads)
         raise ExecutorError("is unreachable")
 
     executor.open = opening  # type: ignore[method-assign]
@@ -589,7 +589,7 @@ def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
         (tmp_path / "data" / "uploads").write_text("no directory")
         with pytest.raises(InputError, match="uploads: cannot be used"):
             await service.start()
-        assert (service.writer, service.driver, service.runner) == (None, None, None)
+        assert (service.writer, service.driver, service.execution) == (None, None, None)
         with pytest.raises(ProblemError) as caught:
             _ = service.uploads
         assert caught.value.code == "standby"

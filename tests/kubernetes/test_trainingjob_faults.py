@@ -49,10 +49,10 @@ def life(user: User, name: str) -> None:
 def test_the_steps_that_are_tried_are_all_there_are(user: User, tmp_path: Path) -> None:
     seen: set[str] = set()
     with operated(user.bed, tmp_path) as service:
-        resident = service.service._resident
-        assert resident is not None
-        assert resident.controller is not None
-        resident.controller.fault = lambda at, key: seen.add(at) if "/" in key else None
+        kubernetes = service.service._kubernetes
+        assert kubernetes is not None
+        assert kubernetes.controller is not None
+        kubernetes.controller.fault = lambda at, key: seen.add(at) if "/" in key else None
         life(user, "whole")
     assert seen == STEPS
 
@@ -70,10 +70,10 @@ def test_a_controller_interrupted_at_any_step_continues(
             raise RuntimeError("cut off")  # and the controller does nothing more about it
 
     with operated(user.bed, tmp_path) as service:
-        resident = service.service._resident
-        assert resident is not None
-        assert resident.controller is not None
-        resident.controller.fault = fault
+        kubernetes = service.service._kubernetes
+        assert kubernetes is not None
+        assert kubernetes.controller is not None
+        kubernetes.controller.fault = fault
         living = threading.Thread(target=_until, args=(user, name, cut))
         living.start()
         eventually(lambda: cut, f"{step}")

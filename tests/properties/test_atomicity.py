@@ -171,7 +171,7 @@ def test_events_that_belong_together_leave_no_trace_together(policy: str) -> Non
 def test_a_policy_that_fails_to_resync_does_so_before_the_next_event() -> None:
     on, jobs, events, _ = record_run("rolling", 4)
     policy: Any = build_policy("rolling", on, jobs, 4)
-    engine = Engine(on, policy, keeps_memory=False)
+    engine = Engine(on, policy, saves_policy_state=False)
     for event in events[:3]:
         engine.handle(event)
 
@@ -196,7 +196,7 @@ def test_a_policy_whose_state_is_not_kept_resyncs_after_it_raised(policy: str) -
         on, jobs, events, _ = record_run(policy, seed)
         rng = np.random.default_rng(seed)
         fused = Fused(build_policy(policy, on, jobs, seed))
-        engine = Engine(on, fused, keeps_memory=False)
+        engine = Engine(on, fused, saves_policy_state=False)
         coming = external_events(events)
         for slot in range(400):
             if rng.random() < 0.3:

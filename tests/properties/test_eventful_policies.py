@@ -55,7 +55,7 @@ class EventfulWorld(InterruptedWorld):
             self.cluster,
             make_policy(policy, PolicyContext(self.cluster, self.jobs, until, seed), {}),
             until=until,
-            keeps_memory=bool(self.rng.integers(2)),
+            saves_policy_state=bool(self.rng.integers(2)),
             acknowledges=bool(self.rng.integers(2)),
         )
         self.added = 0

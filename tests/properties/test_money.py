@@ -51,8 +51,8 @@ def _take(bench: BudgetBench, number: int, step: tuple) -> None:  # type: ignore
             for _ in range(slots):
                 bench.advance()
                 bench.report_starts()
-        case ("end", job, ending) if bench.durable.state.launch_commands:
-            names = sorted(bench.durable.state.launch_commands)
+        case ("end", job, ending) if bench.durable.state.desired:
+            names = sorted(bench.durable.state.desired)
             bench.report_end(names[job % len(names)], ending)
         case ("lose", server):
             bench.commit(set_server_availability(f"g-{server}"))

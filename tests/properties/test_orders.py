@@ -120,7 +120,7 @@ def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None
         if policy == "wanderer"
         else make_policy(policy, PolicyContext(cluster, None), {})
     )
-    engine = Engine(cluster, made, acknowledges=True, keeps_memory=False)
+    engine = Engine(cluster, made, acknowledges=True, saves_policy_state=False)
     jobs = {
         name: make_job(cluster, name, arrival=int(rng.integers(12)), epochs=int(rng.integers(1, 6)))
         for name in (f"job-{index}" for index in range(12))

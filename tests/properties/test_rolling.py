@@ -215,7 +215,7 @@ def live(cluster: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, floa
     engine = Engine(
         cluster,
         make_policy("rolling", PolicyContext(cluster, None), {"steady": steady}),
-        keeps_memory=False,
+        saves_policy_state=False,
     )
     moved, earned = 0, 0.0
     for slot in range(500):

@@ -162,7 +162,7 @@ EVENTFUL = (4, 23, 61)
 @pytest.mark.parametrize("seed", EVENTFUL)
 def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     on, _, events, commands = drawn(seed)
-    engine = Engine(on, rolling(on), keeps_memory=False)
+    engine = Engine(on, rolling(on), saves_policy_state=False)
     twin = engine
     for event, expected in zip(events, commands, strict=True):
         engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
@@ -175,7 +175,7 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", EVENTFUL)
 def test_bags_are_written_out_as_they_were_while_tasks_finish(seed: int) -> None:
     on, _, events, _ = drawn(seed)
-    engine = Engine(on, rolling(on), keeps_memory=False)
+    engine = Engine(on, rolling(on), saves_policy_state=False)
     taken = []
     for event in events:
         engine.handle(event)
@@ -188,7 +188,7 @@ def test_bags_are_written_out_as_they_were_while_tasks_finish(seed: int) -> None
 @pytest.mark.parametrize("seed", EVENTFUL)
 def test_an_event_that_is_taken_back_leaves_no_trace(seed: int) -> None:
     on, _, events, commands = drawn(seed)
-    engine = Engine(on, rolling(on), keeps_memory=False)
+    engine = Engine(on, rolling(on), saves_policy_state=False)
     for event, expected in zip(events, commands, strict=True):
         before = snapshot(engine)
         with pytest.raises(RuntimeError), engine.staged(event):
@@ -206,8 +206,8 @@ def test_journals_give_the_same_state_without_the_policy(seed: int) -> None:
 
     on, _, events, _ = drawn(seed)
     engine, again = (
-        Engine(on, rolling(on), keeps_memory=False),
-        Engine(on, rolling(on), keeps_memory=False),
+        Engine(on, rolling(on), saves_policy_state=False),
+        Engine(on, rolling(on), saves_policy_state=False),
     )
     for event in events:
         engine.handle(event)
@@ -250,11 +250,13 @@ def test_a_policy_without_its_state_continues(seed: int) -> None:
     """It restarts at any moment; running copies keep their servers."""
     on, _, events, _ = drawn(seed)
     for cut in range(1, len(events), 4):
-        engine = Engine(on, rolling(on), keeps_memory=False)
+        engine = Engine(on, rolling(on), saves_policy_state=False)
         for event in events[:cut]:
             engine.handle(event)
         running = dict(engine.running)
-        again = restore(json.loads(json.dumps(snapshot(engine))), rolling(on), memory=False)
+        again = restore(
+            json.loads(json.dumps(snapshot(engine))), rolling(on), with_policy_state=False
+        )
         for event in events[cut:]:
             if isinstance(event, SlotBegan | SlotEnded):
                 break
@@ -278,7 +280,7 @@ def test_bags_survive_servers_that_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster, jobs, _ = random_bag_world(seed)
     jobs = add_training_jobs(cluster, jobs, seed)
-    engine = Engine(cluster, rolling(cluster), keeps_memory=False)
+    engine = Engine(cluster, rolling(cluster), saves_policy_state=False)
     each = int(cluster.capacity[0, 0])
     name = cluster.names[int(rng.integers(cluster.servers))]
     changes = {

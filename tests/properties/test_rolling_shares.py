@@ -189,7 +189,7 @@ def unpromised(job: Job, value: float) -> Job:
 def test_a_tenant_whose_jobs_lack_nothing_is_owed_nothing() -> None:
     """A job a slot with 4 worker-slots of work: more than 4 workers are of no use to it."""
     on = shared([8, 8], 0, horizon=8)
-    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), keeps_memory=False)
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), saves_policy_state=False)
     for slot in range(12):
         name = f"job-{slot}"
         engine.handle(JobsArrived(slot, (gpu_job(on, name, "a", 8, epochs=1, arrival=slot),)))
@@ -251,7 +251,7 @@ def test_a_tenant_without_open_jobs_is_owed_nothing(*, is_skipped: bool) -> None
     def long(tenant: str, value: float, arrival: int = 0) -> Job:
         return unpromised(gpu_job(on, f"{tenant}-{arrival}", tenant, 4, arrival=arrival), value)
 
-    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), keeps_memory=False)
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), saves_policy_state=False)
 
     def run(slot: int) -> list[float]:
         engine.handle(SlotBegan(slot))
@@ -385,7 +385,7 @@ def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
 
 def test_unused_capacity_of_a_tenant_goes_to_the_others() -> None:
     on = shared([2, 2], 0)
-    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), keeps_memory=False)
+    engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), saves_policy_state=False)
 
     def greedy(tenant: str, arrival: int) -> Job:
         return make_job(

@@ -231,7 +231,7 @@ def slots(engine: Engine, jobs: Sequence[Job]) -> list[object]:
 @given(SEEDS, st.booleans())
 def test_jobs_that_come_while_slots_are_under_way_break_no_promise(seed: int, steady: bool) -> None:
     on, jobs, _ = lasting(seed)
-    engine = Engine(on, rolling(on, steady=steady), keeps_memory=False)
+    engine = Engine(on, rolling(on, steady=steady), saves_policy_state=False)
     made = slots(engine, jobs)
     promises = [
         (0, entry.decision)
@@ -324,7 +324,7 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     on, jobs, incidents = lasting(seed, incidents=True)
     seen = EventRecorder()
     Simulation(on, jobs, rolling(on), incidents=incidents).run([seen])
-    engine = Engine(on, rolling(on), keeps_memory=False)
+    engine = Engine(on, rolling(on), saves_policy_state=False)
     twin, most = engine, 0
     for event, expected in zip(seen.events, seen.commands, strict=True):
         engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
@@ -348,10 +348,12 @@ def test_a_policy_without_its_state_resumes_the_remaining_jobs(seed: int) -> Non
     for cut in range(1, len(seen.events)):
         if not isinstance(seen.events[cut], SlotBegan):
             continue
-        engine = Engine(on, rolling(on), keeps_memory=False)
+        engine = Engine(on, rolling(on), saves_policy_state=False)
         for event in seen.events[:cut]:
             engine.handle(event)
-        again = restore(json.loads(json.dumps(snapshot(engine))), rolling(on), memory=False)
+        again = restore(
+            json.loads(json.dumps(snapshot(engine))), rolling(on), with_policy_state=False
+        )
         engine.handle(seen.events[cut])
         again.handle(seen.events[cut])
         assert isinstance(engine.policy, RollingPolicy)

@@ -35,7 +35,7 @@ def test_restarts_at_every_event_change_nothing(policy: str) -> None:
     seed = SEEDS[0]
     on, jobs, events, commands = record_run(policy, seed)
     engine = Engine(on, build_policy(policy, on, jobs, seed))
-    straight = Engine(on, build_policy(policy, on, jobs, seed), keeps_memory=False)
+    straight = Engine(on, build_policy(policy, on, jobs, seed), saves_policy_state=False)
     for event, expected in zip(events, commands, strict=True):
         engine = restore(
             json.loads(json.dumps(snapshot(engine))), build_policy(policy, on, jobs, seed)
@@ -52,7 +52,7 @@ def test_a_clone_is_independent(policy: str) -> None:
     """A clone decides as the original does next, and leaves no trace in it."""
     for seed in SEEDS:
         on, jobs, events, commands = record_run(policy, seed)
-        engine = Engine(on, build_policy(policy, on, jobs, seed), keeps_memory=False)
+        engine = Engine(on, build_policy(policy, on, jobs, seed), saves_policy_state=False)
         half = len(events) // 2
         for event in events[:half]:
             engine.handle(event)
@@ -76,13 +76,13 @@ def test_a_state_is_written_as_it_was_while_the_engine_continues(policy: str) ->
     together they are the state when it began.
     """
     on, jobs, events, _ = record_run(policy, SEEDS[1])
-    engine = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), keeps_memory=False)
+    engine = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), saves_policy_state=False)
     half = len(events) // 2
     for event in events[:half]:
         engine.handle(event)
         while engine.state.update_digest(2):
             pass
-    straight = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), keeps_memory=False)
+    straight = Engine(on, build_policy(policy, on, jobs, SEEDS[1]), saves_policy_state=False)
     for event in events[:half]:
         straight.handle(event)
     assert engine.state_digest() == straight.state_digest()
@@ -116,7 +116,7 @@ def test_another_process_decides_on_as_this_one_would() -> None:
     for policy in policy_names():
         seed = SEEDS[1]
         on, jobs, events, commands = record_run(policy, seed)
-        engine = Engine(on, build_policy(policy, on, jobs, seed), keeps_memory=False)
+        engine = Engine(on, build_policy(policy, on, jobs, seed), saves_policy_state=False)
         half = len(events) // 2
         for event in events[:half]:
             engine.handle(event)
@@ -149,12 +149,12 @@ def test_recovery_applies_what_was_decided(policy: str) -> None:
         engine.handle(event)
         assert engine.last is not None
         tail.append(engine.last)
-    memory = engine.session.dump_state()
+    pickled = engine.session.dump_state()
     again = restore(json.loads(saved), build_policy(policy, on, jobs, seed))
     for entry in tail:
         again.apply(entry)
     assert again.state_digest() == engine.state_digest()
-    again.session.load_state(memory)
+    again.session.load_state(pickled)
     for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
         assert describe_commands(again.handle(event)) == describe_commands(expected)
 

@@ -64,7 +64,7 @@ class BudgetBench(EngineBench):
         """Run slots. Jobs of speech end in the slot of their promise."""
         for _ in range(slots):
             running = self.durable.state.engine.slot_running
-            for name in list(self.durable.state.launch_commands):
+            for name in list(self.durable.state.desired):
                 view = self.durable.state.views[name]
                 if view.tenant == "speech" and view.first_promise == running:
                     self.report_end(name)
@@ -72,7 +72,7 @@ class BudgetBench(EngineBench):
 
     def report_starts(self) -> None:
         """Report that all commanded processes run."""
-        for name, order in list(self.durable.state.launch_commands.items()):
+        for name, order in list(self.durable.state.desired.items()):
             if self.durable.state.views[name].started < order.generation:
                 self.report_start(name)
 
@@ -103,7 +103,7 @@ class BudgetBench(EngineBench):
 
     def report_end(self, name: str, ending: Ending = Ending.DONE, code: int | None = 0) -> None:
         name = self.job_key(name)
-        order = self.durable.state.launch_commands[name]
+        order = self.durable.state.desired[name]
         at = self.clock.wall() / SECOND
         self.commit(RecordReports([Ended(0, name, order.generation, at, ending, code, "")]))
 
@@ -238,7 +238,7 @@ class OverrunBench(BudgetBench):
 
     def report_saved_progress(self, name: str, minibatches: float, *, saves: bool = False) -> None:
         key = self.job_key(name)
-        generation = self.durable.state.launch_commands[key].generation
+        generation = self.durable.state.desired[key].generation
         at = self.clock.wall() / SECOND
         done = int(minibatches * MICRO)
         report = Progressed(key, generation, done, {}, at, checkpoints=saves)

@@ -56,7 +56,7 @@ def durable_digest(durable: DurableState) -> str:
             (sorted(order.after), sorted(order.frees)),
             placement_record(order.placement, engine.cluster.names),
         ]
-        for name, order in durable.launch_commands.items()
+        for name, order in durable.desired.items()
     }
     accounts = {name: str(account) for name, account in durable.accounts.items()}
     views = {name: view.stored() for name, view in durable.views.items()}
@@ -192,7 +192,7 @@ class CrashPoints:
             self.child = True
             hour = self.hour
             # The parent process still uses these: keep them from being closed.
-            self._abandoned = [hour.driver, hour.writer, hour.durable, hour.store, hour.runner]
+            self._abandoned = [hour.driver, hour.writer, hour.durable, hour.store, hour.execution]
             hour.folder = folder
             raise Crash
         self.kills += 1

@@ -25,7 +25,7 @@ from shadowprice.service.state.report_operations import (
     RecordProgress,
     RecordReports,
 )
-from shadowprice.service.state.slot_operations import AdvanceSlots
+from shadowprice.service.state.slot_operations import AdvanceResult, AdvanceSlots
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store, tables
@@ -55,8 +55,9 @@ class EngineBench:
     def commit(self, operation: Any) -> CommitResult:
         outcome = self.durable.commit([operation])
         for answer in outcome.answers:
-            if isinstance(answer, BaseException):
-                raise answer
+            error = answer.error if isinstance(answer, AdvanceResult) else answer
+            if isinstance(error, BaseException):
+                raise error
         return outcome
 
     def submit(self, name: str, **changes: Any) -> None:
@@ -93,24 +94,24 @@ class EngineBench:
 
     def report_start(self, name: str) -> None:
         name = self.job_key(name)
-        order = self.durable.state.launch_commands[name]
+        order = self.durable.state.desired[name]
         at = self.clock.wall() / SECOND
         self.commit(RecordReports([Started(order.id, name, order.generation, at)]))
 
     def lose_generation(self, name: str) -> None:
         """Lose a job's generation, and start the next one in the next slot."""
         name = self.job_key(name)
-        generation = self.durable.state.launch_commands[name].generation
+        generation = self.durable.state.desired[name].generation
         at = self.clock.wall() / SECOND
         self.commit(
             RecordReports([Ended(0, name, generation, at, Ending.LOST, None, "the node died")])
         )
         self.advance()
-        assert self.durable.state.launch_commands[name].generation == generation + 1
+        assert self.durable.state.desired[name].generation == generation + 1
 
     def report_progress(self, name: str, minibatches: float) -> None:
         name = self.job_key(name)
-        generation = self.durable.state.launch_commands[name].generation
+        generation = self.durable.state.desired[name].generation
         report = Progressed(name, generation, int(minibatches * MICRO), {"loss": 0.5}, 0.0)
         self.commit(RecordProgress({name: report}, [report]))
 

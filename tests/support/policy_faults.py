@@ -111,7 +111,7 @@ def describe_state(bench: EngineBench) -> dict[str, Any]:
         "unacknowledged": dict(durable.state.engine.unacknowledged),
         "views": dict(durable.state.views),
         "specs": dict(durable.state.specs),
-        "orders": dict(durable.state.launch_commands),
+        "orders": dict(durable.state.desired),
         "backlog": sorted(name for name in durable.state.backlog if name in durable.state.views),
         "accounts": (dict(durable.state.accounts), durable.state.accounts.next_entry),
         "calendar": durable.state.calendar,
@@ -119,7 +119,7 @@ def describe_state(bench: EngineBench) -> dict[str, Any]:
     }
     with bench.store.reading() as connection:
         for table in tables.metadata.sorted_tables:
-            if table.name not in {tables.memory.name, tables.snapshots.name}:
+            if table.name not in {tables.policy_state.name, tables.snapshots.name}:
                 rows = connection.execute(select(table).order_by(*table.primary_key.columns))
                 kept[f"table {table.name}"] = [tuple(row) for row in rows]
     events = kept[f"table {tables.events.name}"]
@@ -148,14 +148,14 @@ def job_submission(*names: str, at_once: bool = True, **changes: Any) -> SubmitJ
 
 
 def end_report(bench: EngineBench, name: str, ending: Ending) -> Ended:
-    order, at = bench.durable.state.launch_commands[name], bench.clock.wall() / SECOND
+    order, at = bench.durable.state.desired[name], bench.clock.wall() / SECOND
     code = 0 if ending is Ending.DONE else 1
     return Ended(0, name, order.generation, at, ending, code, "why", ("last line",))
 
 
 def progress_operation(bench: EngineBench) -> RecordProgress:
     generation, at = (
-        bench.durable.state.launch_commands["one"].generation,
+        bench.durable.state.desired["one"].generation,
         bench.clock.wall() / SECOND,
     )
     report = Progressed("one", generation, 3 * MICRO, CHANGE, at)
@@ -168,7 +168,7 @@ def server_state(drained: bool) -> ServerState:
 
 
 def first_server(bench: EngineBench, name: str) -> str:
-    return bench.durable.state.launch_commands[name].servers[0]
+    return bench.durable.state.desired[name].servers[0]
 
 
 OPERATIONS: dict[str, Callable[[EngineBench], Any]] = {
@@ -192,7 +192,7 @@ OPERATIONS: dict[str, Callable[[EngineBench], Any]] = {
             StartRefused(
                 1,
                 "one",
-                bench.durable.state.launch_commands["one"].generation,
+                bench.durable.state.desired["one"].generation,
                 0.0,
                 "no such image",
             )
@@ -203,7 +203,7 @@ OPERATIONS: dict[str, Callable[[EngineBench], Any]] = {
             Started(
                 2,
                 "two",
-                bench.durable.state.launch_commands["two"].generation,
+                bench.durable.state.desired["two"].generation,
                 bench.clock.wall() / SECOND,
             )
         ]

@@ -50,4 +50,4 @@ GOOD = ((0, 0, 4, 0), (0, 3, 0, 1), (1, 1, 4, 0), (1, 3, 0, 1))
 
 
 def engine(answer: Answer, on: Cluster | None = None, until: int | None = None) -> Engine:
-    return Engine(on or make_cluster(), Scripted(answer), until=until, keeps_memory=False)
+    return Engine(on or make_cluster(), Scripted(answer), until=until, saves_policy_state=False)

@@ -125,7 +125,7 @@ def run_service(
         with build_client(service.address, headers) as client:
             yield RunningService(service, service.address, client)
     finally:
-        service.end()
+        service.request_exit()
         thread.join(WAIT_LIMIT_SECONDS)
         assert not thread.is_alive()
     if failures:

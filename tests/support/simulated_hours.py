@@ -1,9 +1,9 @@
 """An hour of the service in a simulated world, with injected faults.
 
-The components of `serve` (durable engine, driver, runner, store) are stepped on manual clocks, so
-that an hour takes a second. `Hour.run` plays a script of clients. At each point between two writes
-of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` acts like SIGKILL:
-memory is lost, and committed data is kept.
+The components of `serve` (durable engine, driver, execution controller, store) are stepped on
+manual clocks, so that an hour takes a second. `Hour.run` plays a script of clients. At each point
+between two writes of the store or two calls of the executor, `Hour.fault` may raise. A `Crash`
+acts like SIGKILL: memory is lost, and committed data is kept.
 """
 
 from __future__ import annotations
@@ -213,13 +213,13 @@ class SimulatedHour:
         if not self.threads:
             self.writer._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
         self.executor = FakeExecutor(self.world)
-        self.runner = ExecutionController(self.writer, self.executor, b"key")
+        self.execution = ExecutionController(self.writer, self.executor, b"key")
         self.driver = SteppedDriver(
-            self.durable, self.writer, self.runner, virtual=False, keep=10**18
+            self.durable, self.writer, self.execution, virtual=False, keep=10**18
         )
         self.writer.driver = self.driver
         self.opened(self)
-        await self.runner.open()
+        await self.execution.open()
 
     def _abandon(self) -> None:
         self.crashes += 1
@@ -249,17 +249,17 @@ class SimulatedHour:
 
     async def _turn(self) -> None:
         await self.driver.turn()
-        self.runner.pending.reports += self.executor.reports()
-        for kept in self.runner.pending.kept.values():
+        self.execution.pending.reports += self.executor.reports()
+        for kept in self.execution.pending.kept.values():
             kept.due = 0.0  # a turn is longer than the first backoff
         try:
-            await self.runner.record_reports()
-            await self.runner.send_commands()
+            await self.execution.record_reports()
+            await self.execution.send_commands()
         except (ProblemError, PolicyError):
             self.refusals += 1
         except ExecutorError as error:
             self.refusals += 1
-            self.runner._unreachable(error)
+            self.execution._unreachable(error)
 
     async def _surviving(self, work: Callable[[], Any]) -> Any:
         """Run `work`; after each crash, recover and run it again."""

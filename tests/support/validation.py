@@ -24,7 +24,7 @@ from shadowprice.engine.state import EngineState
 def validated_state() -> Iterator[None]:
     """Check the invariants of every engine's state after each event."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_commit", "pass_quiet_slots"):
+        for name in ("_make_final", "pass_quiet_slots"):
             patch.setattr(Engine, name, _then_validate(getattr(Engine, name)))
         yield
 

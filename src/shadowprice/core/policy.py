@@ -114,10 +114,10 @@ class View(Protocol):
         """Return whether a server is unavailable for new work: lost, drained or cordoned."""
 
     @property
-    def may_pin(self) -> bool:
-        """Whether running jobs can be pinned; in simulations only on cordoned servers."""
+    def may_have_unstoppable_jobs(self) -> bool:
+        """Whether running jobs can be unstoppable; in simulations only on cordoned servers."""
 
-    def is_pinned(self, job: str) -> bool:
+    def is_unstoppable(self, job: str) -> bool:
         """Return whether a running job must keep its placement.
 
         It has no saved progress, or it runs on a cordoned server.
@@ -150,7 +150,7 @@ class Capabilities:
     wakes_every_slot : bool
         Needs `SlotBegan`. Other policies are only called when something changes.
     holds : bool
-        Knows for how many slots it decides nothing if nothing happens (`HoldingPolicy`).
+        Can say for how many slots without events it makes no decision (`HoldingPolicy`).
     local_traffic_is_free : bool
         Parameter servers only serve workers on other servers (Astraea (3i)). So their number is
         checked server by server, instead of OASiS (6).
@@ -161,7 +161,7 @@ class Capabilities:
     guarantees : bool
         A theorem bounds its loss against the offline optimum (`GuaranteedPolicy`).
     forgets_refused : bool
-        Refused jobs don't influence any other decision.
+        Forgets a job that it refused: the job doesn't influence any other decision.
     answers_at_once : bool
         The first decision on an arriving job is final: a job that is admitted or queued on arrival
         isn't refused later.

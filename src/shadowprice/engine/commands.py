@@ -82,9 +82,9 @@ def add_dependencies(state: EngineState, commands: list[Command]) -> None:
         return
     freeing: dict[str, list[int]] = {}
     of_job: dict[str, list[int]] = {}
-    for number, unfinished in state.unacknowledged.items():
-        of_job.setdefault(unfinished.job, []).append(number)
-        for server in unfinished.frees:
+    for number, unacknowledged in state.unacknowledged.items():
+        of_job.setdefault(unacknowledged.job, []).append(number)
+        for server in unacknowledged.frees:
             freeing.setdefault(server, []).append(number)
     for position, command in enumerate(commands):
         if not isinstance(command, Start | Resize):
@@ -93,8 +93,9 @@ def add_dependencies(state: EngineState, commands: list[Command]) -> None:
         after.update(*(freeing.get(server, ()) for server in command.servers))
         after.discard(command.id)
         if after:
-            commands[position] = unfinished = replace(command, after=tuple(sorted(after)))
-            state.undo.put(state.unacknowledged, unfinished.id, unfinished)
+            waiting = replace(command, after=tuple(sorted(after)))
+            commands[position] = waiting
+            state.undo.put(state.unacknowledged, waiting.id, waiting)
 
 
 def _next_number(state: EngineState) -> int:

@@ -14,8 +14,8 @@ from shadowprice.core.policy import Status
 from shadowprice.core.schedule import Schedule
 from shadowprice.engine.commands import stop
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.pinning import is_pinned, runs_on
 from shadowprice.engine.state import EngineState
+from shadowprice.engine.unstoppable import is_unstoppable, runs_on
 from shadowprice.engine.validation import check_bag, check_commitment, check_copies, check_placement
 
 
@@ -58,7 +58,7 @@ def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> N
             state.end,
             moved=_restarts(state, record, plan),
             local_free=state.capabilities.local_traffic_is_free,
-            pinned=is_pinned(state, record.job.name),
+            unstoppable=is_unstoppable(state, record.job.name),
         )
     else:
         check_bag(record, plan, decision.copies, state.cluster, state.end)

@@ -88,7 +88,7 @@ class Engine:
     ----------
     until : int, optional
         End of the timespan T: nothing runs in slot T or later.
-    keeps_memory : bool
+    saves_policy_state : bool
         Whether to save the policy state before each event, so that a failed event leaves no trace
         in the policy. The cost grows with the number of open jobs. If not, the policy resyncs after
         a failed event, starting from the state that `PolicySession.dump_state` returned last.
@@ -109,12 +109,12 @@ class Engine:
         policy: Policy,
         *,
         until: int | None = None,
-        keeps_memory: bool = True,
+        saves_policy_state: bool = True,
         acknowledges: bool = False,
     ) -> None:
         state = EngineState(cluster, policy.capabilities, until=until, acknowledges=acknowledges)
         self.state = state
-        self.session = PolicySession(policy, state, keeps_memory=keeps_memory)
+        self.session = PolicySession(policy, state, saves_policy_state=saves_policy_state)
         self.last: Entry | None = None  # the last event that took effect
         # The state never replaces these objects.
         self.view = self.session.view
@@ -174,8 +174,8 @@ class Engine:
         Raises PolicyError if the policy's decision breaks a rule, and EventError if the event is
         out of order or names an unknown job or server.
         """
-        staged = self._decide(event, None)
-        self._commit(staged.entry)
+        staged = self._apply_tentatively(event, None)
+        self._make_final(staged.entry)
         return staged.commands
 
     def apply(self, entry: Entry) -> list[events.Command]:
@@ -185,8 +185,8 @@ class Engine:
         """
         if entry.sequence != self.sequence + 1:
             raise EventError(f"event {entry.sequence} does not follow event {self.sequence}")
-        staged = self._decide(entry.event, entry.consultations)
-        self._commit(staged.entry)
+        staged = self._apply_tentatively(entry.event, entry.consultations)
+        self._make_final(staged.entry)
         return staged.commands
 
     def pass_quiet_slots(self, progress: Mapping[str, int], limit: int) -> int:
@@ -213,13 +213,13 @@ class Engine:
         A driver writes the entry to the journal within the block, so that no effect precedes its
         record.
         """
-        staged = self._decide(event, None)
+        staged = self._apply_tentatively(event, None)
         try:
             yield staged
         except BaseException:
             self._rollback()
             raise
-        self._commit(staged.entry)
+        self._make_final(staged.entry)
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -239,10 +239,10 @@ class Engine:
         if outer is not None and undo:
             outer.push(undo.rollback)
 
-    def _decide(
+    def _apply_tentatively(
         self, event: events.DriverEvent, script: Sequence[Consultation] | None
     ) -> StagedEvent:
-        """Apply an event, so that it can still be rolled back."""
+        """Apply an event with the policy's decisions (or those of ``script``), for rollback."""
         state, session = self.state, self.session
         if state.undo:
             raise EventError("an event is being decided; settle it first")
@@ -265,7 +265,7 @@ class Engine:
         entry = Entry(state.sequence, event, tuple(session.consultations))
         return StagedEvent(entry, commands)
 
-    def _commit(self, entry: Entry) -> None:
+    def _make_final(self, entry: Entry) -> None:
         if self.state.enclosing_undo is not None:
             self.state.enclosing_undo.assign(self, "last", entry)
         else:

@@ -235,6 +235,7 @@ def record_measurements(
         if record is None:
             continue
         if measured < record.measured:
+            # Not past the point where its generation began: the job repeats work it hadn't saved.
             if record.measured <= record.resumed_at:
                 lost = max(record.lost, record.measured - measured)
                 state.touch(record).lost = lost

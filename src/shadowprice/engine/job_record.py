@@ -39,7 +39,12 @@ A job is `ARRIVED` only while the event of its arrival is handled.
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """The mutable state of one job; policies see it as `core.policy.JobState`."""
+    """The mutable state of one job; policies see it as `core.policy.JobState`.
+
+    It has four starts. ``started`` and ``began`` are a slot and a command of the job. The other two
+    are slots of the newest generation: its command is due in ``generation_slot``, and its processes
+    run since ``running_since``.
+    """
 
     job: Job
     order: int  # position among all arrivals
@@ -58,13 +63,13 @@ class JobRecord:
     measured: int = 0  # reported progress, in millionths of a mini-batch
     generation: int = 0  # number of the newest generation, 0 before the first
     failures: int = 0  # number of failed generations
-    began: int = 0  # number of its last Start command; running jobs are sorted by it
+    began: int = 0  # number (not slot) of its last Start command; running jobs are sorted by it
     committed: int = 0  # number of its plan among all plans; jobs in a slot are sorted by it
     following: int = 0  # number of the plan of the newest generation
     resumed_at: int = 0  # `measured` when the newest generation began; -1 if it ended by itself
     resumed_before: int = -1  # `resumed_at` of the previous generation if a command stopped it
     lost: int = 0  # maximum of `measured` that a generation had to repeat
-    generation_slot: int = 0  # slot in which the newest generation began
+    generation_slot: int = 0  # slot of the newest generation's Start or Resize command
     running_since: int = -1  # slot in which its processes began to run, -1 before
     earlier_slots: int = 0  # run by earlier generations, since the last one that ended by itself
     earlier_share: float = 0.0  # the same in multiples of the job's stated duration

@@ -28,9 +28,9 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Policy, as_holding_policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
-from shadowprice.engine.pinning import is_pinned, may_pin, without_stops
 from shadowprice.engine.records import decision_record
 from shadowprice.engine.state import EngineState
+from shadowprice.engine.unstoppable import is_unstoppable, may_have_unstoppable_jobs, without_stops
 from shadowprice.engine.view import EngineView
 
 log = logging.getLogger("shadowprice.engine")
@@ -90,19 +90,19 @@ def dump_policy_state(policy: Policy, view: EngineView) -> bytes:
 class SavedPolicyState:
     """Policy state that can be restored after the engine's cluster and open jobs have changed."""
 
-    memory: bytes
+    pickled: bytes
     cluster: Cluster
     jobs: Mapping[str, Job]
 
     @classmethod
-    def of(cls, memory: bytes, view: EngineView) -> SavedPolicyState:
+    def of(cls, pickled: bytes, view: EngineView) -> SavedPolicyState:
         """Return policy state with the cluster and the open jobs of the view."""
-        return cls(memory, view.cluster, {name: s.job for name, s in view.open_jobs.items()})
+        return cls(pickled, view.cluster, {name: s.job for name, s in view.open_jobs.items()})
 
     def load(self, policy: Policy, view: EngineView) -> None:
         """Restore the policy state; the policy must then resync with a ``view`` that changed."""
         target = unwrap_policy(policy)
-        stream, module = io.BytesIO(self.memory), type(target).__module__
+        stream, module = io.BytesIO(self.pickled), type(target).__module__
         try:
             attributes = _Reader(stream, view, self.cluster, self.jobs, module).load()
         except (
@@ -113,20 +113,20 @@ class SavedPolicyState:
         vars(target).update(attributes)
 
 
-def load_policy_state(policy: Policy, memory: bytes, view: EngineView) -> None:
+def load_policy_state(policy: Policy, pickled: bytes, view: EngineView) -> None:
     """Replace a policy's state by the result of `dump_policy_state`, possibly from another process.
 
     The policy must have been built for the same cluster and with the same parameters. ``view`` must
     have all jobs that the policy state refers to. Raises ShadowpriceError if the policy state is
     damaged, of another version, or names jobs that aren't open.
     """
-    SavedPolicyState.of(memory, view).load(policy, view)
+    SavedPolicyState.of(pickled, view).load(policy, view)
 
 
-def copy_policy(policy: Policy, memory: bytes, view: EngineView) -> Policy:
+def copy_policy(policy: Policy, pickled: bytes, view: EngineView) -> Policy:
     """Return a new policy of the same class with this policy state."""
     copy: Policy = object.__new__(type(unwrap_policy(policy)))
-    load_policy_state(copy, memory, view)
+    load_policy_state(copy, pickled, view)
     return copy
 
 
@@ -196,11 +196,21 @@ Consultation = tuple[Decision, ...]  # the policy's decisions on one event
 
 
 class PolicySession:
-    """The policy and its saved states; see `Engine` for ``keeps_memory``."""
+    """The policy and its saved states; see `Engine` for ``saves_policy_state``.
 
-    def __init__(self, policy: Policy, state: EngineState, *, keeps_memory: bool) -> None:
+    The policy is current, or stale: it missed events, and resyncs before its next use.
+
+    - An event that queries the policy changes the policy state. `commit_event` keeps the change.
+      `rollback_event` restores the state saved before the event. If none was saved, it restores the
+      last dump, if any, and the policy is stale.
+    - Replay applies recorded decisions without a query, so the policy becomes stale. If
+      `is_following`, replay queries it too, and it stays current until a decision differs.
+    - `load_state` and `resync` make the policy current.
+    """
+
+    def __init__(self, policy: Policy, state: EngineState, *, saves_policy_state: bool) -> None:
         self.policy = policy
-        self.keeps_memory = keeps_memory
+        self.saves_policy_state = saves_policy_state
         self.view = EngineView(state)
         self.consultations: list[Consultation] = []  # of the event that is being handled
         self._state = state
@@ -210,9 +220,9 @@ class PolicySession:
 
         If a decision differs from the recorded one, this becomes False, and the policy resyncs.
         """
-        self._saved: bytes | None = None
+        self._saved: bytes | None = None  # pickled state between the events, if it was needed
         self._last_dump: SavedPolicyState | None = None
-        self._was_queried = False
+        self._was_queried = False  # by the event that is being handled
         self._is_stale = False
 
     @property
@@ -262,7 +272,9 @@ class PolicySession:
 
     def _policy_decisions(self, event: PolicyEvent) -> Iterable[Decision]:
         state, decisions = self._state, self.policy.decide(self.view, event)
-        if may_pin(state) and any(is_pinned(state, name) for name in state.running):
+        if may_have_unstoppable_jobs(state) and any(
+            is_unstoppable(state, name) for name in state.running
+        ):
             return without_stops(state, decisions, self._resume)
         return decisions
 
@@ -319,17 +331,25 @@ class PolicySession:
         self.resync_if_stale()
         if self._saved is None:
             self._saved = dump_policy_state(self.policy, self.view)
-        if not self.keeps_memory:
+        if not self.saves_policy_state:
             self._last_dump = SavedPolicyState.of(self._saved, self.view)
         return self._saved
 
-    def load_state(self, memory: bytes) -> None:
+    def save_for_rollback(self) -> None:
+        """Save the policy state, so that a rollback restores exactly this one.
+
+        Without it, a session that doesn't save before each event goes back to an earlier dump.
+        """
+        self.dump_state()
+
+    def load_state(self, pickled: bytes) -> None:
         """Restore the policy state of this engine state; raises as `load_policy_state`."""
+        # A later change must not get a version that the loaded state has already seen.
         self._state.ledger.raise_versions(self._state.sequence)
-        load_policy_state(self.policy, memory, self.view)
+        load_policy_state(self.policy, pickled, self.view)
         self._saved, self._is_stale = None, False
-        if not self.keeps_memory:
-            self._last_dump = SavedPolicyState.of(memory, self.view)
+        if not self.saves_policy_state:
+            self._last_dump = SavedPolicyState.of(pickled, self.view)
 
     def resync(self) -> None:
         """Resync the policy with the state, for example after events that it missed."""
@@ -357,7 +377,7 @@ class PolicySession:
             self._script = iter(script)
             return
         self.resync_if_stale()
-        if self.keeps_memory and self._saved is None:  # now, because new jobs aren't open yet
+        if self.saves_policy_state and self._saved is None:  # now, because new jobs aren't open yet
             self._saved = dump_policy_state(self.policy, self.view)
 
     def end_script(self) -> None:
@@ -377,11 +397,11 @@ class PolicySession:
         if was_queried:
             self._restore(self._saved)
 
-    def _restore(self, memory: bytes | None) -> None:
+    def _restore(self, pickled: bytes | None) -> None:
         """Restore the policy state of this engine state, if it was saved."""
-        self._saved = memory
-        if memory is not None:
-            load_policy_state(self.policy, memory, self.view)
+        self._saved = pickled
+        if pickled is not None:
+            load_policy_state(self.policy, pickled, self.view)
             self._is_stale = False
         else:
             if self._last_dump is not None:

@@ -21,10 +21,10 @@ from shadowprice.core.events import (
     TimespanChanged,
 )
 from shadowprice.engine.commands import stop
-from shadowprice.engine.pinning import runs_on, would_move
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.replanning import extend, replan
 from shadowprice.engine.state import SERVER_SETS, EngineState
+from shadowprice.engine.unstoppable import runs_on, would_move
 from shadowprice.engine.validation import EmptyClusterCheck
 
 

@@ -1,8 +1,8 @@
 """Handlers of the start and the end of a slot.
 
 Live runs have limits, because a job that hangs would hold its servers until its owner cancels it: a
-live job may take longer than stated, and a pinned job isn't stopped for other jobs. In quiet slots
-nothing starts, stops or completes, so a simulation passes many at once.
+live job may take longer than stated, and an unstoppable job isn't stopped for other jobs. In quiet
+slots nothing starts, stops or completes, so a simulation passes many at once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from shadowprice.engine.commands import add_dependencies, launch, stop
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.job_events import complete
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.pinning import would_move
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.replanning import extend, falls_short
 from shadowprice.engine.state import EngineState
+from shadowprice.engine.unstoppable import would_move
 
 ENDLESS_FACTOR: Final = 3
 """A job that has run this many times its stated duration counts as endless."""
@@ -55,6 +55,7 @@ def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> 
             state.moved[name] = None
     elif slot in state.agenda:
         planned = undo.drop(state.agenda, slot)
+    # First the jobs that moved since the last slot, and those whose plan has no entry any more.
     for name in (*state.moved, *(name for name in state.planned if name not in planned)):
         placement = planned.get(name, state.standing(name))
         _apply_placement(state, slot, name, placement, commands)
@@ -301,8 +302,8 @@ def _abandon_endless(state: EngineState, session: PolicySession) -> list[Command
 
 
 def _is_long_worthless(job: Job, slot: int) -> bool:
-    """Return whether a job of unknown length had a value for a third of its life at most."""
-    # Its predicted length grows while it runs, so it never runs far beyond that.
+    """Return whether a job of unknown length was worth nothing when it was a third as old."""
+    # Its predicted length grows while it runs, so its share never gets to `ENDLESS_FACTOR`.
     age = (slot - job.arrival) / ENDLESS_FACTOR
     return job.predicted and utility_value(job.utility, age) <= 0
 

@@ -57,7 +57,7 @@ class Captured:
         state = engine.state
         self.sequence = state.sequence
         self._names = names = state.cluster.names
-        self._memory = engine.session.dump_state()
+        self._policy_state = engine.session.dump_state()
         self._cluster = state.cluster
         self._jobs = [_values(record) for record in state.jobs.values()]
         self._running = dict(state.running)
@@ -110,16 +110,16 @@ class Captured:
             "versions": versions,
             "cluster": records.cluster_record(self._cluster),
             **self._counts,
-            "memory": base64.b64encode(zlib.compress(self._memory, 1)).decode(),
+            "memory": base64.b64encode(zlib.compress(self._policy_state, 1)).decode(),
         }
 
 
-def restore(record: Mapping[str, Any], policy: Policy, *, memory: bool = True) -> Engine:
+def restore(record: Mapping[str, Any], policy: Policy, *, with_policy_state: bool = True) -> Engine:
     """Return an engine in the state of a snapshot, with a newly built policy.
 
-    Without ``memory`` the policy state isn't restored: the
-    policy resyncs with the view, as another policy or one with other parameters must. Policy state
-    from another version of the source code is never restored.
+    Without ``with_policy_state``, the policy resyncs with the view instead, as another policy or
+    one with other parameters must. Policy state from another version of the source code is never
+    restored.
 
     Raise `InputError` if the record isn't a snapshot of this version, or is inconsistent, and
     `ShadowpriceError` if the policy state can't be read.
@@ -134,7 +134,7 @@ def restore(record: Mapping[str, Any], policy: Policy, *, memory: bool = True) -
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
-    if memory and same_sources:
+    if with_policy_state and same_sources:
         engine.session.load_state(_read_policy_state(record))
     else:
         engine.session.resync()
@@ -153,16 +153,16 @@ def clone(engine: Engine) -> Engine:
 
     Immutable jobs and plans are shared. The cost grows with the number of open jobs.
     """
-    memory = engine.session.dump_state()
+    policy_state = engine.session.dump_state()
     copy = Engine(
         engine.cluster,
         engine.policy,
         until=engine.until,
-        keeps_memory=engine.session.keeps_memory,
+        saves_policy_state=engine.session.saves_policy_state,
         acknowledges=engine.state.acknowledges,
     )
     copy.state.copy_from(engine.state)
-    copy.session.policy = copy_policy(engine.policy, memory, copy.view)
+    copy.session.policy = copy_policy(engine.policy, policy_state, copy.view)
     return copy
 
 

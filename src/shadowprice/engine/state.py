@@ -220,7 +220,8 @@ class EngineState:
         # Placements that plans reserve, by slot and job, in order of commitment.
         self.agenda: dict[int, dict[str, Placement]] = {}
         self.planned: dict[str, None] = {}  # jobs that run by a plan in the running slot
-        self.moved: dict[str, None] = {}  # jobs whose placement is applied at the next slot's start
+        # Jobs whose placement a decision or an end changed: applied at the next slot's start.
+        self.moved: dict[str, None] = {}
         self.ran: dict[str, None] = {}  # jobs whose generation ended in the running slot
         self.closed: dict[str, None] = {}  # jobs closed since the last `collect`
         self.departed: dict[str, None] = {}  # names of collected jobs

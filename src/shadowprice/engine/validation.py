@@ -34,14 +34,14 @@ def check_commitment(
     *,
     moved: NDArray[np.bool_] | None = None,
     local_free: bool = False,
-    pinned: bool = False,
+    unstoppable: bool = False,
 ) -> None:
     """Check a schedule against all constraints except capacity.
 
     ``end`` is the first slot that no plan may use. ``moved`` (active slots,) marks slots that begin
     with a restart, if restarts cost time; see `Schedule.moved`. With ``local_free``, parameter
-    servers only serve workers on other servers. A ``pinned`` job runs and must keep its placement;
-    its plan may end with the planning horizon, even if that doesn't complete the job.
+    servers only serve workers on other servers. The plan of an ``unstoppable`` job, which runs and
+    must keep its placement, may end with the planning horizon without completing the job.
 
     Raise `PolicyError` if a constraint is broken; the message includes the job's history.
     """
@@ -60,7 +60,7 @@ def check_commitment(
         _check_reach(record, elsewhere, plan.ps)
     progress, lost = progress_and_loss(job, choices, colocated, moved)
     suffices = progress - lost >= record.remaining
-    if not suffices and not (pinned and plan.completion == end - 1):
+    if not suffices and not (unstoppable and plan.completion == end - 1):
         raise record.error(
             f"the schedule makes {progress - lost} progress units of "
             f"the {record.remaining} that remain (2)"

@@ -9,8 +9,8 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import JobState
 from shadowprice.core.schedule import Placement
-from shadowprice.engine.pinning import is_pinned, may_pin
 from shadowprice.engine.state import EngineState
+from shadowprice.engine.unstoppable import is_unstoppable, may_have_unstoppable_jobs
 
 
 class EngineView:
@@ -48,13 +48,13 @@ class EngineView:
         return server in self._state.lost
 
     @property
-    def may_pin(self) -> bool:
-        """Whether running jobs can be pinned: by a driver, or on cordoned servers."""
-        return may_pin(self._state)
+    def may_have_unstoppable_jobs(self) -> bool:
+        """Whether running jobs can be unstoppable: by a driver, or on cordoned servers."""
+        return may_have_unstoppable_jobs(self._state)
 
-    def is_pinned(self, job: str) -> bool:
-        """Return whether a job must keep its placement; see `engine.pinning`."""
-        return is_pinned(self._state, job)
+    def is_unstoppable(self, job: str) -> bool:
+        """Return whether a job must keep its placement; see `engine.unstoppable`."""
+        return is_unstoppable(self._state, job)
 
     def running_placement(self, job: str) -> Placement | None:
         """Return a job's running placement, which it keeps unless another one is decided."""

@@ -221,9 +221,9 @@ def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-def command_identity(key: bytes, job: str, generation: int, ordered: int) -> str:
+def command_identity(key: bytes, job: str, generation: int, commanded_at: int) -> str:
     """Return the identity of a command, by which commands of other stores and copies differ."""
-    text = f"order\0{generation}\0{ordered}\0{job}".encode("utf-8", "surrogateescape")
+    text = f"order\0{generation}\0{commanded_at}\0{job}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
 
 

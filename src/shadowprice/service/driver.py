@@ -18,12 +18,13 @@ from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.budgets.operations import start_due_periods
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.execution.controller import ExecutionController
-from shadowprice.service.operation_queue import PendingOperation, Write
+from shadowprice.service.operation_queue import BatchEntry, PendingOperation
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.operations import decide_backlog
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
-from shadowprice.service.state.report_operations import DurableReport, RecordReports
+from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import (
+    AdvanceResult,
     AdvanceSlots,
     shift_slot_origin,
 )
@@ -104,7 +105,7 @@ class Driver:
     async def run(self) -> None:
         """Run the loop until the writer is stopped and has no pending operations."""
         writer = self._writer
-        self._background.spawn_repeating("events", writer.hub.step, "delivering events")
+        self._background.spawn_repeating("events", writer.broadcaster.step, "delivering events")
         try:
             while not writer.is_finished:
                 await self._pause()
@@ -121,7 +122,10 @@ class Driver:
             await self._background.end()
 
     async def _pause(self) -> None:
-        """Wait for an operation, a boundary or a tick; requests during a commit share the next."""
+        """Wait for an operation, a slot boundary or a tick.
+
+        Requests that arrive during a commit are committed together in the next batch.
+        """
         is_healthy = self._writer.health_error is None
         has_more_work = self._decides_backlog or self._durable.snapshotting
         if self._writer.queue or (has_more_work and is_healthy):
@@ -150,7 +154,7 @@ class Driver:
         step = self._clock.detected_step_ns()
         if step:
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            shift = Write(shift_slot_origin(step, reason), partial(self._on_shift, step))
+            shift = BatchEntry(shift_slot_origin(step, reason), partial(self._on_shift, step))
             await self._writer.commit([shift])
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
@@ -159,7 +163,7 @@ class Driver:
         accounts = self._durable.state.accounts
         accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if accounts.due(self._clock.now()):
-            await self._writer.commit([Write(start_due_periods())])
+            await self._writer.commit([BatchEntry(start_due_periods())])
         if now - self._last_purge > self.sweep_seconds:
             self._last_purge = now
             self._progress.remove_closed(self._published.jobs)
@@ -224,25 +228,26 @@ class Driver:
 
     async def _step(self) -> None:
         """Commit the pending operations, and the slot boundary if it is due, in one batch."""
-        if self._seconds_to_boundary() <= 0:
-            await self._collect_reports()
+        is_boundary_due = self._seconds_to_boundary() <= 0
+        if is_boundary_due:
+            await self._wait_for_reports()
             await self._poll_progress()
-        pending, batch = self._writer.queue.take(), list[Write]()
-        if self._seconds_to_boundary() <= 0:  # a due slot boundary precedes requests
+        pending, batch = self._writer.queue.take(), list[BatchEntry]()
+        if is_boundary_due:  # the boundary comes before requests
             if self._progress:
-                batch.append(Write(self._progress.take()))
+                batch.append(BatchEntry(self._progress.take()))
             reports = [entry for entry in pending if isinstance(entry.operation, RecordReports)]
             pending = [entry for entry in pending if not isinstance(entry.operation, RecordReports)]
             on_boundary = partial(self._on_boundary, reports)
-            batch.append(Write(self._build_boundary(reports), on_boundary, reports))
+            batch.append(BatchEntry(self._build_boundary(reports), on_boundary, reports))
         elif self._progress.needs_write or (
-            self._progress.has_points and any(_exits_after_stop(entry) for entry in pending)
+            self._progress.has_points and any(_reports_exit_after_stop(entry) for entry in pending)
         ):
-            batch.append(Write(self._progress.take()))
-        batch += [entry.to_write() for entry in pending]
+            batch.append(BatchEntry(self._progress.take()))
+        batch += [entry.to_entry() for entry in pending]
         decides_backlog = self._decides_backlog
         if decides_backlog:
-            batch.append(Write(decide_backlog(self._chunk), self._on_backlog))
+            batch.append(BatchEntry(decide_backlog(self._chunk), self._on_backlog))
         if not batch:
             return
         started = monotonic()
@@ -289,15 +294,15 @@ class Driver:
         except Exception:  # an executor's fault must not stop the slots
             self._metrics.count_failure("progress")
             log.exception("failed to list the jobs whose progress is unknown")
-            return frozenset(self._published.running)
+            return frozenset(self._published.desired)
 
-    async def _collect_reports(self) -> None:
-        """Collect reports after downtime, before the missed slots are accounted.
+    async def _wait_for_reports(self) -> None:
+        """Wait for reports after downtime, before the missed slots are accounted.
 
         Executors report the progress and the ends of that time within moments. If slots were
         accounted earlier, jobs would seem to have made no progress and to have ended late.
         """
-        if self._virtual or not self._published.running:
+        if self._virtual or not self._published.desired:
             return
         servers, now = self._published.servers, self._clock.now()
         running = servers.slot_running
@@ -327,23 +332,24 @@ class Driver:
     def _on_boundary(
         self,
         reports: Sequence[PendingOperation],
-        result: Sequence[DurableReport] | Exception | None,
+        result: AdvanceResult | Exception,
     ) -> None:
         """Handle the result of `AdvanceSlots`; reports wait until all due slots have begun."""
-        if isinstance(result, Exception):
+        error = result if isinstance(result, Exception) else result.error
+        if isinstance(result, Exception) or error is not None:
             self._boundary_failed_at = monotonic()
             self._catching_up = True
             self._metrics.count_failure("slot")
-            log.error("failed to start a slot: %s", result)
+            log.error("failed to start a slot: %s", error)
         else:
             self._boundary_failed_at = 0.0
-            self._catching_up = result is None
+            self._catching_up = not result.is_caught_up
             self._publish_slot()
-            if result is not None:
+            if result.is_caught_up:
                 for entry in reports:
-                    entry.resolve(result)
+                    entry.resolve(result.failed_reports)
                 return
-        # Some belong to later slots. Those that were recorded have no effect when repeated.
+        # Put all reports back: some belong to later slots, and recording one twice has no effect.
         self._writer.queue.put_back(reports)
 
     def _publish_slot(self) -> None:
@@ -353,7 +359,7 @@ class Driver:
             start = servers.calendar.begins(running)
             self._metrics.slot_lag.set((self._clock.now() - start) / SECOND)
             end = servers.calendar.ends(running)
-            self._writer.hub.publish_transient(
+            self._writer.broadcaster.publish_transient(
                 "slot",
                 {"slot": running, "begins": format_rfc3339(start), "ends": format_rfc3339(end)},
             )
@@ -366,8 +372,11 @@ class Driver:
         return self._background.health_error
 
 
-def _exits_after_stop(entry: PendingOperation) -> bool:
-    """Return whether reported progress decides if an exit 0 after a stop completes a job."""
+def _reports_exit_after_stop(entry: PendingOperation) -> bool:
+    """Return whether an operation reports an exit 0 after a stop.
+
+    Progress that was reported before must be recorded first: it decides if the job is completed.
+    """
     return isinstance(entry.operation, RecordReports) and any(
         isinstance(report, Ended) and report.ending is Ending.DONE and report.command
         for report in entry.operation.reports

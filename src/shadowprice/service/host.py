@@ -30,13 +30,12 @@ class ServiceHost(Protocol):
     cluster: Cluster  # of the cluster file, without budgets
     families: Families
     key: bytes  # secret of the store, empty before the start
-    runner: ExecutionController | None  # None if no jobs run
+    execution: ExecutionController | None  # None if no jobs run
     upload_store: UploadStore | None  # None if jobs get no files from their submitters
     stopping: bool
 
-    @property
-    def writing(self) -> Writer:
-        """The writer; raises `ProblemError` if this instance doesn't write."""
+    def require_writer(self) -> Writer:
+        """Return the writer; raise `ProblemError` if this instance doesn't write."""
 
     async def read(
         self,
@@ -55,7 +54,7 @@ class ServiceHost(Protocol):
 
 async def find_view(service: ServiceHost, key: str) -> JobView | None:
     """Return the job with a key, open or closed; None if it was purged."""
-    view = service.writing.published.cached_job(key)
+    view = service.require_writer().published.cached_job(key)
     if view is None:
         stored = await service.read(store_queries.job, key)
         view = None if stored is None else stored[0]

@@ -25,16 +25,16 @@ MAX_BATCH_SLOW_OPERATIONS: Final = 2
 
 @dataclass(slots=True)
 class PendingOperation:
-    """A queued operation of a tenant (None: of others), and the future of its result."""
+    """A queued operation of the requesting tenant (`turns.requester`), and its result's future."""
 
     operation: Operation[Any]
     future: asyncio.Future[Any]
     tenant: str | None = field(default_factory=requester.get)
     since: float = field(default_factory=monotonic)
 
-    def to_write(self) -> Write:
-        """Return the operation as a part of a batch, whose result its caller gets."""
-        return Write(self.operation, self.resolve, [self])
+    def to_entry(self) -> BatchEntry:
+        """Return the operation as an entry of a batch; its caller gets the result."""
+        return BatchEntry(self.operation, self.resolve, [self])
 
     def resolve(self, result: Any) -> None:
         """Pass the result to the caller, or raise it there if it is an error."""
@@ -46,29 +46,29 @@ class PendingOperation:
             self.future.set_result(result)
 
 
-class Write(NamedTuple):
-    """An operation of a batch, its result's handler, and who gets the error of a commit."""
+class BatchEntry(NamedTuple):
+    """An operation, the call that gets its result, and callers that fail if the commit does."""
 
     operation: Operation[Any]
     on_result: Callable[[Any], None] | None = None
     callers: Sequence[PendingOperation] = ()
 
 
-def resolve_batch(batch: Sequence[Write], results: Sequence[Any]) -> list[Exception]:
+def resolve_batch(batch: Sequence[BatchEntry], results: Sequence[Any]) -> list[Exception]:
     """Handle the operations' results or errors; return the errors that have no handler."""
     unhandled: list[Exception] = []
-    for write, result in zip(batch, results, strict=True):
-        if write.on_result is not None:
-            write.on_result(result)
+    for entry, result in zip(batch, results, strict=True):
+        if entry.on_result is not None:
+            entry.on_result(result)
         elif isinstance(result, Exception):
             unhandled.append(result)
     return unhandled
 
 
-def fail_batch(batch: Sequence[Write], error: Exception) -> None:
+def fail_batch(batch: Sequence[BatchEntry], error: Exception) -> None:
     """Raise an error in all callers, because the commit failed."""
-    for write in batch:
-        for caller in write.callers:
+    for entry in batch:
+        for caller in entry.callers:
             caller.resolve(error)
 
 
@@ -101,7 +101,7 @@ class OperationQueue:
         """Remove the operations of the next batch; slow ones above the limit remain."""
         waiting = [entry for entry in self._pending if not entry.future.cancelled()]
         tenants = dict.fromkeys(entry.tenant for entry in waiting)
-        # Whose slow operation was served longest ago comes first, also over batches.
+        # The tenant whose slow operation was served longest ago comes first, also across batches.
         served = {tenant: self._slow_served.get(tenant, 0) for tenant in tenants}
         lanes = TenantLanes[PendingOperation]()
         for entry in sorted(waiting, key=lambda entry: served[entry.tenant]):

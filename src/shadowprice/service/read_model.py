@@ -22,8 +22,8 @@ class ReadModel:
     # Open jobs, in the order of submission, and recently closed ones; see `put_job`:
     jobs: dict[str, JobView] = field(default_factory=dict)
     recent: OrderedDict[str, JobView] = field(default_factory=OrderedDict)
-    # Desired state, as the newest command of each job:
-    running: Mapping[str, Start | Resize] = field(default_factory=dict)
+    # As in `DurableState`: the newest launch command of each job that should run.
+    desired: Mapping[str, Start | Resize] = field(default_factory=dict)
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
     sequence: int = 0  # number of the last journaled event
     accounts: Mapping[str | None, Account] = field(default_factory=dict)

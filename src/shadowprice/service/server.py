@@ -107,10 +107,10 @@ def serve(
         )
         server = _Server(config, service)
 
-        def end() -> None:
+        def request_exit() -> None:
             server.should_exit = True
 
-        service.attach_server(socket_url(listener), end)
+        service.attach_server(socket_url(listener), request_exit)
         with _disable_full_collections():
             server.run(sockets=[listener])
     finally:
@@ -164,7 +164,7 @@ def _lifespan(
         except BaseException as error:
             failures.append(error)
             await service.stop()
-            service.end()  # raised here, it would be logged as a failure of the web server
+            service.request_exit()  # raised here, it would be logged as a failure of the web server
             yield
             return
         try:

@@ -113,15 +113,15 @@ class Service:
         self.choice = settings.policy
         self.writer: Writer | None = None
         self.driver: Driver | None = None
-        self.runner: ExecutionController | None = None
-        self.follower: ObservationLoop | None = None
+        self.execution: ExecutionController | None = None
+        self.observation: ObservationLoop | None = None
         self.upload_store: UploadStore | None = None
         self.whatifs = WhatIfRunner(self._folder / "whatif")
-        self.misreports = InvalidProgressReporter()
+        self.invalid_progress = InvalidProgressReporter()
         self.key = b""
         self.address = ""
         self.stopping = self.failed = False
-        self._end: Callable[[], None] = lambda: None
+        self._request_exit: Callable[[], None] = lambda: None
         self._clock = clock or SystemClock()
         self._executor = executor
         self.outlooks = OutlookQueue()
@@ -129,10 +129,10 @@ class Service:
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
         self._read_turns = TenantTurns(READER_THREADS)
         self._tasks: list[asyncio.Task[None]] = []
-        self._other_records = False
-        self._resident: KubernetesIntegration | None = None
+        self._executor_was_replaced = False
+        self._kubernetes: KubernetesIntegration | None = None
         if settings.trainingjobs is not None or settings.lease is not None:
-            self._resident = KubernetesIntegration(self)
+            self._kubernetes = KubernetesIntegration(self)
         if executor is None and settings.executor != NO_EXECUTOR:
             self._executor = create_executor(settings.executor, self._executor_options())
         modes.check_executor(settings, self._executor)
@@ -149,7 +149,7 @@ class Service:
             address=self.settings.address,
             settings=self.settings.executor_settings,
             observing=self.settings.observe,
-            election=None if self.settings.lease is None else self._resident,
+            election=None if self.settings.lease is None else self._kubernetes,
             failed=self.metrics.count_failure,
         )
 
@@ -163,8 +163,8 @@ class Service:
         unreachable.
         """
         self._check_token_file()
-        if self._resident is not None:
-            asyncio.run(self._resident.check())
+        if self._kubernetes is not None:
+            asyncio.run(self._kubernetes.check())
         warm_up_policy(self.cluster, self.choice)
         if self.settings.lease is not None:
             return False  # the lease decides which instance writes
@@ -184,7 +184,7 @@ class Service:
         if executor is not None:
             if executor.capabilities.takes_uploads:
                 self.upload_store = self._open_uploads(writer)
-            self.runner = ExecutionController(
+            self.execution = ExecutionController(
                 writer,
                 executor,
                 self.key,
@@ -196,7 +196,7 @@ class Service:
         driver = Driver(
             durable,
             writer,
-            self.runner,
+            self.execution,
             self.upload_store,
             virtual=self.settings.observe,
             keep=int(self.settings.keep_days * DAY),
@@ -204,26 +204,26 @@ class Service:
         # Requests are answered as soon as there is a writer, while the executor still opens.
         self.writer, self.driver = writer, driver
         if self.settings.observe and self._executor is not None:
-            self.follower = ObservationLoop(writer, self._executor)
-            await self.follower.open()
-        if self.runner is not None:
-            await self.runner.open()
-            if self._other_records:
+            self.observation = ObservationLoop(writer, self._executor)
+            await self.observation.open()
+        if self.execution is not None:
+            await self.execution.open()
+            if self._executor_was_replaced:
                 reason = "the executor's records of it are gone, and so is what ran"
-                self.runner.mark_all_lost(reason)
+                self.execution.mark_all_lost(reason)
         self._tasks.append(asyncio.create_task(self._run_driver(driver)))
-        if self.runner is not None:
+        if self.execution is not None:
             # Before the first request: a job is refused if the executor can never start it.
             try:
-                await self.runner.limit_servers()
+                await self.execution.limit_servers()
             except ProblemError as error:
                 log.warning("failed to limit the servers, which is tried again: %s", error)
-            self.runner.begin()
-        if self.follower is not None:
-            self.follower.begin()
+            self.execution.begin()
+        if self.observation is not None:
+            self.observation.begin()
         self.metrics.writer.set(1)
-        if self._resident is not None:
-            await self._resident.begin()
+        if self._kubernetes is not None:
+            await self._kubernetes.begin()
 
     async def _run_driver(self, driver: Driver) -> None:
         try:
@@ -233,18 +233,18 @@ class Service:
             self.metrics.failures.labels("driver").inc()
             self.fail()
 
-    def attach_server(self, address: str, end: Callable[[], None]) -> None:
-        """Set the URL of the server that answers requests, and the call that ends it."""
-        self.address, self._end = address, end
+    def attach_server(self, address: str, request_exit: Callable[[], None]) -> None:
+        """Set the URL of the server that answers requests, and the call that asks it to exit."""
+        self.address, self._request_exit = address, request_exit
 
-    def end(self) -> None:
-        """End the process."""
-        self._end()
+    def request_exit(self) -> None:
+        """Ask the web server to exit, which stops the service and ends the process."""
+        self._request_exit()
 
     def fail(self) -> None:
-        """End the process with a failure status."""
+        """End the process as `request_exit` does, but with a failure status."""
         self.failed = True
-        self.end()
+        self.request_exit()
 
     async def run_standby(self) -> None:
         """Wait until this instance may write, then start."""
@@ -253,8 +253,8 @@ class Service:
         last_error = ""
         while not self.stopping:
             try:
-                resident, later = self._resident, self.store.later_epoch
-                epoch = 0 if resident is None else await resident.elected(later)
+                kubernetes, later = self._kubernetes, self.store.later_epoch
+                epoch = 0 if kubernetes is None else await kubernetes.elected(later)
                 open_store = partial(self.store.open, epoch or 0)
                 if epoch is not None and await loop.run_in_executor(self._readers, open_store):
                     await self.start()
@@ -265,8 +265,8 @@ class Service:
                     last_error = str(error)
                     log.warning("standing by: %s", error)
                 self.store.close()  # another instance may be able to open it
-                if self._resident is not None:
-                    await self._resident.yield_leadership(YIELD_SECONDS)
+                if self._kubernetes is not None:
+                    await self._kubernetes.yield_leadership(YIELD_SECONDS)
             except Exception:
                 log.exception("taking over failed")
                 self.fail()
@@ -283,14 +283,18 @@ class Service:
         try:
             await run_all(
                 self.whatifs.close,
-                *(part.close for part in (self._resident, self.runner, self.follower) if part),
+                *(
+                    part.close
+                    for part in (self._kubernetes, self.execution, self.observation)
+                    if part
+                ),
                 self.close_streams,
                 lambda: self.writer.stop() if self.writer else None,
                 self._end_tasks,
                 lambda: self.writer.finish() if self.writer else None,
                 lambda: self._readers.shutdown(wait=True),
                 self.store.close,
-                lambda: self._resident.leave() if self._resident else None,
+                lambda: self._kubernetes.leave() if self._kubernetes else None,
             )
         except Exception:
             log.exception("the service failed during shutdown")
@@ -299,7 +303,7 @@ class Service:
     def close_streams(self) -> None:
         """End the event streams of all subscribers."""
         if self.writer is not None:
-            self.writer.hub.close()
+            self.writer.broadcaster.close()
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
@@ -326,12 +330,12 @@ class Service:
             virtual=self.settings.observe,
             max_overrun=self.settings.max_overrun,
             values=self.settings.values,
-            on_decision=self.metrics.decision.observe,
+            observe_event_seconds=self.metrics.decision.observe,
         )
         state, seconds = durable.state, time.monotonic() - started
         modes.check_mode(self.store, len(state.views), observe=self.settings.observe)
         if not self.settings.observe:
-            self._other_records = modes.check_executor_identity(
+            self._executor_was_replaced = modes.check_executor_identity(
                 state, self._executor, nothing_runs=self.settings.nothing_runs
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
@@ -415,14 +419,13 @@ class Service:
 
     def report_progress(self, report: Progressed) -> None:
         """Buffer a job's progress, until the driver records it."""
-        if self.runner is not None:
-            self.runner.report_progress(report)
+        if self.execution is not None:
+            self.execution.report_progress(report)
         else:
-            self.writing.progress.add(report)
+            self.require_writer().progress.add(report)
 
-    @property
-    def writing(self) -> Writer:
-        """The writer; raises `ProblemError` if this instance is a standby or is stopping."""
+    def require_writer(self) -> Writer:
+        """Return the writer; raise `ProblemError` if this instance is a standby or is stopping."""
         if self.writer is None:
             raise self._not_writing()
         return self.writer
@@ -462,22 +465,22 @@ class Service:
             return self.driver.stuck
         if self.store.damage is not None:
             return self.store.damage
-        parts = (self.runner, self.follower, self._resident)
+        parts = (self.execution, self.observation, self._kubernetes)
         errors = (part.health_error for part in parts if part is not None)
         return next((health_error for health_error in errors if health_error is not None), None)
 
     def obstacles(self) -> Sequence[Obstacle]:
         """Return the generations that can't be started or ended now."""
-        return () if self.runner is None else self.runner.obstacles()
+        return () if self.execution is None else self.execution.obstacles()
 
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
         """Reserve a tenant's open jobs and memory, or raise `ProblemError`; None has no limit."""
-        return self.writing.usage.reserve(self.settings, tenant, jobs, memory)
+        return self.require_writer().usage.reserve(self.settings, tenant, jobs, memory)
 
     @property
     def trainingjobs_error(self) -> str | None:
         """Why TrainingJobs aren't followed; None if they are, or needn't be."""
-        return None if self._resident is None else self._resident.not_followed
+        return None if self._kubernetes is None else self._kubernetes.not_followed
 
 
 def _commit_one(durable: DurableEngine, operation: Operation[Any]) -> Any:

@@ -15,7 +15,11 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.tenant_lanes import TenantLanes
 
 requester: Final[ContextVar[str | None]] = ContextVar("requester", default=None)
-"""Tenant whose request the present task handles; None for operators and the service itself."""
+"""Tenant whose request the present task handles; None for operators and the service itself.
+
+The web application sets it for each request. The turns of tenants read it: `OperationQueue`,
+`Service.read` and `requests.in_turn`.
+"""
 
 
 class TenantTurns:

@@ -1,7 +1,7 @@
 """The live service in virtual time, without HTTP: for experiments and tests.
 
-Durable state, store, writer, driver, runner and recovery are those of `serve`. Only the event loop,
-the clock and the executor are virtual (`executors.virtual`).
+Durable state, store, writer, driver, execution controller and recovery are those of `serve`. Only
+the event loop, the clock and the executor are virtual (`executors.virtual`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shadowprice.service.writer import Writer
 
 Result = TypeVar("Result")
 
-TICKS: Final = 4  # minimum number of periodic ticks of the driver and polls of the runner in a slot
+TICKS: Final = 4  # minimum number of the driver's ticks and the execution's polls in a slot
 
 
 class VirtualService:
@@ -62,12 +62,12 @@ class VirtualService:
         self._service = service
         # Frequent ticks cost nothing in real time; in virtual time they would dominate the run.
         slot = float(service.cluster.slot_seconds)
-        driver, runner = service.driver, service.runner
+        driver, execution = service.driver, service.execution
         assert driver is not None
-        assert runner is not None
+        assert execution is not None
         driver.tick_seconds = max(driver.tick_seconds, slot / TICKS)
         driver.sweep_seconds = math.inf
-        runner.poll_seconds = max(runner.poll_seconds, slot / TICKS)
+        execution.poll_seconds = max(execution.poll_seconds, slot / TICKS)
 
     async def stop(self) -> None:
         """Stop the service as SIGTERM does; jobs continue."""
@@ -97,7 +97,7 @@ class VirtualService:
     @property
     def writer(self) -> Writer:
         """The running service's writer."""
-        return self.service.writing
+        return self.service.require_writer()
 
     def check(self) -> None:
         """Raise `ShadowpriceError` if the service failed or isn't ready."""

@@ -14,7 +14,12 @@ from shadowprice.executors.background import run_all
 from shadowprice.rest import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import OperationQueue, Write, fail_batch, resolve_batch
+from shadowprice.service.operation_queue import (
+    BatchEntry,
+    OperationQueue,
+    fail_batch,
+    resolve_batch,
+)
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.progress_buffer import ProgressBuffer
 from shadowprice.service.read_model import ReadModel
@@ -53,7 +58,7 @@ class Writer:
         self._standing: dict[Callable[[DurableState, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
-        self.hub = EventBroadcaster(self._missed_events, durable.state.next_event_id - 1)
+        self.broadcaster = EventBroadcaster(self._missed_events, durable.state.next_event_id - 1)
         self._listeners: list[Callable[[CommitResult], None]] = []
         self.usage = Usage()
         present = durable.present_state()
@@ -168,11 +173,11 @@ class Writer:
             self._on_store_error(error)
             return None
 
-    async def commit(self, batch: Sequence[Write]) -> bool:
+    async def commit(self, batch: Sequence[BatchEntry]) -> bool:
         """Commit, publish and handle a batch; if that fails, its callers get the error."""
         loop = asyncio.get_running_loop()
         try:
-            operations = [write.operation for write in batch]
+            operations = [entry.operation for entry in batch]
             committed = await loop.run_in_executor(self._thread, self._durable.commit, operations)
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
@@ -212,7 +217,7 @@ class Writer:
                 published.recent.move_to_end(name)
         while len(published.recent) > RECENT_CLOSED_JOBS:
             published.recent.popitem(last=False)
-        published.running, published.unacknowledged = committed.running, committed.unacknowledged
+        published.desired, published.unacknowledged = committed.desired, committed.unacknowledged
         published.servers, published.sequence = committed.servers, committed.sequence
         published.accounts, published.prices = committed.accounts, committed.prices
         self.metrics.sequence.set(committed.sequence)
@@ -221,7 +226,7 @@ class Writer:
             if event.kind == "warning":
                 level = logging.WARNING if event.data["active"] else logging.INFO
                 log.log(level, "%s", event.data["message"])
-        self.hub.publish(committed.events)
+        self.broadcaster.publish(committed.events)
         for listener in self._listeners:
             listener(committed)
 
@@ -269,7 +274,7 @@ class Writer:
             return
         log.warning("the store is writable again")
         # The failed commit may have stored events, which no subscriber got.
-        self.hub.resync(self._durable.state.next_event_id - 1)
+        self.broadcaster.resync(self._durable.state.next_event_id - 1)
         self.health_error = None
         for view in list(self.published.jobs.values()):
             self.metrics.count_job(view, None)

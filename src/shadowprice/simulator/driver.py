@@ -97,7 +97,7 @@ class SimulationRun:
         cluster, policy = simulation.cluster, simulation.policy
         timed = _Timed(policy, observers) if observers else policy
         # A failed event ends a simulation, so the policy's state need not be restored.
-        self.engine = Engine(cluster, timed, until=simulation.until, keeps_memory=False)
+        self.engine = Engine(cluster, timed, until=simulation.until, saves_policy_state=False)
         self.slot = 0
         self._until = simulation.until
         self._wakes = policy.capabilities.wakes_every_slot

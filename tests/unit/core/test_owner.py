@@ -36,7 +36,7 @@ def test_no_user_submits_the_labels_of_an_owner(label: str) -> None:
 
 
 def test_the_service_itself_does() -> None:
-    [one] = read(job("a", labels=OWNER.labels()), owned=True)
+    [one] = read(job("a", labels=OWNER.labels()), from_controller=True)
     assert Owner.from_labels(one.spec.labels) == OWNER
 
 

@@ -222,7 +222,7 @@ def test_a_placement_lasts_until_it_is_changed() -> None:
             return [Place("job", here)]
         return []
 
-    made = Engine(cluster, Scripted(answer, plans=False, wakes=True), keeps_memory=False)
+    made = Engine(cluster, Scripted(answer, plans=False, wakes=True), saves_policy_state=False)
     made.handle(JobsArrived(0, (make_job(cluster),)))
     seen = []
     for slot in range(4):
@@ -247,7 +247,7 @@ def test_a_paused_job_without_a_promise_is_queued_again(promised: bool) -> None:
             return [Place("job", here)]
         return [Pause("job"), Place("job", here)] if isinstance(event, SlotBegan) else []
 
-    made = Engine(cluster, Scripted(answer, plans=False, wakes=True), keeps_memory=False)
+    made = Engine(cluster, Scripted(answer, plans=False, wakes=True), saves_policy_state=False)
     made.handle(JobsArrived(0, (make_job(cluster),)))
     seen = []
     for slot in range(3):

@@ -448,12 +448,12 @@ def test_a_job_that_may_not_be_stopped_leaves_a_server_with_another_role() -> No
     job = alone("one", utility=Constant(1000.0), epochs=4)
     made.handle(JobsArrived(0, (replace(job, resumable=None),)))
     made.handle(SlotBegan(0))
-    assert made.view.is_pinned("one")
+    assert made.view.is_unstoppable("one")
     servers = made.running["one"].servers
     names = [ON.names[row] for row in servers]
     state = ServerState(Role.PS, amounts())
     made.handle(CapacityChanged(1, dict.fromkeys(names, state)))
-    assert not made.view.is_pinned("one")
+    assert not made.view.is_unstoppable("one")
     made.handle(SlotEnded(0, {"one": 4}))
     (moved,) = made.handle(SlotBegan(1))
     assert isinstance(moved, Resize)
@@ -508,7 +508,7 @@ def test_a_running_job_may_be_promised_for_the_slot_under_way() -> None:
             return (Promise("one", 1), Promise("two", 1), Place("one", placement))
         return (Promise(event.job.name, promised),) if isinstance(event, JobRevised) else ()
 
-    made = Engine(ON, Scripted(decide, plans=False), keeps_memory=False)
+    made = Engine(ON, Scripted(decide, plans=False), saves_policy_state=False)
     made.handle(JobsArrived(0, (alone("one"), alone("two"))))
     made.handle(SlotBegan(0))
     for name, promised, valid in (("one", 0, True), ("one", -1, False), ("two", 0, False)):
@@ -589,7 +589,7 @@ def test_jobs_reported_as_displaced_have_no_reservations() -> None:
         return (plan("one", 1), plan("two", 0))
 
     policy = Scripted(decide)
-    made = Engine(ON, policy, keeps_memory=False)
+    made = Engine(ON, policy, saves_policy_state=False)
     made.handle(JobsArrived(0, (alone("one"), alone("two"), alone("three"))))
     new = {f"new-{index}": ServerState(Role.WORKER, amounts()) for index in range(2)}
     made.handle(CapacityChanged(0, dict.fromkeys(ON.names) | new))
@@ -609,7 +609,7 @@ def test_a_revised_job_gives_its_place_back_before_the_policy_decides() -> None:
         return (Place("job", Placement((1,), (2,), (0,))),)
 
     policy = Scripted(decide, plans=False)
-    made = Engine(ON, policy, keeps_memory=False)
+    made = Engine(ON, policy, saves_policy_state=False)
     made.handle(JobsArrived(0, (alone("job"),)))
     commands = made.handle(JobRevised(0, alone("job", worker_amounts={"gpu": 2000})))
     assert reserved == [False]
@@ -627,7 +627,7 @@ def test_a_policy_may_decide_about_a_late_plan_as_the_timespan_changes(drops: bo
         return (Drop("job", refusal) if drops else commit((0, 0, 4, 0), (1, 0, 4, 0)),)
 
     policy = Scripted(decide)
-    made = Engine(ON, policy, keeps_memory=False)
+    made = Engine(ON, policy, saves_policy_state=False)
     made.handle(JobsArrived(0, (alone("job"),)))
     made.handle(TimespanChanged(0, 2))
     assert [type(event) for event in policy.events] == [JobsArrived, TimespanChanged]

@@ -56,7 +56,7 @@ def running_engine(policy: Scripted | None = None, until: int | None = None) -> 
     """Return an engine with a job that has run in slot 0 and takes 20 slots."""
     cluster = make_cluster()
     policy = policy or Scripted(_place_on_arrival, plans=False)
-    engine = Engine(cluster, policy, until=until, keeps_memory=False)
+    engine = Engine(cluster, policy, until=until, saves_policy_state=False)
     engine.handle(JobsArrived(0, (make_job(cluster, epochs=20),)))
     run_slot(engine)
     return engine
@@ -119,7 +119,7 @@ def test_a_slot_that_runs_or_has_a_plan_is_not_quiet() -> None:
     planned = Engine(
         make_cluster(),
         Scripted(lambda *_: (commit((1, 0, 4, 0), (1, 3, 0, 1), (2, 0, 4, 0), (2, 3, 0, 1)),)),
-        keeps_memory=False,
+        saves_policy_state=False,
     )
     planned.handle(JobsArrived(0, (make_job(planned.cluster),)))
     assert planned.pass_quiet_slots({}, 10) == 0

@@ -115,12 +115,12 @@ def test_exits_that_cannot_be_stored_neither_end_nor_delay_a_generation(
     own._exits = [("worker-1", 0)]
     (tmp_path / "1" / "state").rename(tmp_path / "aside")
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it must not wait"))
-    own._decide()
+    own._end_if_decided()
     (tmp_path / "aside").rename(tmp_path / "1" / "state")
-    own._decide()
+    own._end_if_decided()
     assert "exits" not in generation.state()  # one attempt for each exit
     own._exits.append(("worker-2", 0))
-    own._decide()
+    own._end_if_decided()
     assert dict(generation.state()["exits"]) == {"worker-1": 0, "worker-2": 0}
 
 

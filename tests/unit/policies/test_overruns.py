@@ -153,36 +153,36 @@ def test_a_job_that_saves_nothing_is_planned_with_one_placement(policy: str) -> 
     assert slots == list(range(slots[0], slots[-1] + 1))
 
 
-def test_a_generation_that_made_no_progress_yet_is_pinned() -> None:
+def test_a_generation_that_made_no_progress_yet_is_unstoppable() -> None:
     driven = engine("oasis", [stated("a", slots=6, resumable=True)])
     run(driven, 0)
     driven.handle(ProgressMeasured(1, {"a": (1, MICRO)}))
-    assert not driven.view.is_pinned("a")
+    assert not driven.view.is_unstoppable("a")
     driven.handle(SlotBegan(1))
     driven.handle(SlotEnded(1, {}))
     # It moves: its second generation has no measurement.
     record = driven.jobs["a"]
     record.generation, record.resumed_before, record.resumed_at = 2, 0, record.measured
-    assert driven.view.is_pinned("a")
+    assert driven.view.is_unstoppable("a")
     driven.handle(ProgressMeasured(2, {"a": (2, 2 * MICRO)}))
-    assert not driven.view.is_pinned("a")
+    assert not driven.view.is_unstoppable("a")
 
 
 def test_checkpoint_state_changes_no_plan() -> None:
     driven = engine("oasis", [stated("a"), stated("b")])
     driven.handle(SlotBegan(0))
-    assert driven.view.is_pinned("a")
+    assert driven.view.is_unstoppable("a")
     before = driven.jobs["a"].plan
     driven.handle(JobRevised(1, replace(driven.jobs["a"].job, resumable=True)))
     assert driven.jobs["a"].plan is before
-    assert not driven.view.is_pinned("a")
+    assert not driven.view.is_unstoppable("a")
 
 
 def test_simulation_pins_no_job() -> None:
     driven = Engine(ON, make_policy("oasis", PolicyContext(ON, None, None, 0), {}))
     driven.handle(JobsArrived(0, (stated("a"),)))
     assert any(isinstance(entry, Start) for entry in driven.handle(SlotBegan(0)))
-    assert not driven.view.is_pinned("a")
+    assert not driven.view.is_unstoppable("a")
 
 
 def gangs(policy: str, resumable: bool | None) -> Engine:

@@ -170,11 +170,11 @@ def test_hived_gives_up_cells_of_gangs_that_lost_their_server_unnoticed() -> Non
     slots.run()
     engine = slots.engine
     assert len(engine.running) > 1
-    memory = engine.session.dump_state()
+    pickled = engine.session.dump_state()
     for name in cluster.names[:3]:
         engine.handle(ServerLost(slots.slot, name))
     # As after a restart with an older state of the policy.
-    engine.session.load_state(memory)
+    engine.session.load_state(pickled)
     engine.session.resync()
     slots.begin()
     assert {row for placement in engine.running.values() for row in placement.servers} <= {3}

@@ -133,7 +133,7 @@ def test_slots_ended_before_a_failed_slot_start_stay_ended(
     policy_fault = PolicyFault(bench.durable.state.engine.policy, patch, first=1, times=10**9)
     bench.clock.advance(SLOT)
     [answer] = bench.durable.commit([FaultyOperation(AdvanceSlots(), policy_fault)]).answers
-    assert isinstance(answer, PolicyError)
+    assert isinstance(answer.error, PolicyError)
     assert bench.durable.state.engine.slot_running is None
     assert bench.durable.state.engine.slot == running + 1
     live = describe_state(bench)
@@ -191,7 +191,7 @@ def test_waiting_job_is_abandoned_only_by_committed_operations(
     policy_fault = PolicyFault(bench.durable.state.engine.policy, patch, first=3, times=10**9)
     bench.clock.advance(SLOT)
     [answer] = bench.durable.commit([FaultyOperation(AdvanceSlots(), policy_fault)]).answers
-    assert isinstance(answer, PolicyError)
+    assert isinstance(answer.error, PolicyError)
     assert policy_fault.calls >= 3
     assert describe_state(bench) == before
     assert bench.view("waits").state == State.STANDBY

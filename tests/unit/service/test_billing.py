@@ -82,8 +82,8 @@ def test_used_slots_are_charged_at_the_mean_price(tmp_path: Path) -> None:
     places = 0
     for _ in range(60):
         bench.advance()
-        if view.key in bench.durable.state.launch_commands:
-            placement = bench.durable.state.launch_commands[view.key].placement
+        if view.key in bench.durable.state.desired:
+            placement = bench.durable.state.desired[view.key].placement
             places += placement.total_workers
             break
     bench.report_start(view.key)
@@ -266,7 +266,7 @@ def test_lost_slots_are_not_charged(tmp_path: Path) -> None:
     bench.set_budget("vision", 1_000)
     bench.submit("filler", chunks=12, minibatches=200, tenant="speech")
     view = fill_until_priced(bench, "job", minibatches=90)
-    while view.key not in bench.durable.state.launch_commands:
+    while view.key not in bench.durable.state.desired:
         bench.advance()
     bench.report_start(view.key)
     bench.advance()
@@ -274,8 +274,8 @@ def test_lost_slots_are_not_charged(tmp_path: Path) -> None:
     bench.report_end(view.key, Ending.LOST, None)
     bench.advance()  # it starts again
     assert bench.view(view.key).held == one
-    assert view.key in bench.durable.state.launch_commands
-    for server in bench.durable.state.launch_commands[view.key].servers:
+    assert view.key in bench.durable.state.desired
+    for server in bench.durable.state.desired[view.key].servers:
         bench.commit(set_server_availability(server))
     assert bench.view(view.key).held == one
     bench.check_accounts()
@@ -557,7 +557,7 @@ Step = Callable[[BudgetBench], None]
 
 
 def _step_ends(bench: BudgetBench) -> None:
-    for name in sorted(bench.durable.state.launch_commands):
+    for name in sorted(bench.durable.state.desired):
         if bench.view(name).held >= 4 and name in bench.durable.state.engine.running:
             bench.report_end(name)
 
@@ -596,7 +596,7 @@ class CrashingBudgetBench(BudgetBench):
         self.store.fault = self.fault
 
     def advance_until_current(self) -> None:
-        while self.commit(AdvanceSlots(self.virtual)).answers[0] is None:
+        while not self.commit(AdvanceSlots(self.virtual)).answers[0].is_caught_up:
             pass  # a machine under load handles slots in several batches
 
     def play(self) -> int:

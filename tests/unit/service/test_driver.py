@@ -25,7 +25,7 @@ from shadowprice.service.budgets.operations import put_tenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS, Write
+from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS, BatchEntry
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import slot_operations
 from shadowprice.service.state.batch import Batch, Operation
@@ -326,7 +326,7 @@ def test_a_backlog_whose_decision_fails_is_retried_after_a_pause(
     async def play() -> None:
         nonlocal now
         submit = replace(_submit("waits"), at_once=False)
-        assert await writer.commit([Write(submit)])
+        assert await writer.commit([BatchEntry(submit)])
         with monkeypatch.context() as patch:
             patch.setattr(decide_backlog, "__wrapped__", fail)
             for _ in range(3):

@@ -44,7 +44,7 @@ from shadowprice.service.state.report_operations import (
     record_obstacles,
 )
 from shadowprice.service.state.restart_costs import RestartCostEstimator
-from shadowprice.service.state.slot_operations import AdvanceSlots
+from shadowprice.service.state.slot_operations import AdvanceResult, AdvanceSlots
 from shadowprice.service.state.store_queries import list_jobs
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import StoreError, tables
@@ -103,7 +103,7 @@ def test_the_time_of_several_exits_is_that_of_the_first(tmp_path: Path) -> None:
     bench.submit("first", chunks=2, minibatches=60)
     bench.advance()
     bench.report_start("first")
-    generation = bench.durable.state.launch_commands["first"].generation
+    generation = bench.durable.state.desired["first"].generation
     at = bench.clock.wall() / SECOND
     for ended, text in (
         (("worker-0",), "worker-0 exited 0 at 20"),
@@ -130,7 +130,7 @@ def test_a_job_that_is_paused_without_a_promise_waits_again(tmp_path: Path) -> N
     assert view.state is State.STANDBY
     assert view.reason is not None
     assert (view.reason["code"], view.reason["resource"]) == ("standby", "gpu")
-    generation = bench.durable.state.launch_commands["short"].generation
+    generation = bench.durable.state.desired["short"].generation
     end = Ended(0, "short", generation, bench.clock.wall() / SECOND, Ending.DONE, 0, "")
     bench.commit(RecordReports([end]))
     bench.advance()
@@ -181,7 +181,7 @@ def test_decisions_keep_the_reason_that_a_job_has_partly_ended(tmp_path: Path, p
     bench.submit("first", chunks=2, minibatches=60)
     bench.advance()
     bench.report_start("first")
-    generation = bench.durable.state.launch_commands["first"].generation
+    generation = bench.durable.state.desired["first"].generation
     at = bench.clock.wall() / SECOND
     report = PartlyEnded("first", generation, at, ("worker-0",), ("worker-1",))
     bench.commit(RecordReports([report]))
@@ -220,7 +220,7 @@ def test_a_job_that_was_done_later_is_not_abandoned_for_the_slots_before(tmp_pat
         "first", minibatches=30, utility={"kind": "deadline", "value": 20, "by": "6 slots"}
     )
     bench.advance()
-    order = bench.durable.state.launch_commands["first"]
+    order = bench.durable.state.desired["first"]
     bench.clock.advance(4 * SLOT)  # nothing was recorded meanwhile, not even the start
     done = bench.clock.wall() / SECOND - SLOT / 2
     end = Ended(0, "first", order.generation, done, Ending.DONE, 0, "")
@@ -278,7 +278,7 @@ def restarted(bench: EngineBench, name: str, cost: float, *, after: float = SLOT
     bench.advance()
     bench.lose_generation(name)
     metrics = {"change_checkpoint": 0.0, "change_start": cost - 1.0, "change_first_step": 1.0}
-    order = bench.durable.state.launch_commands[name]
+    order = bench.durable.state.desired[name]
     at = bench.durable.state.calendar.begins(order.slot) / SECOND + after
     report = Progressed(name, order.generation, MICRO, metrics, at)
     bench.commit(RecordProgress({name: report}, [report]))
@@ -353,7 +353,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         bench.submit(name, chunks=1, workers={"max": 1}, **stated)
         bench.advance()
         bench.report_start(name)
-        order = bench.durable.state.launch_commands[name]
+        order = bench.durable.state.desired[name]
         at = bench.durable.state.calendar.begins(order.slot) / SECOND + after
         for moment, seconds in ((after - 0.1, 0.0), (after, worked), (after + 20.0, worked + 20.0)):
             report = Progressed(
@@ -456,7 +456,7 @@ def test_a_history_has_progress_that_decreased_or_never_came(bench: EngineBench)
     assert finished["never"]["reported"] is False
     assert "reported" not in finished["says"]
     # One that continues from a checkpoint begins before the end of the previous one.
-    generation = bench.durable.state.launch_commands["back"].generation
+    generation = bench.durable.state.desired["back"].generation
     failed = Ended(0, "back", generation, at, Ending.FAILED, 1, "killed")
     bench.commit(RecordReports([failed]))
     bench.advance()
@@ -473,7 +473,7 @@ def test_an_older_report_that_arrives_later_is_no_fault_of_the_job(bench: Engine
     bench.advance()
     bench.report_start("late")
     key = bench.job_key("late")
-    generation = bench.durable.state.launch_commands[key].generation
+    generation = bench.durable.state.desired[key].generation
     for done, at in ((50, 10.0), (90, 12.0), (80, 11.0), (90, 12.0), (100, 13.0)):
         point = Progressed(key, generation, done * MICRO, {}, at)
         bench.commit(RecordProgress({key: point}, [point]))
@@ -489,7 +489,7 @@ def test_a_displaced_job_has_the_reason_of_its_wait_until_it_runs(tmp_path: Path
     bench.submit("one", utility={"kind": "constant", "value": 20}, workers={"max": 1})
     bench.advance()
     bench.report_start("one")
-    [server] = bench.durable.state.launch_commands["one"].servers
+    [server] = bench.durable.state.desired["one"].servers
     bench.commit(set_server_availability(server))
     view = bench.durable.state.views["one"]
     assert not view.servers
@@ -524,11 +524,11 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
         Ended(0, "fails", 1, missed + 1.5 * SLOT, Ending.FAILED, 1, "killed"),
     ]
     outcome = bench.commit(AdvanceSlots(reports=reports))
-    assert outcome.answers == [()]
+    assert outcome.answers == [AdvanceResult((), is_caught_up=True)]
     assert outcome.views["done"].state is State.FINISHED
     assert outcome.views["done"].completion == began + 2 + 3
     assert "retrying" in bench.event_kinds("fails")
-    assert bench.durable.state.launch_commands["fails"].generation > 1
+    assert bench.durable.state.desired["fails"].generation > 1
     assert bench.durable.state.engine.slot_running == began + 12
 
 
@@ -570,7 +570,7 @@ def test_repeated_work_after_a_failure_does_not_measure_a_jobs_speed(
 ) -> None:
     bench.submit("again", minibatches=200, utility={"kind": "constant", "value": 20})
     bench.advance()
-    order = bench.durable.state.launch_commands["again"]
+    order = bench.durable.state.desired["again"]
 
     def slots(reports: list[float]) -> None:
         bench.report_start("again")
@@ -585,7 +585,7 @@ def test_repeated_work_after_a_failure_does_not_measure_a_jobs_speed(
     end = Ended(0, "again", order.generation, at, Ending.FAILED, 1, "killed")
     bench.commit(RecordReports([end]))
     bench.advance()
-    assert bench.durable.state.launch_commands["again"].generation > order.generation
+    assert bench.durable.state.desired["again"].generation > order.generation
     # Six slots in which nothing counts, and then it continues at its usual speed.
     slots([10.0 * slot for slot in range(1, 10)])
     assert bench.durable.state.views["again"].progress == 90.0
@@ -633,7 +633,7 @@ CHANGE = {"change_checkpoint": 2.0, "change_away": 50.0, "change_start": 9.0}
 
 def change(bench: EngineBench, name: str, minibatches: float, **seconds: float) -> None:
     """Let a job report the cost of its restart, a slot after its generation was commanded."""
-    order = bench.durable.state.launch_commands[name]
+    order = bench.durable.state.desired[name]
     at = bench.durable.state.calendar.ends(order.slot) / SECOND
     metrics = {**CHANGE, **seconds}
     report = Progressed(name, order.generation, int(minibatches * MICRO), metrics, at)
@@ -723,7 +723,7 @@ def test_only_exit_0_finishes_a_job(bench: EngineBench) -> None:
     view = bench.durable.state.views["counted"]
     assert view.state == "running"
     assert view.progress < 60.0
-    order = bench.durable.state.launch_commands["counted"]
+    order = bench.durable.state.desired["counted"]
     at = bench.clock.wall() / SECOND
     end = Ended(0, "counted", order.generation, at, Ending.DONE, 0, "")
     done = bench.commit(RecordReports([end]))
@@ -736,7 +736,7 @@ def test_failures_are_retried_and_losses_cost_nothing(bench: EngineBench) -> Non
     for ending in (Ending.LOST, Ending.FAILED, Ending.LOST, Ending.FAILED):
         bench.advance(2)
         bench.report_start("failing")
-        order = bench.durable.state.launch_commands["failing"]
+        order = bench.durable.state.desired["failing"]
         at = bench.clock.wall() / SECOND
         end = Ended(0, "failing", order.generation, at, ending, 1, "why", ("last line",))
         outcome = bench.commit(RecordReports([end]))
@@ -854,13 +854,13 @@ def test_a_stored_value_is_read_unchanged(tmp_path: Path, policy: str) -> None:
             bench.durable.write_snapshot()
     bench.commit(cancel_job(next(reversed(bench.durable.state.views))))
     digest, views = bench.durable.state.engine.state_digest(), dict(bench.durable.state.views)
-    orders = dict(bench.durable.state.launch_commands)
+    orders = dict(bench.durable.state.desired)
     bench.recover()
     assert bench.durable.state.recovered_events > 0
     assert bench.durable.state.engine.state_digest() == digest
     assert bench.durable.state.views == views
-    assert bench.durable.state.launch_commands == orders
-    assert {order.generation for order in bench.durable.state.launch_commands.values()} == {
+    assert bench.durable.state.desired == orders
+    assert {order.generation for order in bench.durable.state.desired.values()} == {
         order.generation for order in orders.values()
     }
     bench.advance(30)
@@ -1030,8 +1030,8 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     row = bench.durable.policy_state_row()
     assert row is not None
     with bench.store.transaction() as connection:
-        connection.execute(delete(tables.memory))
-        connection.execute(tables.memory.insert(), [row])
+        connection.execute(delete(tables.policy_state))
+        connection.execute(tables.policy_state.insert(), [row])
     _label_with_other_sources(bench)
     bench.recover()
     assert bench.durable.state.engine.state_digest() == digest
@@ -1051,7 +1051,7 @@ def _label_with_other_sources(bench: EngineBench) -> None:
     label = json.dumps(["rolling", {}, "0.1.0+0123456789abcdef"])
     with bench.store.transaction() as connection:
         bench.store.put(connection, "policy", label)
-        connection.execute(update(tables.memory).values(policy=label))
+        connection.execute(update(tables.policy_state).values(policy=label))
         for row in connection.execute(select(tables.snapshots)).all():
             state = json.loads(zlib.decompress(row.state))
             state["versions"]["sources"] = "0123456789abcdef"

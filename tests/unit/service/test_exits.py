@@ -62,7 +62,7 @@ class MovedJob(EngineBench):
 
     def drain(self) -> None:
         """Drain the server of the job, and begin the next slot."""
-        [server] = self.durable.state.launch_commands["train"].servers
+        [server] = self.durable.state.desired["train"].servers
         amounts = dict(zip(CLUSTER.resources, CLUSTER.capacity[0].tolist(), strict=True))
         state = ServerState(CLUSTER.roles[0], amounts, drained=True)
         self.commit(update_servers({server: state}, "drain"))
@@ -193,10 +193,10 @@ def test_checkpoints_count_with_the_first_progress(tmp_path: Path) -> None:
     """A loading process reports that too, and a stop would lose its start."""
     bench = MovedJob(tmp_path, 0.0)
     assert bench.durable.state.engine.jobs["train"].job.resumable is None
-    assert bench.durable.state.engine.view.is_pinned("train")
+    assert bench.durable.state.engine.view.is_unstoppable("train")
     bench.report_progress(1.0)
     assert bench.durable.state.engine.jobs["train"].job.resumable is True
-    assert not bench.durable.state.engine.view.is_pinned("train")
+    assert not bench.durable.state.engine.view.is_unstoppable("train")
 
 
 @pytest.mark.parametrize("is_point", [True, False])
@@ -217,7 +217,7 @@ def test_a_job_that_is_done_as_it_is_stopped_needs_no_other_place(
     """Otherwise it would wait for a server, perhaps until it is worth nothing."""
     bench = EngineBench(tmp_path / "state.db", policy)
     bench.submit("train", minibatches=10)
-    while "train" not in bench.durable.state.launch_commands:
+    while "train" not in bench.durable.state.desired:
         bench.advance()
     bench.report_start("train")
     for server in CLUSTER.names:
@@ -294,7 +294,7 @@ def test_an_exit_before_a_job_was_abandoned_counts_though_it_is_reported_after(
     bench.submit("train", **{"minibatches": WORK, **limits})
     bench.advance()
     bench.report_start("train")
-    generation = bench.durable.state.launch_commands["train"].generation
+    generation = bench.durable.state.desired["train"].generation
     while "train" in bench.durable.state.engine.open_jobs:
         bench.advance()
     begins = bench.durable.state.calendar.begins(bench.durable.state.next_slot - 1)

@@ -192,7 +192,7 @@ class MarginBench(EngineBench):
         view = self.durable.state.views[name]
         for _ in range(slots):
             self.advance()
-        order = self.durable.state.launch_commands[name]
+        order = self.durable.state.desired[name]
         at = self.clock.wall() / SECOND
         self.commit(RecordReports([Ended(0, name, order.generation, at, Ending.DONE, 0, "")]))
         return view

@@ -155,7 +155,7 @@ def shares(service: RunningService) -> dict[str, dict[str, str]]:
 
 
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
-    writer = service.service.writing
+    writer = service.service.require_writer()
     loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
     change = writer.do(sync_shares(given, service.service.cluster.tenants, anew=anew))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
@@ -178,7 +178,7 @@ def test_changed_shares_update_tenants_except_operator_settings(tmp_path: Path) 
         assert service.client.delete("/v1/tenants/own").is_success
         # No namespace has a share: everything is unlimited again, for any tenant.
         assert follow(service)
-        assert service.service.writing.published.servers.cluster.tenants == ()
+        assert service.service.require_writer().published.servers.cluster.tenants == ()
         assert service.client.post("/v1/jobs", json=job("of-y", tenant="y")).is_success
 
 

@@ -58,7 +58,7 @@ class ObserverBench(EngineBench):
 
     def published(self) -> ReadModel:
         first = self.durable.present_state()
-        published = ReadModel(first.servers, running=first.running)
+        published = ReadModel(first.servers, desired=first.desired)
         for view in first.views.values():
             published.put_job(view)
         return published

@@ -11,9 +11,9 @@ from shadowprice.service.operation_queue import (
     MAX_BATCH_OPERATIONS,
     MAX_BATCH_SLOW_OPERATIONS,
     MAX_PENDING_OPERATIONS,
+    BatchEntry,
     OperationQueue,
     PendingOperation,
-    Write,
     fail_batch,
     resolve_batch,
 )
@@ -109,9 +109,9 @@ def test_a_batch_returns_each_result_to_its_caller_or_one_error_to_all() -> None
         gone.cancel()
         pending = queue.take()
         batch = [
-            Write(decide_backlog(4)),
-            Write(decide_backlog(8), handled.append, pending[2:]),
-            *(entry.to_write() for entry in pending[:2]),
+            BatchEntry(decide_backlog(4)),
+            BatchEntry(decide_backlog(8), handled.append, pending[2:]),
+            *(entry.to_entry() for entry in pending[:2]),
         ]
         assert [write.operation for write in batch] == [
             decide_backlog(4),

@@ -188,7 +188,7 @@ def test_truthful_job_pays_only_its_price(bench: OverrunBench) -> None:
     bench.submit("job", tenant="vision", minibatches=3 * SLOT_WORK, utility=BY_39)
     price = bench.view("job").price
     bench.starts = False
-    while bench.job_key("job") not in bench.durable.state.launch_commands:
+    while bench.job_key("job") not in bench.durable.state.desired:
         bench.advance()
     bench.clock.advance(SLOT / 10)
     bench.report_starts()
@@ -239,9 +239,9 @@ def test_work_counts_by_workers_at_the_stated_speed(oasis: OverrunBench) -> None
         "job", tenant="vision", chunks=2, minibatches=3 * SLOT_WORK, utility=BY_39,
         workers={"min": 2, "max": 2},
     )  # fmt: skip
-    while oasis.job_key("job") not in oasis.durable.state.launch_commands:
+    while oasis.job_key("job") not in oasis.durable.state.desired:
         oasis.advance()
-    assert oasis.durable.state.launch_commands[oasis.job_key("job")].placement.total_workers == 2
+    assert oasis.durable.state.desired[oasis.job_key("job")].placement.total_workers == 2
     oasis.advance(2)
     assert oasis.view("job").covered == 2 * 2 * SLOT_WORK * MICRO
     assert oasis.view("job").slot_price is None
@@ -252,7 +252,7 @@ def test_work_counts_by_workers_at_the_stated_speed(oasis: OverrunBench) -> None
 
 def test_a_measured_speed_changes_no_stated_work(oasis: OverrunBench) -> None:
     oasis.submit("job", tenant="vision", minibatches=6 * SLOT_WORK, utility=BY_39)
-    while oasis.job_key("job") not in oasis.durable.state.launch_commands:
+    while oasis.job_key("job") not in oasis.durable.state.desired:
         oasis.advance()
     for slot in range(1, 7):  # it does half of what it states
         assert oasis.view("job").slot_price is None
@@ -275,7 +275,7 @@ def test_a_lost_slot_costs_nothing_and_its_work_is_not_counted_again(oasis: Over
     slot_price = oasis.view("job").slot_price
     assert slot_price
     oasis.clock.advance(SLOT / 2)
-    server = oasis.durable.state.launch_commands[oasis.job_key("job")].servers[0]
+    server = oasis.durable.state.desired[oasis.job_key("job")].servers[0]
     oasis.commit(set_server_availability(server))
     view = oasis.view("job")
     assert (view.overrun, view.overrun_slots, view.slot_price) == (0, 0, None)
@@ -298,7 +298,7 @@ def test_lost_process_is_forgiven_but_not_a_failure(oasis: OverrunBench) -> None
     for ending, covered in ((Ending.LOST, 0), (Ending.FAILED, 1)):
         name = f"job-{ending}"
         oasis.submit(name, tenant="vision", minibatches=9 * SLOT_WORK, utility=BY_39)
-        while oasis.job_key(name) not in oasis.durable.state.launch_commands:
+        while oasis.job_key(name) not in oasis.durable.state.desired:
             oasis.advance()
         oasis.advance()
         assert oasis.view(name).covered == SLOT_WORK * MICRO
@@ -310,13 +310,13 @@ def test_lost_process_is_forgiven_but_not_a_failure(oasis: OverrunBench) -> None
 
 def test_work_that_is_repeated_after_a_move_is_not_counted_again(oasis: OverrunBench) -> None:
     oasis.submit("job", tenant="vision", minibatches=9 * SLOT_WORK, utility=BY_39)
-    while oasis.job_key("job") not in oasis.durable.state.launch_commands:
+    while oasis.job_key("job") not in oasis.durable.state.desired:
         oasis.advance()
     for slot in range(1, 5):
         oasis.advance()
         oasis.report_saved_progress("job", slot * SLOT_WORK, saves=True)
     assert oasis.view("job").covered == 4 * SLOT_WORK * MICRO
-    server = oasis.durable.state.launch_commands[oasis.job_key("job")].servers[0]
+    server = oasis.durable.state.desired[oasis.job_key("job")].servers[0]
     oasis.commit(set_server_availability(server))
     oasis.advance()
     assert oasis.view("job").generation == 2
@@ -349,7 +349,7 @@ def test_a_failure_forgives_no_restart(tmp_path: Path, restart: int) -> None:
     run = {"command": ["train"], "retries": 100}
     bench.submit("job", tenant="vision", minibatches=4 * SLOT_WORK, utility=BY_39,
                 run=run, restart=f"{restart}s")  # fmt: skip
-    while bench.job_key("job") not in bench.durable.state.launch_commands:
+    while bench.job_key("job") not in bench.durable.state.desired:
         bench.advance()
     for _ in range(8):
         bench.clock.advance(SLOT - 1)
@@ -371,13 +371,11 @@ def test_a_move_forgives_a_restart_of_up_to_half_of_a_slot(
     """The owner states the restart cost, so it can't make most of a slot free."""
     oasis.submit("job", tenant="vision", minibatches=6 * SLOT_WORK, utility=BY_39,
                  restart=f"{restart}s")  # fmt: skip
-    while oasis.job_key("job") not in oasis.durable.state.launch_commands:
+    while oasis.job_key("job") not in oasis.durable.state.desired:
         oasis.advance()
     oasis.advance()
     oasis.commit(
-        set_server_availability(
-            oasis.durable.state.launch_commands[oasis.job_key("job")].servers[0]
-        )
+        set_server_availability(oasis.durable.state.desired[oasis.job_key("job")].servers[0])
     )
     oasis.advance()
     assert (oasis.view("job").generation, oasis.view("job").covered) == (2, 0)
@@ -431,7 +429,7 @@ def test_a_job_that_was_admitted_for_free_can_be_revised_when_it_pays(
     bench.set_budget("speech", 100_000)
     bench.run_busy_slots(6)
     bench.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
-    while bench.job_key("job") not in bench.durable.state.launch_commands:
+    while bench.job_key("job") not in bench.durable.state.desired:
         bench.advance()
     assert bench.view("job").price == 0
     bench.set_budget("vision", 1_000)
@@ -589,7 +587,7 @@ def test_a_tenant_without_a_budget_pays_nothing(tmp_path: Path) -> None:
     bench.set_budget("speech", 100_000)
     bench.run_busy_slots(6)
     bench.submit("job", minibatches=SLOT_WORK, utility=BY_39)
-    while bench.job_key("job") not in bench.durable.state.launch_commands:
+    while bench.job_key("job") not in bench.durable.state.desired:
         bench.advance()
     bench.run_busy_slots(4)
     view = bench.view("job")
@@ -740,7 +738,7 @@ def test_a_crash_at_any_write_neither_charges_twice_nor_misses_a_slot(
 def test_points_that_an_operator_grants_keep_a_job_running(oasis: OverrunBench) -> None:
     oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39)
     oasis.set_budget("vision", 10_000 - oasis.balance("vision"))
-    while oasis.job_key("job") not in oasis.durable.state.launch_commands:
+    while oasis.job_key("job") not in oasis.durable.state.desired:
         oasis.advance()
     oasis.commit(grant_points("vision", 1_000 * POINT, "deadline"))
     oasis.advance(3)
@@ -751,7 +749,7 @@ def test_points_that_an_operator_grants_keep_a_job_running(oasis: OverrunBench) 
 def test_an_end_that_is_reported_late_pays_for_the_slots_that_it_held(oasis: OverrunBench) -> None:
     """The service is down while the job ends: reports apply to the slot in which it ended."""
     oasis.run_stated_work(2 * SLOT_WORK)
-    key, order = oasis.job_key("job"), oasis.durable.state.launch_commands[oasis.job_key("job")]
+    key, order = oasis.job_key("job"), oasis.durable.state.desired[oasis.job_key("job")]
     price = oasis.view("job").slot_price or 0
     at = oasis.clock.wall() / SECOND + SLOT / 2
     oasis.clock.advance(3 * SLOT)
@@ -770,12 +768,12 @@ def test_a_job_that_completed_during_an_outage_is_not_abandoned(
 ) -> None:
     """Its end was reported. It pays for the slots that it held if its tenant can."""
     oasis.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
-    while oasis.job_key("job") not in oasis.durable.state.launch_commands:
+    while oasis.job_key("job") not in oasis.durable.state.desired:
         oasis.advance()
     oasis.advance()
     oasis.set_budget("vision", 10_000 - oasis.balance("vision") + points)
     assert oasis.balance("vision") == points
-    order = oasis.durable.state.launch_commands[oasis.job_key("job")]
+    order = oasis.durable.state.desired[oasis.job_key("job")]
     at = oasis.clock.wall() / SECOND + 2.5 * SLOT
     oasis.clock.advance(4 * SLOT)
     oasis.recover()
@@ -799,7 +797,7 @@ def test_an_exit_before_a_slot_counts_even_if_it_is_reported_after_the_job_was_a
     while bench.view("job").state.open:
         key, order = (
             bench.job_key("job"),
-            bench.durable.state.launch_commands.get(bench.job_key("job")),
+            bench.durable.state.desired.get(bench.job_key("job")),
         )
         bench.run_busy_slots(1)
     abandoned = bench.view("job")
@@ -833,10 +831,10 @@ def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Over
     """It is complete at once, and holds no other slot."""
     run = {"command": ["train"], "checkpoints": True}
     oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39, run=run)
-    while oasis.job_key("job") not in oasis.durable.state.launch_commands:
+    while oasis.job_key("job") not in oasis.durable.state.desired:
         oasis.advance()
     oasis.clock.advance(SLOT)
-    key, order = oasis.job_key("job"), oasis.durable.state.launch_commands[oasis.job_key("job")]
+    key, order = oasis.job_key("job"), oasis.durable.state.desired[oasis.job_key("job")]
     oasis.commit(AdvanceSlots(virtual=False))
     assert oasis.view("job").slot_price
     oasis.commit(set_server_availability(order.servers[0]))

@@ -271,7 +271,7 @@ def density(bench: EngineBench, name: str) -> float:
 
 def run(bench: EngineBench, name: str, per_slot: float, slots: int) -> None:
     """Run a job at a speed in mini-batches per slot, which it reports."""
-    while bench.job_key(name) not in bench.durable.state.launch_commands:
+    while bench.job_key(name) not in bench.durable.state.desired:
         bench.advance()
     bench.report_start(name)
     bench.advance()

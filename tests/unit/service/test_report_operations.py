@@ -73,10 +73,10 @@ class Played(SimulatedHour):
     async def hear(self, *reports: Report, later: bool = False) -> None:
         """Record reports; later: once the backoff is over."""
         if later:
-            for entry in self.runner.pending.kept.values():
+            for entry in self.execution.pending.kept.values():
                 entry.due = 0.0
-        self.runner.pending.reports += reports
-        await self.runner.record_pending()
+        self.execution.pending.reports += reports
+        await self.execution.record_pending()
 
     @property
     def failures(self) -> float:
@@ -125,8 +125,8 @@ def test_unrecordable_report_is_kept_and_blocks_no_other(
         assert hour.state("bad") == "running"
         assert hour.world.forgotten == {(name, 1) for name in others}
         message = "failed to record a report on generation 1 of 'bad': "
-        assert hour.runner.health_error == f"{message}{type(error).__name__}: {error}"
-        [obstacle] = hour.runner.obstacles()
+        assert hour.execution.health_error == f"{message}{type(error).__name__}: {error}"
+        [obstacle] = hour.execution.obstacles()
         assert (obstacle.job, obstacle.generation) == ("bad", 1)
         assert obstacle.reason.startswith("the report of its end can't be recorded")
         assert str(error) not in obstacle.reason  # it may name other tenants' jobs
@@ -137,8 +137,8 @@ def test_unrecordable_report_is_kept_and_blocks_no_other(
         bug.mended = True
         await hour.hear(later=True)
         assert hour.state("bad") == "finished"
-        assert hour.runner.health_error is None
-        assert hour.runner.obstacles() == []
+        assert hour.execution.health_error is None
+        assert hour.execution.obstacles() == []
         assert ("bad", 1) in hour.world.forgotten
 
     play(tmp_path, scenario)
@@ -163,10 +163,10 @@ def test_report_left_out_of_a_commit_is_kept(
         monkeypatch.setattr(hour.writer, "do", leaving_out)
         await hour.hear(hour.end("one"), hour.end("bad"))
         assert hour.world.forgotten == {("one", 1)}
-        assert hour.runner.health_error is not None
+        assert hour.execution.health_error is not None
         await hour.hear(later=True)
         assert hour.world.forgotten == {("one", 1), ("bad", 1)}
-        assert hour.runner.health_error is None
+        assert hour.execution.health_error is None
 
     play(tmp_path, scenario)
     assert taken == [2, 1]
@@ -179,13 +179,13 @@ def test_unrecorded_start_is_dropped_after_the_end(
         await hour.begin("job")
         bug = Bug(monkeypatch, "job", PolicyError("a passing bug"))
         await hour.hear(Started(1, "job", 1, hour.world.now))
-        assert hour.runner.health_error is not None
-        assert hour.runner.obstacles() == []  # it runs, and can end
+        assert hour.execution.health_error is not None
+        assert hour.execution.obstacles() == []  # it runs, and can end
         bug.mended = True
         await hour.hear(hour.end("job"))
         assert hour.state("job") == "finished"
-        assert hour.runner.health_error is None
-        assert not hour.runner.pending.kept
+        assert hour.execution.health_error is None
+        assert not hour.execution.pending.kept
 
     play(tmp_path, scenario)
 
@@ -202,14 +202,14 @@ def test_only_an_end_or_a_refused_start_that_cannot_be_recorded_is_an_obstacle(
             PartlyEnded("job", 1, now, ("worker-0",), ("worker-1",)),
         ):
             await hour.hear(report)
-            assert hour.runner.health_error is not None
-            await hour.runner.record_reports()
-            assert hour.runner.obstacles() == []
+            assert hour.execution.health_error is not None
+            await hour.execution.record_reports()
+            assert hour.execution.obstacles() == []
         with hour.store.reading() as connection:
             kinds = [event.kind for event in list_events(connection, after=0, job="job")]
         assert "obstructed" not in kinds
         await hour.hear(StartRefused(2, "job", 2, now, "a server is missing"))
-        [obstacle] = hour.runner.obstacles()
+        [obstacle] = hour.execution.obstacles()
         assert (obstacle.job, obstacle.generation) == ("job", 2)
         assert obstacle.reason.startswith("the report of its refused start can't be recorded")
 
@@ -233,11 +233,11 @@ def test_unrecordable_server_report_blocks_no_other(
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
         message = "failed to record a report on server 'g-1': KeyError: 'a bug'"
-        assert hour.runner.health_error == message
+        assert hour.execution.health_error == message
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
-        assert set(hour.writer.published.servers.lost) == {"g-1"}
-        assert hour.runner.health_error is None
+        assert set(hour.writer.published.servers.unavailable) == {"g-1"}
+        assert hour.execution.health_error is None
 
     play(tmp_path, scenario)
 
@@ -257,12 +257,12 @@ def test_newer_server_report_replaces_an_unrecorded_one(
         await hour.begin("job")
         monkeypatch.setattr(ServerDiscovery, "take", failing)
         await hour.hear(seen)
-        assert hour.runner.health_error is not None
+        assert hour.execution.health_error is not None
         await hour.hear(ServerGone("g-1", hour.world.now))
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
-        assert set(hour.writer.published.servers.lost) == {"g-1"}
-        assert hour.runner.health_error is None
+        assert set(hour.writer.published.servers.unavailable) == {"g-1"}
+        assert hour.execution.health_error is None
 
     play(tmp_path, scenario)
 
@@ -276,7 +276,7 @@ def test_servers_that_the_executor_closes_are_cordoned_or_drained(tmp_path: Path
     async def scenario(hour: Played) -> None:
         def states() -> tuple[set[str], set[str], set[str]]:
             servers = hour.writer.published.servers
-            return set(servers.lost), set(servers.drained), set(servers.cordoned)
+            return set(servers.unavailable), set(servers.drained), set(servers.cordoned)
 
         async def set_by_operator(**state: bool) -> None:
             changed = ServerState(Role.ANY, has, **state)
@@ -315,7 +315,7 @@ def test_lost_server_that_returns_closed_takes_no_work(tmp_path: Path) -> None:
         await hour.hear(ServerSeen(closed, 0.0))
         assert set(hour.writer.published.servers.cordoned) == {"g-1"}
         await hour.hear(ServerSeen(replace(closed, takes_work=True), 0.0))
-        assert not hour.writer.published.servers.lost
+        assert not hour.writer.published.servers.unavailable
 
     play(tmp_path, scenario)
 
@@ -330,7 +330,7 @@ def test_server_closed_before_a_start_of_the_service_is_opened_later(tmp_path: P
         await discovery.take(ServerSeen(closed, 0.0))
         assert set(hour.writer.published.servers.cordoned) == {"g-1"}
         await discovery.take(ServerSeen(replace(closed, takes_work=True), 0.0))
-        assert not hour.writer.published.servers.lost
+        assert not hour.writer.published.servers.unavailable
 
     play(tmp_path, scenario)
 
@@ -353,11 +353,11 @@ def test_server_lost_during_a_write_failure_is_recorded_later(
             else:
                 patch.setattr(set_server_availability, "__wrapped__", _raising(error))
                 await hour.hear(gone)
-                assert hour.runner.health_error is not None
-        assert not hour.writer.published.servers.lost
+                assert hour.execution.health_error is not None
+        assert not hour.writer.published.servers.unavailable
         await hour.hear(later=True)
-        assert set(hour.writer.published.servers.lost) == {"g-1"}
-        assert hour.runner.health_error is None
+        assert set(hour.writer.published.servers.unavailable) == {"g-1"}
+        assert hour.execution.health_error is None
 
     play(tmp_path, scenario)
 
@@ -380,8 +380,8 @@ def test_missed_end_is_found_by_the_next_resync(tmp_path: Path) -> None:
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
         hour.end("job")  # reported without a listener
-        hour.runner._resync = True
-        await hour.runner.record_reports()
+        hour.execution._resync = True
+        await hour.execution.record_reports()
         assert hour.state("job") == "finished"
         assert ("job", 1) in hour.world.forgotten
 

@@ -160,7 +160,9 @@ def test_a_revision_to_less_is_no_admission(bench: BudgetBench) -> None:
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
-def test_a_pinned_job_does_not_pay_for_its_own_reservation(tmp_path: Path, policy: str) -> None:
+def test_an_unstoppable_job_does_not_pay_for_its_own_reservation(
+    tmp_path: Path, policy: str
+) -> None:
     bench = BudgetBench(tmp_path / "data", policy)
     bench.set_budget("vision", 1_000)
     run = {"command": ["train"], "checkpoints": False}

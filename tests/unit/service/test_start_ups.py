@@ -22,7 +22,7 @@ def starts(bench: EngineBench, number: int, seconds: float, *, ends: bool = True
     name = f"job-{number}"
     bench.submit(name, minibatches=10)
     bench.advance()
-    order = bench.durable.state.launch_commands[name]
+    order = bench.durable.state.desired[name]
     at = bench.durable.state.calendar.begins(order.slot) / SECOND + seconds
     bench.commit(RecordReports([Started(order.id, name, order.generation, at)]))
     if ends:
@@ -71,7 +71,7 @@ def test_long_start_ups_are_reported_once_and_cleared(tmp_path: Path) -> None:
 def test_a_start_up_ends_when_work_is_reported(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data", "fifo")
     starts(bench, 0, 1.0, ends=False)
-    order = bench.durable.state.launch_commands["job-0"]
+    order = bench.durable.state.desired["job-0"]
     at = bench.durable.state.calendar.begins(order.slot) / SECOND + 27.5
     # One mini-batch takes 6 s; work may be a quarter slower before that counts as a start-up.
     report = Progressed("job-0", 1, MICRO, {}, at)
@@ -90,7 +90,7 @@ def test_late_command_is_no_long_start_up(tmp_path: Path) -> None:
     bench.submit("late", minibatches=5)
     bench.clock.advance(20 * SLOT)  # the service was away; the slot's beginning comes first
     bench.advance()
-    order = bench.durable.state.launch_commands["late"]
+    order = bench.durable.state.desired["late"]
     ordered = bench.clock.wall()
     begins = bench.durable.state.calendar.begins(order.slot)
     at = ordered / SECOND + 2.0

@@ -157,7 +157,7 @@ def test_crash_loses_no_learnt_policy_state(
         bench.advance(2)
         honest(bench, "one")
         with bench.store.reading() as connection:
-            stored = connection.execute(select(tables.memory.c.sequence)).scalar_one()
+            stored = connection.execute(select(tables.policy_state.c.sequence)).scalar_one()
         behind = bench.durable.state.engine.sequence - stored
         assert behind > 3 if interval else behind == 0
         bench.recover()
@@ -210,7 +210,7 @@ def test_a_job_that_ends_long_before_its_stated_length_is_little_demand(tmp_path
     high = prices_by_kind(prices(while_it_runs.engine, while_it_runs.calendar, "rolling", 1))
     assert max(high.values()) > 0
     key = bench.job_key("long")
-    generation = bench.durable.state.launch_commands[key].generation
+    generation = bench.durable.state.desired[key].generation
     at = bench.clock.wall() / SECOND
     bench.commit(RecordReports([Ended(0, key, generation, at, Ending.DONE, 0, "")]))
     bench.advance()
@@ -252,7 +252,7 @@ def test_jobs_that_wait_and_then_end_at_once_are_little_demand(
         waited += 1
         if reads:
             bench.recover()
-        for key, order in list(bench.durable.state.launch_commands.items()):
+        for key, order in list(bench.durable.state.desired.items()):
             at = bench.clock.wall() / SECOND
             ended = Ended(0, key, order.generation, at, Ending.DONE, 0, "")
             bench.commit(RecordReports([ended]))

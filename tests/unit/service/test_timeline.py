@@ -48,7 +48,7 @@ def levels_of(expected: dict[str, Any]) -> NDArray[np.uint8]:
 
 def test_future_levels_match_the_reservation_ledger(live: RunningService) -> None:
     body = live.client.get("/v1/timeline", params={"past_slots": 3, "future_slots": 40}).json()
-    engine = live.service.writing._durable.state.engine
+    engine = live.service.require_writer()._durable.state.engine
     capacity = engine.cluster.capacity
     limited = (capacity > 0) & (capacity < UNLIMITED)
     levels = levels_of(body)
@@ -81,7 +81,7 @@ def test_future_bars_match_the_plans(live: RunningService) -> None:
                     bars["ps"][index],
                 )
             )
-    state = live.service.writing._durable.state
+    state = live.service.require_writer()._durable.state
     engine = state.engine
     names = engine.cluster.names
     planned = {
@@ -159,7 +159,7 @@ def test_unplanned_job_has_an_expected_duration(tmp_path: Path) -> None:
         live.client.post("/v1/jobs", json=long)
         wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
         body = live.client.get("/v1/timeline", params={"future_slots": 100, "job": "long"}).json()
-        record = live.service.writing._durable.state.engine.open_jobs["long"]
+        record = live.service.require_writer()._durable.state.engine.open_jobs["long"]
         [at] = [index for index, what in enumerate(body["bars"]["kind"]) if what == BAR_EXPECTED]
         # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
         assert body["bars"]["end"][at] == record.started + 50

@@ -196,7 +196,7 @@ def test_edits_transform_one_job_into_another_except_immutable_fields(
 
 def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Path) -> None:
     with run_service(tmp_path) as live:
-        service, writer = live.service, live.service.writing
+        service, writer = live.service, live.service.require_writer()
 
         async def scenario() -> None:
             controller = Controller(service, ApiClient(None, "default"), identity="s")
@@ -235,7 +235,7 @@ def test_an_orphaned_job_is_cancelled_once_the_store_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run_service(tmp_path) as live:
-        service, writer = live.service, live.service.writing
+        service, writer = live.service, live.service.require_writer()
 
         async def unavailable(operation: object) -> None:
             raise ProblemError("storage", "the store is away")
@@ -262,7 +262,7 @@ def test_an_orphaned_job_is_cancelled_once_the_store_is_back(
 def test_an_invalid_resource_is_retried_when_its_tenant_is_added(tmp_path: Path) -> None:
     cluster = {**CLUSTER, "tenants": [{"name": "other", "share": {"gpu": 1}}]}
     with run_service(tmp_path, cluster=cluster) as live:
-        service, writer = live.service, live.service.writing
+        service, writer = live.service, live.service.require_writer()
         controller = Controller(service, ApiClient(None, "default"), identity="s")
         spec = {key: value for key, value in job("a").items() if key != "name"}
         valid = replace(resource(), spec=spec)
@@ -276,7 +276,7 @@ def test_an_invalid_resource_is_retried_when_its_tenant_is_added(tmp_path: Path)
                     tenant=None,
                     runs=False,
                     single=True,
-                    owned=True,
+                    from_controller=True,
                     families=service.families,
                     now=writer.clock.now(),
                 )
@@ -306,7 +306,7 @@ def test_a_resource_of_a_later_leader_is_left_alone_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, epoch: int, is_deposed: bool
 ) -> None:
     with run_service(tmp_path) as live:
-        service, writer = live.service, live.service.writing
+        service, writer = live.service, live.service.require_writer()
 
         async def scenario() -> None:
             client = ApiClient(None, "default")

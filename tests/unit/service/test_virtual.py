@@ -105,11 +105,11 @@ def test_job_continues_on_another_server_after_a_loss(tmp_path: Path) -> None:
         lost = running.spec.placement[0].server
         executor.lose_server(lost)
         await asyncio.sleep(1.0)
-        assert service.writer.published.servers.lost == {lost}
+        assert service.writer.published.servers.unavailable == {lost}
         await asyncio.sleep(60.0)
         executor.return_server(lost)
         await asyncio.sleep(1.0)
-        assert not service.writer.published.servers.lost
+        assert not service.writer.published.servers.unavailable
         assert await service.run_until_over(3_600.0)
         assert (await service.view("job")).state is State.FINISHED
         events, _ = await service.read(partial(job_history, key="job"))

@@ -19,43 +19,43 @@ _MAGIC: Final = b"SPR1"
 class StateFile:
     """One JSON object in a file, replaced atomically.
 
-    The file has two slots of a fixed size, each with a sequence number and a checksum. A write
-    replaces the older slot. Both slots are allocated at creation, so a state can be written even if
-    a job has filled the disk.
+    The file has two halves of a fixed size, each with a sequence number and a checksum. A write
+    replaces the older half. Both are allocated at creation, so a state can be written even if a job
+    has filled the disk.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, value: dict[str, Any], slot: int) -> StateFile:
-        """Create the file durably, with two slots of ``slot`` bytes."""
-        create_file(path, bytes(slot) + _frame(1, value, slot))
+    def create(cls, path: Path, value: dict[str, Any], half_bytes: int) -> StateFile:
+        """Create the file durably, with two halves of ``half_bytes`` bytes."""
+        create_file(path, bytes(half_bytes) + _frame(1, value, half_bytes))
         return cls(path)
 
     def read(self) -> dict[str, Any]:
-        """Return the newest object; raise ValueError if neither slot is intact."""
+        """Return the newest object; raise ValueError if neither half is intact."""
         return _newest(self.path.read_bytes(), self.path)[1]
 
     def write(self, value: dict[str, Any]) -> None:
-        """Replace the object durably; raise ValueError if it doesn't fit into a slot."""
+        """Replace the object durably; raise ValueError if it doesn't fit into a half."""
         with self.path.open("r+b") as stream:
             content = stream.read()
-            slot = len(content) // 2
+            half_bytes = len(content) // 2
             sequence = _newest(content, self.path)[0] + 1
-            framed = _frame(sequence, value, slot)
-            stream.seek(sequence % 2 * slot)
+            framed = _frame(sequence, value, half_bytes)
+            stream.seek(sequence % 2 * half_bytes)
             stream.write(framed)
             stream.flush()
             sync_file(stream.fileno())
 
     def fits(self, value: dict[str, Any]) -> bool:
-        """Return whether an object fits into a slot."""
+        """Return whether an object fits into a half."""
         return record_size(value) <= self.path.stat().st_size // 2
 
 
 def record_size(value: dict[str, Any]) -> int:
-    """Return the number of bytes that an object takes in a slot."""
+    """Return the number of bytes that an object takes in a half."""
     return len(_encode(value)) + _HEADER.size
 
 
@@ -65,24 +65,24 @@ def _encode(value: dict[str, Any]) -> bytes:
     )
 
 
-def _frame(sequence: int, value: dict[str, Any], slot: int) -> bytes:
+def _frame(sequence: int, value: dict[str, Any], half_bytes: int) -> bytes:
     payload = _encode(value)
-    if _HEADER.size + len(payload) > slot:
-        raise ValueError(f"a record of {len(payload)} bytes does not fit into {slot}")
+    if _HEADER.size + len(payload) > half_bytes:
+        raise ValueError(f"a record of {len(payload)} bytes does not fit into {half_bytes}")
     check = zlib.crc32(payload, sequence & 0xFFFFFFFF)
     head = _HEADER.pack(_MAGIC, sequence, len(payload), check)
-    return (head + payload).ljust(slot, b"\0")
+    return (head + payload).ljust(half_bytes, b"\0")
 
 
 def _newest(content: bytes, path: Path) -> tuple[int, dict[str, Any]]:
-    slot = len(content) // 2
+    half_bytes = len(content) // 2
     newest: tuple[int, dict[str, Any]] | None = None
-    for start in (0, slot):
-        if slot < _HEADER.size:
+    for start in (0, half_bytes):
+        if half_bytes < _HEADER.size:
             break
         magic, sequence, length, check = _HEADER.unpack_from(content, start)
         payload = content[start + _HEADER.size : start + _HEADER.size + length]
-        if magic != _MAGIC or length > slot - _HEADER.size:
+        if magic != _MAGIC or length > half_bytes - _HEADER.size:
             continue
         if zlib.crc32(payload, sequence & 0xFFFFFFFF) != check:
             continue

@@ -30,7 +30,7 @@ from shadowprice.executors.generations.disk import (
     sync_directory,
 )
 
-STATE_SLOT_BYTES: Final = 8192  # at least, for a slot of ``state``: enough for a log tail
+STATE_HALF_BYTES: Final = 8192  # at least, for each half of ``state``: enough for a log tail
 STATE_TEXT_CHARACTERS: Final = 500  # of texts that don't fit, such as a program's path
 STOP_BYTES: Final = 256
 CLAIM_LOCK_SECONDS: Final = 1.0  # to wait for a lock that its executor checks at times
@@ -68,8 +68,8 @@ class GenerationDirectory:
             create_file(path / "plan.json", json.dumps(plan).encode())
         StateFile.create(path / "stop", {"command": 0}, STOP_BYTES)
         # The first state has the placement, which may name thousands of servers.
-        slot = max(STATE_SLOT_BYTES, STATE_SLOT_BYTES // 2 + record_size(state))
-        StateFile.create(path / "state", state, slot)
+        half_bytes = max(STATE_HALF_BYTES, STATE_HALF_BYTES // 2 + record_size(state))
+        StateFile.create(path / "state", state, half_bytes)
         sync_directory(path)
         return cls(path)
 
@@ -166,7 +166,7 @@ class GenerationDirectory:
                 state = self.state()
             except ValueError:
                 lost |= {"command": 0, "reason": f"its records were damaged; {reason}"}
-                StateFile.create(self._state.path, lost, STATE_SLOT_BYTES)
+                StateFile.create(self._state.path, lost, STATE_HALF_BYTES)
                 return True
             if state["phase"] in TERMINAL_PHASES:
                 return True

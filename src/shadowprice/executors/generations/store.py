@@ -125,7 +125,7 @@ class GenerationStore(JobDirectories):
         receipt = self.check_start(spec)
         if receipt is Receipt.ACCEPTED:
             state = accepted_state(spec, refusal)
-            self._take(spec.job, spec.generation, {} if refusal else plan, state)
+            self._make_durable(spec.job, spec.generation, {} if refusal else plan, state)
         return receipt
 
     def check_start(self, spec: GenerationSpec) -> Receipt:
@@ -151,10 +151,12 @@ class GenerationStore(JobDirectories):
     def _runs(self, job: str, number: int) -> bool:
         """Return whether a generation hasn't ended; a forgotten one has."""
         stored = self.generation(job, number)
-        return self._record(job, number).exists() and stored.state()["phase"] not in TERMINAL_PHASES
+        return (
+            self._live_file(job, number).exists() and stored.state()["phase"] not in TERMINAL_PHASES
+        )
 
-    def _record(self, job: str, number: int) -> Path:
-        """Return the file that exists until a generation is forgotten."""
+    def _live_file(self, job: str, number: int) -> Path:
+        """Return the empty file that exists until a generation is forgotten."""
         return self._live / f"{key_digest(job)}.{number}"
 
     def stop(self, command: int, job: str, generation: int, grace: float) -> Receipt:
@@ -165,19 +167,25 @@ class GenerationStore(JobDirectories):
             return Receipt.ACCEPTED if new else Receipt.DUPLICATE
         if generation <= self.fence(job):
             return Receipt.STALE
-        self._take(
+        self._make_durable(
             job, generation, {}, initial_state(command, "it was stopped before it was submitted")
         )
         self.generation(job, generation).request_stop(command, grace, time.time())
         return Receipt.ACCEPTED
 
-    def _take(self, job: str, number: int, plan: dict[str, Any], state: dict[str, Any]) -> None:
+    def _make_durable(
+        self, job: str, number: int, plan: dict[str, Any], state: dict[str, Any]
+    ) -> None:
+        """Make a generation durable; it exists from the rename on, complete and with a live file.
+
+        `live` removes a live file whose generation doesn't exist.
+        """
         directory = self.job(job)
         self._prepare(directory, job)
         new = directory / "generations" / ".new"
         _remove_tree(new)
         GenerationDirectory.create(new, plan, state)
-        self._record(job, number).touch(mode=0o600)
+        self._live_file(job, number).touch(mode=0o600)
         sync_directory(self._live)
         new.rename(directory / "generations" / str(number))
         sync_directory(directory / "generations")
@@ -201,9 +209,9 @@ class GenerationStore(JobDirectories):
         if not stored.path.is_dir() or stored.state()["phase"] not in TERMINAL_PHASES:
             return False
         (stored.path / "plan.json").unlink(missing_ok=True)
-        self._record(job, number).unlink(missing_ok=True)
+        self._live_file(job, number).unlink(missing_ok=True)
         for old in self.generations(job)[:-KEPT_LOG_GENERATIONS]:
-            if not self._record(job, old).exists():
+            if not self._live_file(job, old).exists():
                 _remove_tree(self.generation(job, old).path)
         return True
 
@@ -220,7 +228,7 @@ class GenerationStore(JobDirectories):
         (directory / ".fence").rename(fence)
         sync_directory(directory)
         for number in numbers:
-            self._record(job, number).unlink(missing_ok=True)
+            self._live_file(job, number).unlink(missing_ok=True)
         remove_unpacked(directory / "work")
         for name in ("work", "generations", "checkpoints"):
             _remove_tree(directory / name)

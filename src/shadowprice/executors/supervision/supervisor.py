@@ -79,11 +79,11 @@ class Supervisor:
         self._outside = False  # a signal without a command, or the lifeline, ended it
         self._cut = False  # the closed lifeline ended the generation
         self._exited_at = 0.0
-        self._settled = 0.0  # monotonic, until which helpers may end by themselves
+        self._helpers_deadline = 0.0  # monotonic; until then, helpers may end by themselves
         self._ending = False
         self._deadline = float("inf")
         self._second = 0.0
-        self._has_no_children = False  # so no descendants, as it is a subreaper
+        self._has_no_children = False  # if True, no descendants either: this is a subreaper
         self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
         self._cgroup = Path(cgroup) if cgroup else None
@@ -99,7 +99,7 @@ class Supervisor:
         self._apply_stop_command()
         while True:
             self._reap_children()
-            self._decide()
+            self._end_if_decided()
             if self._is_finished():  # before `_enforce`, which would record a forced end
                 break
             self._enforce()
@@ -195,8 +195,8 @@ class Supervisor:
         timeout: float | None = None
         if self._ending:
             timeout = max(_MIN_POLL_SECONDS, min(self._deadline - now, _POLL_SECONDS))
-        elif self._settled:
-            timeout = max(_MIN_POLL_SECONDS, self._settled - now)
+        elif self._helpers_deadline:
+            timeout = max(_MIN_POLL_SECONDS, self._helpers_deadline - now)
         if any(child.taken >= MAX_OUTPUT_BYTES_PER_SECOND for child in self._children.values()):
             timeout = min(timeout if timeout is not None else 1.0, max(0.0, self._second + 1 - now))
         for key, _ in self._selector.select(timeout):
@@ -289,12 +289,12 @@ class Supervisor:
         self._exited_at = self._exited_at or time.time()
         self._exits.append((child.name, code))
 
-    def _decide(self) -> None:
+    def _end_if_decided(self) -> None:
         """End the other processes once they can't change the generation's result."""
         if self._ending:
             return
         workers = self._workers()
-        # With PS only, the supervisors of the workers decide.
+        # If only parameter servers run on this server, the supervisors of the workers decide.
         over = (
             has_outcome(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
         )
@@ -318,11 +318,11 @@ class Supervisor:
         """
         if not all_succeeded(self._exits, workers, tolerant=self._tolerant):
             return False
-        self._settled = self._settled or time.monotonic() + _POLL_SECONDS
+        self._helpers_deadline = self._helpers_deadline or time.monotonic() + _POLL_SECONDS
         if self._has_no_children:
             return False
         # A single check misses processes that are being forked; a child proves that some remain.
-        if time.monotonic() < self._settled:
+        if time.monotonic() < self._helpers_deadline:
             return True
         strays_by_name: dict[str, list[int]] = {}
         for process in self._strays():

@@ -321,8 +321,8 @@ class RoundPolicy:
                 for name in names:
                     self._return_to_batch(view, name)
             case events.PlansFellShort(_, names):
-                # Pinned jobs can't move, so they are extended before others take the units.
-                for name in sorted(names, key=lambda name: not view.is_pinned(name)):
+                # Unstoppable jobs can't move, so they are extended before others take the units.
+                for name in sorted(names, key=lambda name: not view.is_unstoppable(name)):
                     yield from self._extend(view, view.open_jobs[name])
             case events.JobsFinished(_, names):
                 self._completed += len(names)
@@ -366,7 +366,7 @@ class RoundPolicy:
         if extension is None:
             return
         value = utility_value(job.utility, extension.plan.completion - job.arrival)
-        if extension.displaced and not view.is_pinned(job.name):
+        if extension.displaced and not view.is_unstoppable(job.name):
             delay = self._next_start(view, job) - view.slot
             value_if_stopped = utility_value(
                 job.utility, extension.plan.completion + delay - job.arrival

@@ -125,7 +125,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         self._count["recomputations"] += 1
         window = list(itertools.islice(self._queue.values(), self._parameters.window))
         running = sorted(self._running.values(), key=lambda entry: entry.order)
-        movable = [entry for entry in running if not view.is_pinned(entry.job.name)]
+        movable = [entry for entry in running if not view.is_unstoppable(entry.job.name)]
         outcome = self._allocate_all()
         if outcome is None:
             recomputation = Recomputation(

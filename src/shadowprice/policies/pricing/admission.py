@@ -219,12 +219,12 @@ class PricedAdmission(ABC):
         self._was_disturbed |= not isinstance(
             event, events.JobsArrived | events.SlotBegan | events.JobsFinished
         )
-        for decision in self._decide(view, event):
+        for decision in self._decide_event(view, event):
             yield decision
             if isinstance(decision, Drop):
                 self._take_back(view, decision.job)
 
-    def _decide(self, view: View, event: events.PolicyEvent) -> Iterator[Decision]:
+    def _decide_event(self, view: View, event: events.PolicyEvent) -> Iterator[Decision]:
         match event:
             case events.JobsArrived(_, jobs):
                 self.expect(jobs)
@@ -252,8 +252,8 @@ class PricedAdmission(ABC):
                     yield self._replan_admitted(view, view.open_jobs[name], TIMESPAN)
             case events.PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
-                # Pinned jobs can't move, so they are extended before others take the capacity.
-                for name in sorted(names, key=lambda name: not view.is_pinned(name)):
+                # Unstoppable jobs can't move, so they are extended before others take the capacity.
+                for name in sorted(names, key=lambda name: not view.is_unstoppable(name)):
                     state = view.open_jobs.get(name)
                     # The extension of another plan may have changed this one, or dropped its job.
                     if state is not None and state.plan is plans[name]:
@@ -521,7 +521,7 @@ class PricedAdmission(ABC):
 
         Raises `RevisionRefusedError` if no plan has a positive payoff.
         """
-        job, pinned = state.job, view.is_pinned(state.job.name)
+        job, unstoppable = state.job, view.is_unstoppable(state.job.name)
         in_place = self._plan_in_place(view, state)
         if len(state.plan):
             # Its own reservations must neither raise the price nor take the capacity.
@@ -532,7 +532,7 @@ class PricedAdmission(ABC):
             commitment = self._commit_plan(view, state, in_place, REVISED)
             payoff = commitment.payoff
         again = self._requote(view, state)
-        offer = None if pinned else again.best()
+        offer = None if unstoppable else again.best()
         if offer is not None and offer.payoff > payoff:
             payoff = offer.payoff
             commitment = _build_commit(again, offer, message=REVISED)
@@ -545,7 +545,7 @@ class PricedAdmission(ABC):
         job, ahead = state.job, state.plan.from_slot(view.slot)
         charged = self.capabilities.charges_restarts
         running = view.running_placement(job.name)
-        if len(ahead) and not view.is_pinned(job.name):
+        if len(ahead) and not view.is_unstoppable(job.name):
             done = planned_progress(job, ahead, running, charged=charged)
             if done >= state.remaining:
                 return ahead
@@ -567,9 +567,9 @@ class PricedAdmission(ABC):
             yield Displace(other, OVERRUN)
         self._planner.follow(view.ledger)
         yield self._commit_plan(view, state, extension.plan, SHORT)
-        for other in filter(view.is_pinned, extension.displaced):
+        for other in filter(view.is_unstoppable, extension.displaced):
             yield from self._extend(view, view.open_jobs[other])
-        to_replan = [other for other in extension.displaced if not view.is_pinned(other)]
+        to_replan = [other for other in extension.displaced if not view.is_unstoppable(other)]
         for other in self._by_payoff(view, to_replan):
             yield self._replan_admitted(view, view.open_jobs[other], OVERRUN)
 
@@ -582,7 +582,7 @@ class PricedAdmission(ABC):
 
     def _is_worthwhile(self, view: View, state: JobState, longer: Extension) -> bool:
         """Return whether an extension loses no more utility than stopping the job would."""
-        if not longer.displaced or view.is_pinned(state.job.name):
+        if not longer.displaced or view.is_unstoppable(state.job.name):
             return True
         self._planner.follow(view.ledger)
         job, offer = state.job, self._requote(view, state).best()

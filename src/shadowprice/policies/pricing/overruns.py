@@ -43,7 +43,7 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
     """
     job, running = state.job, view.running_placement(state.job.name)
     ahead = state.plan.from_slot(view.slot)
-    if view.is_pinned(job.name):
+    if view.is_unstoppable(job.name):
         kept, placement, start = EMPTY_SCHEDULE, running, view.slot
     elif not len(state.plan):
         return None
@@ -51,10 +51,10 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
         last = state.plan.from_slot(state.plan.completion)
         kept, placement = ahead, next((entry for _, entry in last.placements()), None)
         start = max(view.slot, state.plan.completion + 1)
-    limits, pinned = view.ledger.limits, view.is_pinned(job.name)
+    limits, unstoppable = view.ledger.limits, view.is_unstoppable(job.name)
     if placement is None or any(
-        # A pinned job stays on a cordoned server, whose limits aren't 0.
-        view.is_lost(server) and not (pinned and limits[server].any())
+        # An unstoppable job stays on a cordoned server, whose limits aren't 0.
+        view.is_lost(server) and not (unstoppable and limits[server].any())
         for server in placement.servers
     ):
         return None
@@ -71,7 +71,7 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
         restarts=charged and not continues,
     )
     if end > view.end:
-        if not view.is_pinned(job.name) or view.end == view.until:
+        if not view.is_unstoppable(job.name) or view.end == view.until:
             return None
         end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
     rows = [*kept.rows(), *constant_schedule(placement, start, end).rows()]
@@ -99,7 +99,7 @@ def _choose_displaced(
     """Choose the jobs to displace, and subtract their reservations from the excess.
 
     Jobs that don't run come first, because they can shift without a stop; then those that lose
-    least. Of a pinned job, only slots count in which its plan would move it.
+    least. Of an unstoppable job, only slots count in which its plan would move it.
     """
     if not (excess > 0).any():
         return (), 0.0
@@ -131,13 +131,13 @@ def _candidates(
         if other.plan.completion < start:
             continue
         plan, running = other.plan, view.running_placement(job.name)
-        pinned = view.is_pinned(job.name)
-        if pinned and running is not None:
+        unstoppable = view.is_unstoppable(job.name)
+        if unstoppable and running is not None:
             plan = plan.without(running)
         reserved = _plan_usage(job, plan, servers, start, end)
         if not reserved.any():
             continue
-        if pinned:
+        if unstoppable:
             yield False, 0.0, other, reserved
             continue
         due = other.plan.completion - job.arrival

@@ -222,17 +222,17 @@ class TableReactivePolicy(QueueingPolicy[P]):
     def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
         """Return the rows that may move, and the capacity of servers beside the others."""
         table, capacity = self._table, self._cluster.capacity.copy()
-        if not view.may_pin:
+        if not view.may_have_unstoppable_jobs:
             return rows, capacity
-        pinned = np.zeros(len(rows), dtype=np.bool_)
+        unstoppable = np.zeros(len(rows), dtype=np.bool_)
         for index in np.flatnonzero(table.is_placed[rows]).tolist():
             row = int(rows[index])
-            if view.is_pinned(table.job(row).name):
-                pinned[index] = True
+            if view.is_unstoppable(table.job(row).name):
+                unstoppable[index] = True
                 capacity -= table.current_workers[row, :, None] * table.worker[row]
                 capacity -= table.current_ps[row, :, None] * table.ps[row]
-        self._changed |= bool(pinned.any())
-        return rows[~pinned], capacity
+        self._changed |= bool(unstoppable.any())
+        return rows[~unstoppable], capacity
 
     def _remove_job(self, name: str) -> None:
         if name in self._table.rows:

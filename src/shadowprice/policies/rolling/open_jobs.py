@@ -260,7 +260,9 @@ class OpenJobs(JobRows):
         states = view.open_jobs
         for row in np.flatnonzero(self.unstoppable).tolist():
             state = states.get(self.name(row))  # none for the job of a quote
-            if not view.may_pin or (state is not None and state.job.resumable is True):
+            if not view.may_have_unstoppable_jobs or (
+                state is not None and state.job.resumable is True
+            ):
                 self.unstoppable[row] = self.keeps_level[row] = False
 
     def limit_predictions(self, slot: int) -> None:

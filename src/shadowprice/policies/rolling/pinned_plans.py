@@ -269,7 +269,7 @@ def find_unstoppable_plans(view: View, state: State) -> PinnedPlans:
         on_cordoned[running] = [not up[jobs.placements.of_row(row)[0]].all() for row in running]
     for row in np.flatnonzero((jobs.unstoppable | on_cordoned) & (jobs.level >= 0)).tolist():
         name = jobs.name(row)
-        if not view.is_pinned(name) or jobs.arrays.remaining[row] <= 0:
+        if not view.is_unstoppable(name) or jobs.arrays.remaining[row] <= 0:
             continue
         plan = plan_until_end(jobs, view.slot, row, int(jobs.level[row]), jobs.placements)
         is_late = 0 <= jobs.promise[row] < plan.end

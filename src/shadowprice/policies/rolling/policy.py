@@ -648,7 +648,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             state = view.open_jobs[name]
             ends_first = jobs.ends_first(state.job, completion)
             # The engine abandons a pinned job if it seems to never end.
-            if (self._context.end_moves and ends_first) or view.is_pinned(name):
+            if (self._context.end_moves and ends_first) or view.is_unstoppable(name):
                 continue
             self._remove_job(name)
             yield end_waiting(state, refuse_late(state.job, completion, ends_first=ends_first))

@@ -173,9 +173,9 @@ class GangPolicy(ReactivePolicy[P]):
         up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
         units = self._tenancy.units * up
         staying: dict[str, Placement] = {}
-        for name, gang in self._gangs.items() if view.may_pin else ():
+        for name, gang in self._gangs.items() if view.may_have_unstoppable_jobs else ():
             placement = view.open_jobs[name].placement
-            if placement is not None and view.is_pinned(name):
+            if placement is not None and view.is_unstoppable(name):
                 staying[name] = placement
                 occupy(gang, placement, units)
         return staying, np.maximum(units, 0)

@@ -259,31 +259,32 @@ class RequestGuard:
         if scope["method"] == "HEAD" and scope["path"] != _ENDLESS:
             scope = {**scope, "method": "GET"}
         try:
-            tenant, lane = _requesting_tenant(scope)
+            tenant, usage_key = _requesting_tenant(scope)
             requester.set(tenant)
-            if lane is None:
+            if usage_key is None:
                 await self._app(scope, receive, guarded)
                 return
             service: Service = scope["app"].state.service
-            with service.writing.usage.handle(lane, self._connections):
+            with service.require_writer().usage.handle(usage_key, self._connections):
                 await self._app(scope, receive, guarded)
         except ProblemError as error:  # the application handles those of its routes itself
             await problem_response(error)(scope, receive, guarded)
 
 
 def _requesting_tenant(scope: Scope) -> tuple[str | None, str | None]:
-    """Return the tenant whose token a request has, and the name under which it counts.
+    """Return the tenant whose token a request has, and the key under which its use is counted.
 
-    Both are None for an operator or a public path. A job's own token is one of its tenant. Its
-    reports count apart, so that the tenant's event streams and slow requests don't keep them out.
-    Raise `ProblemError` if the request isn't authenticated.
+    Both are None for an operator or a public path. A job's progress token counts for the job's
+    tenant. Progress reports have a key of their own, so that the tenant's event streams and slow
+    requests don't use up the reports' limit. Raise `ProblemError` if the request isn't
+    authenticated.
     """
     path = scope["path"]
     if _PUBLIC.fullmatch(path):
         return None, None
     service: Service = scope["app"].state.service
     header = Headers(scope=scope).get("authorization")
-    writer = service.writing
+    writer = service.require_writer()
     if _PROGRESS.fullmatch(path) is not None and scope["method"] == "POST":
         key, _ = verify_progress_token(service.key, header)
         view = writer.published.cached_job(key)

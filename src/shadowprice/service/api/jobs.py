@@ -143,17 +143,17 @@ async def submit(
     records = body["jobs"] if several else [body]
     if not isinstance(records, list) or not 1 <= len(records) <= MAX_JOBS_PER_REQUEST:
         raise InputError(Fault("body.jobs", f"expected a list of 1 to {MAX_JOBS_PER_REQUEST} jobs"))
-    writer = service.writing
+    writer = service.require_writer()
     read = partial(_submissions, service, caller, records, single=not several)
     submissions = await in_turn(request, read)
-    if service.runner is not None:
+    if service.execution is not None:
         _check_runs(service, submissions, single=not several)
     submissions = [
-        replace(item, request=request_hash(caller.scope, idempotency_key, item.content))
+        replace(item, request=request_hash(caller.scope, idempotency_key, item.content_hash))
         for item in submissions
     ]
-    if service.runner is not None:
-        await _check_uploads(service, submissions, single=not several)
+    if service.execution is not None:
+        await _use_uploads(service, submissions, single=not several)
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
         results = await writer.do(operations.SubmitJobs(submissions, at_once=not several))
@@ -186,16 +186,19 @@ def _submissions(
     caller: Caller,
     records: list[Any],
     *,
-    single: bool = True,
+    single: bool,
     quoted: bool = False,
 ) -> list[Submission]:
-    """Validate the jobs of a request; a job that is only ``quoted`` needs no command."""
-    writer = service.writing
+    """Validate the jobs of a request; a job that is only ``quoted`` needs no command.
+
+    Diagnostics of a ``single`` job have no index.
+    """
+    writer = service.require_writer()
     return read_submissions(
         records,
         writer.published.servers.cluster,
         tenant=caller.scope,
-        runs=service.runner is not None and not quoted,
+        runs=service.execution is not None and not quoted,
         single=single,
         families=service.families,
         now=writer.clock.now(),
@@ -217,10 +220,10 @@ async def _new_submissions(
     Repeated submissions of closed jobs add none. Looking them up reads the store, so that is done
     only if the limits would refuse the request.
     """
-    is_open = service.writing.published.job_with_qualified_name
-    new = [item for item in submissions if is_open(item.qualified_name) is None]
+    open_job = service.require_writer().published.job_with_qualified_name
+    new = [item for item in submissions if open_job(item.qualified_name) is None]
     try:
-        with _reserve(service, tenant, new):
+        with _reserve(service, tenant, new):  # only tests the limits: the caller reserves
             return new
     except ProblemError:
         return await service.read(operations.without_known_jobs, new)
@@ -228,20 +231,20 @@ async def _new_submissions(
 
 def _check_runs(service: Service, submissions: list[Submission], *, single: bool) -> None:
     """Raise `InputError` if users of jobs are not allowed, or jobs need containers in vain."""
-    runner = service.runner
-    assert runner is not None  # jobs run
+    execution = service.execution
+    assert execution is not None  # jobs run
     faults: list[Fault | None] = []
     for index, submission in enumerate(submissions):
         place = "job" if single else f"jobs[{index}]"
         faults.append(modes.user_diagnostic(service.settings, submission.spec, place))
-        faults.append(modes.container_diagnostic(runner.executor, submission.spec, place))
+        faults.append(modes.container_diagnostic(execution.executor, submission.spec, place))
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
 
 
-async def _check_uploads(service: Service, submissions: list[Submission], *, single: bool) -> None:
-    """Record the use of uploads; raise `InputError` if new jobs name unknown ones."""
-    uploads, now = service.upload_store, service.writing.clock.now()
+async def _use_uploads(service: Service, submissions: list[Submission], *, single: bool) -> None:
+    """Mark the jobs' uploads as used; raise `InputError` if a new job's upload doesn't exist."""
+    uploads, now = service.upload_store, service.require_writer().clock.now()
     faults: dict[str, Fault] = {}
     for index, submission in enumerate(submissions):
         run, place = submission.spec.run, "job" if single else f"jobs[{index}]"
@@ -314,7 +317,7 @@ async def list_jobs(
     """
     states = parse_choices("?state", state, State)
     tenant = requested_tenant(caller, tenant)
-    jobs = service.writing.published.jobs
+    jobs = service.require_writer().published.jobs
 
     # In the reader's thread: a thousand jobs would delay other requests.
     def read(connection: Connection) -> rest.JobPage:
@@ -371,7 +374,7 @@ def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
 @router.delete("/jobs/{name:name}", responses=problems(404, 409))
 async def cancel(view: JobDep, service: ServiceDep) -> rest.Job:
     """Cancel a job and stop its processes. Repeating it has no effect."""
-    cancelled = await service.writing.do(operations.cancel_job(view.key))
+    cancelled = await service.require_writer().do(operations.cancel_job(view.key))
     return cancelled.to_resource()
 
 
@@ -407,9 +410,9 @@ async def resubmit(
         if not key.startswith(RESERVED_LABELS)  # its TrainingJob owns the first job only
     }
     record = {**stored[1], "name": body.name, "labels": labels}
-    writer = service.writing
-    submissions = _submissions(service, caller, [record])
-    if service.runner is not None:
+    writer = service.require_writer()
+    submissions = _submissions(service, caller, [record], single=True)
+    if service.execution is not None:
         _check_runs(service, submissions, single=True)
         run = submissions[0].spec.run
         upload = None if run is None else run.upload
@@ -438,7 +441,7 @@ async def revise(
     """
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
-    writer = service.writing
+    writer = service.require_writer()
     memory = await in_turn(request, partial(_check_revision, service, view, changes))
     with service.reserve(caller.scope, 0, memory):
         revised = await writer.do(operations.revise_job(view.key, changes, dry_run=dry_run))
@@ -451,7 +454,7 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
     The writer validates them again, against the job and the servers at that moment. Many invalid
     values would take it long.
     """
-    writer = service.writing
+    writer = service.require_writer()
     record = writer.published.specs.get(view.key)
     if record is None:  # the job was closed meanwhile
         return estimate_memory(changes)
@@ -495,7 +498,7 @@ async def _outlook(service: Service, view: JobView, tenant: str | None) -> rest.
         return None
     try:
         return await service.outlooks.build(
-            service.writing,
+            service.require_writer(),
             view.key,
             stored[1],
             tenant=tenant,
@@ -510,14 +513,14 @@ async def _outlook(service: Service, view: JobView, tenant: str | None) -> rest.
 
 
 async def _broken_promise(service: Service, view: JobView) -> rest.BrokenPromise | None:
-    servers, now = service.writing.published.servers, service.writing.clock.now()
+    servers, now = service.require_writer().published.servers, service.require_writer().clock.now()
     return await service.read(broken_promise, view, servers.cluster, servers.calendar, now)
 
 
 def _line(service: Service, event: rest.StoredEvent) -> str:
     text = format_event(event.kind, event.data)
     if event.kind in _DECISIONS:
-        text = with_clock_times(text, service.writing.published.servers.calendar)
+        text = with_clock_times(text, service.require_writer().published.servers.calendar)
     return f"{event.at:%Y-%m-%d %H:%M:%S}  {text}"
 
 
@@ -576,7 +579,7 @@ async def report_progress(
     metrics are left out of a valid report, and become an event too.
     """
     service = get_service(request)
-    writer = service.writing
+    writer = service.require_writer()
     key, generation = await find_reporting_job(service, name, request.headers.get("authorization"))
     try:
         content = await read_body(request, MAX_REPORT_BYTES)
@@ -591,13 +594,13 @@ async def report_progress(
         if report.generation != generation:
             raise ProblemError("forbidden", f"the token is valid for generation {generation} only")
     except ShadowpriceError as error:
-        await service.misreports.record(writer, key, generation, str(error))
+        await service.invalid_progress.record(writer, key, generation, str(error))
         raise
     view = writer.published.jobs.get(key)
     if view is not None and view.generation == generation:
         service.report_progress(report)
     if omitted:
-        await service.misreports.record(writer, key, generation, describe_omitted(omitted))
+        await service.invalid_progress.record(writer, key, generation, describe_omitted(omitted))
 
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))
@@ -614,10 +617,10 @@ async def logs(
     ] = 65_536,
 ) -> rest.LogChunk:
     """Return a part of the output of one process; request `end` as `start` to follow it."""
-    if service.runner is None:
+    if service.execution is None:
         raise ProblemError("unsupported", "the service only observes and runs no processes")
     try:
-        chunk = await service.runner.executor.logs(
+        chunk = await service.execution.executor.logs(
             view.key, generation, process, start=start, max_bytes=max_bytes
         )
     except KeyError as error:
@@ -641,9 +644,9 @@ async def quote(
     """
     if isinstance(body, dict):
         body = {"name": "quote", **body}
-    writer = service.writing
+    writer = service.require_writer()
     calendar = writer.published.servers.calendar
-    read = partial(_submissions, service, caller, [body], quoted=True)
+    read = partial(_submissions, service, caller, [body], single=True, quoted=True)
     [submission] = await in_turn(request, read)
     quoted = await writer.do(operations.quote_job(submission))
     # Names of other tenants' jobs are confidential.

@@ -51,7 +51,7 @@ async def prices(
     slots: Annotated[int, Query(ge=1, le=MAX_SLOTS, description="number of slots")] = 24,
 ) -> rest.Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
-    answer = await service.writing.query_standing(_next_prices, slots)
+    answer = await service.require_writer().query_standing(_next_prices, slots)
     return answer.model_copy(update={"slots": answer.slots[:slots]})
 
 
@@ -67,8 +67,8 @@ async def price_history(
     limit: Limit = 500,
 ) -> rest.PriceHistory:
     """Return prices of past slots; long ago, samples are further apart."""
-    calendar = service.writing.published.servers.calendar
-    since = max(0, service.writing.clock.now() - int(past_slots * calendar.slot))
+    calendar = service.require_writer().published.servers.calendar
+    since = max(0, service.require_writer().clock.now() - int(past_slots * calendar.slot))
     page = await service.read(history, calendar, since, limit)
     return rest.PriceHistory(slots=page)
 
@@ -107,7 +107,7 @@ async def _respond(
 ) -> Response:
     """Respond with a record that is computed and serialized once for many readers."""
     cache: dict[Any, _CachedResponse] = request.app.state.responses
-    sequence, started = get_service(request).writing.published.sequence, time.monotonic()
+    sequence, started = get_service(request).require_writer().published.sequence, time.monotonic()
     cached = cache.get(key)
     if cached is None or not cached.is_fresh(sequence, started):
         content = (await compute()).model_dump_json().encode()
@@ -135,7 +135,7 @@ async def timeline(
     """
     if observed:
         require_observe_mode(service)
-    writer = service.writing
+    writer = service.require_writer()
     if server is not None and server not in writer.published.servers.cluster.index:
         raise ProblemError("not-found", f"unknown server {quote_for_display(server)}")
     if job is not None:
@@ -181,7 +181,7 @@ async def comparison(
     share (`utilization`) is that of all jobs.
     """
     require_observe_mode(service)
-    writer = service.writing
+    writer = service.require_writer()
 
     async def compute() -> rest.Comparison:
         published, now = writer.published, writer.clock.now()
@@ -199,7 +199,7 @@ async def compared_jobs(
 ) -> rest.ComparedJobPage:
     """List submitted jobs with both of their histories, newest first."""
     require_observe_mode(service)
-    published = service.writing.published
+    published = service.require_writer().published
     page = await service.read(
         comparisons.compare_jobs, published, before=cursor, tenant=caller.scope, limit=limit
     )
@@ -267,14 +267,14 @@ async def events(
             message = f"expected an integer, got {quote_for_display(last_event_id)}"
             raise InputError(Fault("Last-Event-ID", message))
         after = int(last_event_id)
-    hub = service.writing.hub
-    hub.check_limits(caller.scope)
+    broadcaster = service.require_writer().broadcaster
+    broadcaster.check_limits(caller.scope)
 
     def is_allowed() -> bool:
-        return service.tokens.holds(caller, service.writing.clock.now())
+        return service.tokens.holds(caller, service.require_writer().clock.now())
 
     return StreamingResponse(
-        hub.follow(caller.scope, after, is_allowed),
+        broadcaster.follow(caller.scope, after, is_allowed),
         headers={"X-Accel-Buffering": "no"},
         media_type="text/event-stream",
     )
@@ -294,7 +294,7 @@ async def start_whatif(
     The response comes at once. The run continues in the background; `GET /v1/whatif/{run}` returns
     its progress.
     """
-    writer = service.writing
+    writer = service.require_writer()
     cluster, now = writer.published.servers.cluster, writer.clock.now()
     request = parse_request(parameters, cluster, service.choice, now)
     since = request.at - int(request.question.days * 86_400 * SECOND)

@@ -78,11 +78,11 @@ async def readyz(
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep, _: OperatorDep) -> Response:
     """Return metrics in Prometheus' text format."""
-    writer = service.writing
+    writer = service.require_writer()
     servers = writer.published.servers
     service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
     service.metrics.timespan_ended.set(servers.has_ended(writer.clock.now()))
-    service.metrics.event_subscribers.set(writer.hub.subscribers)
+    service.metrics.event_subscribers.set(writer.broadcaster.subscribers)
     service.metrics.start_up.set(servers.start_ups.median or 0.0)
     service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     service.metrics.warnings.labels(OBSTRUCTED).set(bool(service.obstacles()))
@@ -104,7 +104,7 @@ class TimespanChange(StrictSpec):
 @router.get("/v1/timespan")
 async def timespan(service: ServiceDep, _: CallerDep) -> rest.Timespan:
     """Return the end of the timespan: from then on nothing runs, and no plan reaches past it."""
-    writer = service.writing
+    writer = service.require_writer()
     return writer.published.servers.timespan(writer.clock.now())
 
 
@@ -115,7 +115,7 @@ async def change_timespan(
     change: Annotated[TimespanChange, Depends(JsonBody(TimespanChange))],
 ) -> rest.Timespan:
     """Set, move or remove (`null`) the end of the timespan."""
-    writer, at = service.writing, None
+    writer, at = service.require_writer(), None
     if change.until is not None:
         slot_seconds = writer.published.servers.cluster.slot_seconds
         at = parse_moment_ahead(change.until, writer.clock.now(), slot_seconds, "body.until")
@@ -128,7 +128,7 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
     if service.trainingjobs_error is not None and caller.is_operator:
         message = f"TrainingJobs are not watched: {service.trainingjobs_error}"
         yield {"code": NOT_FOLLOWED, "message": escape_controls(message)}
-    published = service.writing.published
+    published = service.require_writer().published
     for obstacle in service.obstacles():
         view = published.cached_job(obstacle.job)
         if not (caller.is_operator or (view is not None and view.tenant == caller.tenant)):
@@ -146,7 +146,7 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
 
 def _host(service: Service) -> str | None:
     """Return the identity of the machine on which jobs run; None if it isn't known."""
-    if service.runner is None or service.runner.executor.capabilities.several_machines:
+    if service.execution is None or service.execution.executor.capabilities.several_machines:
         return None
     return (host_identity() or None) if service.settings.executor == "local" else None
 
@@ -154,7 +154,7 @@ def _host(service: Service) -> str | None:
 @router.get("/v1/service")
 async def service_status(service: ServiceDep, caller: CallerDep) -> rest.ServiceStatus:
     """Return the service's configuration, its current slot and the number of jobs by state."""
-    writer, uploads = service.writing, service.upload_store
+    writer, uploads = service.require_writer(), service.upload_store
     servers = writer.published.servers
     next_slot = servers.next_slot_at(writer.clock.now())
     states = Counter(
@@ -190,7 +190,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> rest.Service
         families=sorted(service.families),
         kinds=list(build_server_classes(servers.cluster)),
         sequence=writer.published.sequence,
-        last_event=writer.hub.last,
+        last_event=writer.broadcaster.last,
         caller=rest.TokenOwner(role=caller.role, tenant=caller.tenant),
         health_error=service.ready() if caller.is_operator else None,
         data=service.store.shown if caller.is_operator else None,

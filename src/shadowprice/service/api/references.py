@@ -67,7 +67,7 @@ JobDep = Annotated[JobView, Depends(_referenced_job)]  # the job that ``{name}``
 async def _jobs_with_id(service: Service, caller: Caller, number: int | None) -> list[JobView]:
     if number is None:
         return []
-    view = service.writing.published.job_with_id(number)
+    view = service.require_writer().published.job_with_id(number)
     if view is None:
         view = await service.read(store_queries.job_by_id, number)
     is_visible = view is not None and (caller.is_operator or view.tenant == caller.tenant)
@@ -76,7 +76,7 @@ async def _jobs_with_id(service: Service, caller: Caller, number: int | None) ->
 
 async def _jobs_with_name(service: Service, scope: str | None, reference: str) -> list[JobView]:
     """Return the jobs that a name means: open ones, else the newest of each tenant."""
-    published = service.writing.published
+    published = service.require_writer().published
     qualified = _qualified_names(scope, reference)
     views = [] if scope is not None else published.jobs_with_name(reference)
     for name in qualified:

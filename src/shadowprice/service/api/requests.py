@@ -100,7 +100,7 @@ async def authenticate_caller(
 ) -> Caller:
     """Authenticate the caller; raise `ProblemError` without a valid token, or on a standby."""
     service = get_service(request)
-    now = service.writing.clock.now()
+    now = service.require_writer().clock.now()
     return service.tokens.caller(request.headers.get("authorization"), now)
 
 
@@ -201,7 +201,7 @@ class JsonBody:
         if caller.scope is None:
             yield await self._read(request)
             return
-        with get_service(request).writing.usage.receive(caller.scope) as meter:
+        with get_service(request).require_writer().usage.receive(caller.scope) as meter:
             yield await self._read(request, meter)
 
     async def _read(self, request: Request, meter: Callable[[int], None] | None = None) -> Any:

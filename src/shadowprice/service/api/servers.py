@@ -65,13 +65,13 @@ def _amounts(cluster: EngineCluster, row: int) -> dict[str, str]:
 
 def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
     """Return all servers; a scope hides the names of other tenants' jobs."""
-    published = service.writing.published
+    published = service.require_writer().published
     servers = published.servers
     cluster = servers.cluster
     kinds = build_server_classes(cluster)
     kind_of = {row: name for name, rows in kinds.items() for row in rows.tolist()}
     jobs: dict[str, list[rest.ServerJob]] = {}
-    for name, order in published.running.items():
+    for name, order in published.desired.items():
         view = published.jobs.get(name)
         visible = scope is None or (view is not None and view.tenant == scope)
         placement = order.placement
@@ -94,7 +94,7 @@ def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
             else "cordoned"
             if name in servers.cordoned
             else "lost"
-            if name in servers.lost
+            if name in servers.unavailable
             else "up",
             capacity=_amounts(cluster, row),
             jobs=jobs.get(name, []),
@@ -106,8 +106,8 @@ def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
 @router.get("/servers")
 async def list_servers(service: ServiceDep, caller: CallerDep) -> rest.Cluster:
     """List servers with their jobs; tenants see the names of their own jobs only."""
-    servers = service.writing.published.servers
-    next_slot = servers.next_slot_at(service.writing.clock.now())
+    servers = service.require_writer().published.servers
+    next_slot = servers.next_slot_at(service.require_writer().clock.now())
     return rest.Cluster(
         servers=_servers(service, caller.scope),
         slot=rest.ServerSlot(
@@ -125,9 +125,9 @@ async def add_servers(
     service: ServiceDep, _: OperatorDep, spec: Annotated[ServerSpec, Depends(JsonBody(ServerSpec))]
 ) -> rest.ServerList:
     """Add a server, or `count` equal ones, as in a cluster file."""
-    amounts = _checked_capacity(spec.capacity, service.writing.published.servers.cluster)
+    amounts = _checked_capacity(spec.capacity, service.require_writer().published.servers.cluster)
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
-    await service.writing.do(operations.add_servers(dict.fromkeys(spec.names(), state)))
+    await service.require_writer().do(operations.add_servers(dict.fromkeys(spec.names(), state)))
     names = set(spec.names())
     return rest.ServerList(servers=[server for server in _servers(service) if server.name in names])
 
@@ -179,10 +179,10 @@ async def change_server(
         availability = "drained" if change.drain else "cordoned" if change.cordon else "up"
     capacity = None
     if change.capacity is not None:
-        cluster = service.writing.published.servers.cluster
+        cluster = service.require_writer().published.servers.cluster
         capacity = _checked_capacity(change.capacity, cluster)
     role = None if change.role is None else Role(change.role)
-    await service.writing.do(
+    await service.require_writer().do(
         operations.change_server(name, availability, capacity, role, change.cost)
     )
     for server in _servers(service):
@@ -194,4 +194,4 @@ async def change_server(
 @router.delete("/servers/{name:name}", status_code=204, responses=problems(404, 409))
 async def remove_server(name: str, service: ServiceDep, _: OperatorDep) -> None:
     """Remove a server; jobs there are stopped and replanned."""
-    await service.writing.do(operations.remove_server(name))
+    await service.require_writer().do(operations.remove_server(name))

@@ -57,7 +57,7 @@ class GrantRequest(StrictSpec):
 
 def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
     """Return all tenants, or one: those with a share, an account or an open job."""
-    published = service.writing.published
+    published = service.require_writer().published
     cluster, accounts = published.servers.cluster, published.accounts
     states: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for view in published.jobs.values():
@@ -104,21 +104,21 @@ async def put_tenant(
         raise InputError(faults)
     share: Mapping[str, int] | None = None
     if "share" in change.model_fields_set:
-        cluster = service.writing.published.servers.cluster
+        cluster = service.require_writer().published.servers.cluster
         share = checked_amounts(change.share, cluster, "body.share")
     budget = None if change.budget is None else change.budget.resolve()
     budgeted = "budget" in change.model_fields_set
-    await service.writing.do(operations.put_tenant(name, share, budget, budgeted=budgeted))
+    await service.require_writer().do(operations.put_tenant(name, share, budget, budgeted=budgeted))
     return _tenant(service, name)
 
 
 @router.delete("/tenants/{name:name}", status_code=204, responses=problems(404, 409))
 async def remove_tenant(name: str, service: ServiceDep, _: OperatorDep) -> None:
     """Remove a tenant without open jobs, and its budget."""
-    published = service.writing.published
+    published = service.require_writer().published
     if name not in published.servers.cluster.tenant_index and name not in published.accounts:
         raise _unknown(name)
-    await service.writing.do(operations.remove_tenant(name))
+    await service.require_writer().do(operations.remove_tenant(name))
 
 
 @router.post("/tenants/{name:name}/grants", status_code=201, responses=problems(404, 409))
@@ -129,7 +129,7 @@ async def grant(
     request: Annotated[GrantRequest, Depends(JsonBody(GrantRequest))],
 ) -> rest.Tenant:
     """Grant a tenant points beyond its budget, for the current period. Not idempotent."""
-    await service.writing.do(
+    await service.require_writer().do(
         operations.grant_points(name, round(request.points * POINT), request.note)
     )
     return _tenant(service, name)
@@ -156,7 +156,7 @@ async def statement(
     """
     if caller.scope is not None and name != caller.scope:
         raise _unknown(name)
-    published = service.writing.published
+    published = service.require_writer().published
     account = published.accounts.get(name)
     if not (
         account is not None

@@ -53,7 +53,7 @@ class TokenRequest(StrictSpec):
 @router.get("/tokens")
 async def list_tokens(service: ServiceDep, _: OperatorDep) -> rest.TokenList:
     """List tokens without their secrets: the valid ones first, at most 1,000."""
-    query = auth.tokens_query(service.writing.clock.now()).limit(MAX_LISTED_TOKENS)
+    query = auth.tokens_query(service.require_writer().clock.now()).limit(MAX_LISTED_TOKENS)
     rows = await service.read(lambda connection: connection.execute(query).all())
     return rest.TokenList(tokens=[build_resource(rest.Token, row) for row in rows])
 
@@ -65,7 +65,7 @@ async def create_token(
     spec: Annotated[TokenRequest, Depends(JsonBody(TokenRequest))],
 ) -> rest.NewToken:
     """Create a token. The response is the only one that contains it."""
-    cluster = service.writing.published.servers.cluster
+    cluster = service.require_writer().published.servers.cluster
     if spec.tenant is not None and cluster.tenants and spec.tenant not in cluster.tenant_index:
         hint = hint_for_unknown(
             spec.tenant, cluster.tenant_index, "add it first: PUT /v1/tenants/NAME"
@@ -75,9 +75,9 @@ async def create_token(
         )
     expires = None
     if spec.expires is not None:
-        expires = service.writing.clock.now() + int(spec.expires.seconds * SECOND)
+        expires = service.require_writer().clock.now() + int(spec.expires.seconds * SECOND)
     token = auth.new_token()
-    number = await service.writing.do(
+    number = await service.require_writer().do(
         auth.create_token(token, spec.role, spec.tenant, spec.note, expires)
     )
     service.tokens.add(token, auth.Caller(number, spec.role, spec.tenant), expires)
@@ -93,7 +93,7 @@ async def revoke_token(number: int, service: ServiceDep, caller: OperatorDep) ->
     if not 0 < number < 2**53:
         raise ProblemError("not-found", f"no valid token has the id {number}")
     try:
-        await service.writing.do(auth.revoke_token(number))
+        await service.require_writer().do(auth.revoke_token(number))
     except ProblemError as error:
         if error.code == "not-found":  # the response to an earlier revocation may have been lost
             service.tokens.remove(number)

@@ -50,7 +50,7 @@ async def get_upload(
     This counts as a use: the upload is kept for at least another hour.
     """
     owner = requested_tenant(caller, tenant)
-    upload = service.uploads.use(owner, digest, service.writing.clock.now())
+    upload = service.uploads.use(owner, digest, service.require_writer().clock.now())
     if upload is None:
         raise ProblemError("not-found", f"unknown upload {quote_for_display(digest)}")
     return _resource(upload, owner)
@@ -81,7 +81,7 @@ async def put_upload(
     take an hour, while the token stays valid.
     """
     owner, uploads = requested_tenant(caller, tenant), service.uploads
-    now = service.writing.clock.now()
+    now = service.require_writer().clock.now()
     kind = request.headers.get("content-type", MEDIA_TYPE).partition(";")[0].strip().lower()
     if kind != MEDIA_TYPE:
         raise ProblemError(
@@ -93,11 +93,11 @@ async def put_upload(
 
     def check() -> None:
         header = request.headers.get("authorization")
-        service.tokens.caller(header, service.writing.clock.now())
+        service.tokens.caller(header, service.require_writer().clock.now())
 
     with uploads.receive(owner, digest, now, limited=caller.scope is not None) as incoming:
         await _receive(request, incoming, check)
-        await asyncio.to_thread(incoming.complete, service.writing.clock.now())
+        await asyncio.to_thread(incoming.complete, service.require_writer().clock.now())
     stored = uploads.find(owner, digest)
     if stored is None:
         raise ProblemError("storage", "the upload was removed", headers=RETRY_AFTER)

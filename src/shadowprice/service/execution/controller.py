@@ -171,9 +171,9 @@ class ExecutionController:
         self.pending = PendingReports()
         self._unreported: list[GenerationStatus] = []
         self._reported_obstacles: set[tuple[str, int]] = set()
-        self._wake = asyncio.Event()
-        self._due = asyncio.Event()
-        self._unpacker = FileUnpacker(executor, self._due.set)
+        self._reports_wake = asyncio.Event()  # `_record_step` has reports or published changes
+        self._commands_wake = asyncio.Event()  # `_command_step` may have commands to send
+        self._unpacker = FileUnpacker(executor, self._commands_wake.set)
         self._command_lock = asyncio.Lock()
         self._cluster: Cluster | None = None
         self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
@@ -241,7 +241,7 @@ class ExecutionController:
         key = held.job, held.generation
         if key not in command_times:
             return False
-        # If a stop overtakes its start, the generation has no identity.
+        # A generation has no identity if its stop overtook its start: so an empty one is accepted.
         return held.identity in {"", command_identity(self._key, *key, command_times[key])}
 
     def mark_all_lost(self, reason: str) -> None:
@@ -249,8 +249,8 @@ class ExecutionController:
         timestamp = self._writer.clock.now() / SECOND
         self.pending.reports += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
-            for job, command in self._writer.published.running.items()
-            if command.generation not in self._reconciler.held.get(job, {})
+            for job, command in self._writer.published.desired.items()
+            if command.generation not in self._reconciler.phases.get(job, {})
         ]
 
     def begin(self) -> None:
@@ -258,7 +258,7 @@ class ExecutionController:
         self._background.spawn_repeating("watch", self._watch, "following the executor's reports")
         self._background.spawn_repeating("runner", self._record_step, "recording reports")
         self._background.spawn_repeating("runner", self._command_step, "sending commands")
-        self._wake.set()
+        self._reports_wake.set()
 
     async def close(self) -> None:
         """Stop the tasks and close the executor; running generations continue."""
@@ -268,7 +268,7 @@ class ExecutionController:
         for name, view in committed.views.items():
             if not view.state.open:
                 self._reconciler.on_job_closed(name)
-        self._wake.set()
+        self._reports_wake.set()
 
     # ---------------------------------------------------------------- reports
 
@@ -276,7 +276,7 @@ class ExecutionController:
         try:
             async for report in self.executor.watch():
                 self.pending.reports.append(report)
-                self._wake.set()
+                self._reports_wake.set()
         except ExecutorError as error:
             self._unreachable(error)
             await asyncio.sleep(RETRY_SECONDS)
@@ -378,14 +378,14 @@ class ExecutionController:
 
     async def _record_step(self) -> None:
         """Record reports; a loop of its own, so that slow commands don't delay it."""
-        await self._sleep()
+        await self._wait_for_reports()
         if await self._try(self.record_reports):
-            self._due.set()
+            self._commands_wake.set()
 
     async def _command_step(self) -> None:
         """Send commands whenever the desired state may have changed."""
-        await self._due.wait()
-        self._due.clear()
+        await self._commands_wake.wait()
+        self._commands_wake.clear()
         if await self._try(self.send_commands):
             self._health_error = None
 
@@ -420,7 +420,7 @@ class ExecutionController:
 
     def _schedule_retry(self) -> None:
         self._retry_at = monotonic() + RETRY_SECONDS
-        self._wake.set()
+        self._reports_wake.set()
 
     def _unreachable(self, error: ExecutorError) -> None:
         self._writer.metrics.executor_errors.inc()
@@ -429,18 +429,18 @@ class ExecutionController:
         self._resync = True
         self._schedule_retry()
 
-    async def _sleep(self) -> None:
+    async def _wait_for_reports(self) -> None:
         wait = self.poll_seconds
         now = self._writer.clock.physical()
-        moment = self._reconciler.next_retry_at(self._writer.published.running, now)
+        moment = self._reconciler.next_retry_at(self._writer.published.desired, now)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - now) / SECOND))
         wait = min(wait, max(0.05, self.pending.seconds_to_next_retry(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                await self._wake.wait()
+                await self._reports_wake.wait()
         await asyncio.sleep(max(0.0, self._retry_at - monotonic()))
-        self._wake.clear()
+        self._reports_wake.clear()
 
     async def record_reports(self) -> None:
         """Record pending reports and acknowledge completed commands."""
@@ -452,7 +452,7 @@ class ExecutionController:
         await self.limit_servers()
         await self.record_pending()
         published = self._writer.published
-        completed = self._reconciler.completed_commands(published.running, published.unacknowledged)
+        completed = self._reconciler.completed_commands(published.desired, published.unacknowledged)
         if completed:
             await self._writer.do(acknowledge_commands(completed))
         await self._report_obstacles()
@@ -463,17 +463,17 @@ class ExecutionController:
         async with self._command_lock:
             published = self._writer.published
             now = self._writer.clock.physical()
-            actions = self._reconciler.actions(published.running, published.unacknowledged, now)
+            actions = self._reconciler.actions(published.desired, published.unacknowledged, now)
             unpacking = self._unpacker.is_busy
             actions = [a for a in actions if isinstance(a, StopAction) or not unpacking(a.job)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
-                self._due.set()
+                self._commands_wake.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
             starts = [item for item in actions if not isinstance(item, StopAction)]
             command_times = await self._writer.fetch_command_times(
                 [(item.job, item.generation) for item in starts]
             )
-            self._unpacker.retain(published.running)
+            self._unpacker.retain(published.desired)
             await _each(partial(self._perform, command_times), actions)
 
     async def _perform(
@@ -485,7 +485,7 @@ class ExecutionController:
             now = self._writer.clock.physical()
             self._reconciler.on_stop_accepted(action.job, action.generation, now)
             return
-        wanted = self._writer.published.running.get(action.job)
+        wanted = self._writer.published.desired.get(action.job)
         if wanted is None or wanted.generation != action.generation:
             return  # superseded since the comparison; its files may be deleted already
         try:
@@ -502,7 +502,7 @@ class ExecutionController:
         self._reconciler.mark_starting(action.job, action.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
-            self._reconciler.held.get(action.job, {}).pop(action.generation, None)
+            self._reconciler.phases.get(action.job, {}).pop(action.generation, None)
             self._resync = True
             self._schedule_retry()
         elif receipt is Receipt.STALE or (
@@ -524,7 +524,7 @@ class ExecutionController:
         self.pending.reports.append(
             StartRefused(command.id, command.job, command.generation, timestamp, reason, lasting)
         )
-        self._wake.set()
+        self._reports_wake.set()
 
     def _spec(self, command: LaunchCommand, commanded_at: int) -> GenerationSpec:
         """Build the executor's specification of a generation; ``commanded_at`` is in ns."""
@@ -576,7 +576,7 @@ class ExecutionController:
 
     def holds(self, job: str) -> bool:
         """Return whether a job has a generation that runs or whose end isn't recorded."""
-        return bool(self._reconciler.held.get(job))
+        return bool(self._reconciler.phases.get(job))
 
     # ---------------------------------------------------------------- retention
 

@@ -47,15 +47,17 @@ class StopAction:
 class Reconciler:
     """Actual state of the executor: its generations, by job and number.
 
+    ``phases`` has the phases of these generations. An entry begins with the start command or the
+    executor's list, and lasts until the generation's end is recorded in the store.
+
     A generation without a command in the store is an orphan. The reconciler stops it,
     ignores its reports, doesn't reuse its number, and starts nothing on its servers until it ends.
-    ``held`` has the phases of the generations whose end isn't recorded yet.
     """
 
-    held: dict[str, dict[int, GenerationPhase]] = field(default_factory=dict)
+    phases: dict[str, dict[int, GenerationPhase]] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
-    _counted: dict[str, int] = field(default_factory=dict)
-    """The newest generation of each job whose failure was counted, because reports can repeat."""
+    _newest_failed: dict[str, int] = field(default_factory=dict)
+    """Newest generation of each job that counts in `_failures`, because reports can repeat."""
     _not_before: dict[str, int] = field(default_factory=dict)
     _stopping: dict[tuple[str, int], int] = field(default_factory=dict)
     """When the executor accepted to stop each generation that hasn't ended, in nanoseconds."""
@@ -63,13 +65,13 @@ class Reconciler:
     """Servers of each orphan; kept after its end, because its reports can repeat."""
 
     def set_actual_state(
-        self, held: Collection[GenerationStatus], orphans: Collection[GenerationStatus] = ()
+        self, generations: Collection[GenerationStatus], orphans: Collection[GenerationStatus] = ()
     ) -> None:
         """Replace the actual state by the executor's list, and add its orphans."""
-        self.held = {}
+        self.phases = {}
         self._stopping.clear()
-        for item in held:
-            self.held.setdefault(item.job, {})[item.generation] = item.phase
+        for item in generations:
+            self.phases.setdefault(item.job, {})[item.generation] = item.phase
         for item in orphans:
             servers = frozenset(share.server for share in item.placement)
             self._orphans[item.job, item.generation] = servers
@@ -90,7 +92,7 @@ class Reconciler:
 
     def mark_starting(self, job: str, generation: int) -> None:
         """Record that a start was sent to the executor, before its answer."""
-        self.held.setdefault(job, {}).setdefault(generation, GenerationPhase.STARTING)
+        self.phases.setdefault(job, {}).setdefault(generation, GenerationPhase.STARTING)
 
     def on_stop_accepted(self, job: str, generation: int, now: int) -> None:
         """Record that the executor accepted a stop."""
@@ -105,11 +107,11 @@ class Reconciler:
     def record_report(self, report: Report, now: int) -> None:
         """Apply a report to the actual state; a failure delays the job's restart."""
         if isinstance(report, Started):
-            phases = self.held.setdefault(report.job, {})
+            phases = self.phases.setdefault(report.job, {})
             if phases.get(report.generation) is not GenerationPhase.ENDED:
                 phases[report.generation] = GenerationPhase.RUNNING
         elif isinstance(report, Ended | StartRefused):
-            self.held.setdefault(report.job, {})[report.generation] = GenerationPhase.ENDED
+            self.phases.setdefault(report.job, {})[report.generation] = GenerationPhase.ENDED
             self._stopping.pop((report.job, report.generation), None)
             if self.is_orphan(report.job, report.generation):
                 return  # the job itself didn't fail
@@ -118,8 +120,8 @@ class Reconciler:
                 or report.from_outside
                 or report.ending in {Ending.FAILED, Ending.LOST}
             ):
-                if report.generation > self._counted.get(report.job, 0):
-                    self._counted[report.job] = report.generation
+                if report.generation > self._newest_failed.get(report.job, 0):
+                    self._newest_failed[report.job] = report.generation
                     self.delay_restart(report.job, now)
             else:
                 self._failures.pop(report.job, None)
@@ -132,32 +134,32 @@ class Reconciler:
 
     def on_end_recorded(self, job: str, generation: int, *, is_open: bool) -> None:
         """Remove a generation whose end was recorded; ``is_open`` is whether its job is open."""
-        phases = self.held.get(job, {})
+        phases = self.phases.get(job, {})
         if phases.get(generation) is GenerationPhase.ENDED:
             del phases[generation]
         if not phases:
-            self.held.pop(job, None)
+            self.phases.pop(job, None)
         if not is_open:  # the end was reported after the job was closed, and counted as a failure
             self.on_job_closed(job)
 
     def on_job_closed(self, job: str) -> None:
         """Remove the failures of a closed job."""
         self._failures.pop(job, None)
-        self._counted.pop(job, None)
+        self._newest_failed.pop(job, None)
         self._not_before.pop(job, None)
 
     def completed_commands(
-        self, running: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
+        self, desired: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
     ) -> list[int]:
         """Return the numbers of commands that are completed or superseded."""
         return [
             number
             for number, command in unacknowledged.items()
-            if self._is_completed(command, running.get(command.job))
+            if self._is_completed(command, desired.get(command.job))
         ]
 
     def _is_completed(self, command: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
-        phases = self.held.get(command.job, {})
+        phases = self.phases.get(command.job, {})
         if isinstance(command, Stop):
             return all(
                 phase is GenerationPhase.ENDED for number, phase in phases.items()
@@ -179,15 +181,15 @@ class Reconciler:
 
     def actions(
         self,
-        running: Mapping[str, LaunchCommand],
+        desired: Mapping[str, LaunchCommand],
         unacknowledged: Mapping[int, ExecutionCommand],
         now: int,
     ) -> list[LaunchCommand | StopAction]:
-        """Return the starts and stops from ``running``, the desired state, and open commands."""
+        """Return the starts and stops from ``desired``, the desired state, and open commands."""
         actions: list[LaunchCommand | StopAction] = []
         newest_command = {command.job: number for number, command in unacknowledged.items()}
-        for job, phases in self.held.items():
-            wanted = running.get(job)
+        for job, phases in self.phases.items():
+            wanted = desired.get(job)
             for generation, phase in phases.items():
                 if phase is GenerationPhase.ENDED or (job, generation) in self._stopping:
                     continue
@@ -198,32 +200,32 @@ class Reconciler:
                     UNCOMMANDED_STOP if is_orphan else newest_command.get(job, UNCOMMANDED_STOP)
                 )
                 actions.append(StopAction(number, job, generation))
-        withheld = self._withheld()
-        for job, command in running.items():
+        occupied = self._servers_of_orphans()
+        for job, command in desired.items():
             # Not before the end of the previous generation is recorded either: an exit 0 that came
             # before the stop completes the job.
-            if self.held.get(job) or now < self._not_before.get(job, 0):
+            if self.phases.get(job) or now < self._not_before.get(job, 0):
                 continue
             if any(number in unacknowledged for number in command.after):
                 continue
-            if not withheld.isdisjoint(command.servers):
+            if not occupied.isdisjoint(command.servers):
                 continue
             actions.append(command)
         return actions
 
-    def _withheld(self) -> frozenset[str]:
+    def _servers_of_orphans(self) -> frozenset[str]:
         """Return the servers of running orphans, whose use the engine doesn't know."""
         occupied = [
             servers
             for (job, generation), servers in self._orphans.items()
-            if self.held.get(job, {}).get(generation, GenerationPhase.ENDED)
+            if self.phases.get(job, {}).get(generation, GenerationPhase.ENDED)
             is not GenerationPhase.ENDED
         ]
         return frozenset().union(*occupied)
 
-    def next_retry_at(self, running: Mapping[str, LaunchCommand], now: int) -> int | None:
+    def next_retry_at(self, desired: Mapping[str, LaunchCommand], now: int) -> int | None:
         """Return the earliest end of a restart delay after ``now``; None if no job waits."""
         times = [
-            moment for job, moment in self._not_before.items() if job in running and moment > now
+            moment for job, moment in self._not_before.items() if job in desired and moment > now
         ]
         return min(times, default=None)

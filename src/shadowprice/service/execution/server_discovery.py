@@ -44,7 +44,7 @@ class ServerDiscovery:
         if isinstance(report, ServerGone):
             name = report.server
             closed = servers.drained | servers.cordoned
-            if name in servers.cluster.index and name not in servers.lost - closed:
+            if name in servers.cluster.index and name not in servers.unavailable - closed:
                 if name in closed:
                     self._closed_before_loss[name] = name in servers.drained
                 await self._try(set_server_availability(name))
@@ -55,7 +55,7 @@ class ServerDiscovery:
             if any(state.capacity.values()) and report.server.takes_work:
                 await self._try(update_servers({name: state}, "joined"))
             return
-        if name in servers.lost - servers.drained - servers.cordoned:
+        if name in servers.unavailable - servers.drained - servers.cordoned:
             await self._try(set_server_availability(name, back=True))
             if name in self._closed_before_loss:
                 drained = self._closed_before_loss.pop(name)

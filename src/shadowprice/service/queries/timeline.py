@@ -372,7 +372,7 @@ def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> lis
     start, end = float(calendar.in_slots(now)), float(running + 1)
     return [
         TimelineBar(name, server, max(start, float(running)), end, workers, ps, BAR_PLANNED)
-        for name, order in published.running.items()
+        for name, order in published.desired.items()
         if order.slot <= running and start < end
         for server, workers, ps in zip(
             order.servers, order.placement.workers, order.placement.ps, strict=True

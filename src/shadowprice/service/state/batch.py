@@ -51,7 +51,7 @@ class Batch:
             statement: [] for statement in _IN_ORDER
         }
         self._new: dict[str, dict[str, Any]] = {}
-        self._contents: dict[str, str] = {}  # hashes of the revised jobs
+        self._content_hashes: dict[str, str] = {}  # hashes of the revised jobs
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}
         self._entries: list[AccountEntry] = []
         self._changed_accounts: dict[str, None] = {}
@@ -103,7 +103,7 @@ class Batch:
     # ---------------------------------------------------------------- recording
 
     def insert_job(
-        self, view: JobView, spec: Mapping[str, Any], content: str, request: str | None = None
+        self, view: JobView, spec: Mapping[str, Any], content_hash: str, request: str | None = None
     ) -> None:
         """Record a submitted job, with the hashes of its submission's content and the request."""
         self._put_view(view)
@@ -116,7 +116,7 @@ class Batch:
             "tenant": view.tenant,
             "submitted": view.submitted,
             "spec": json.dumps(spec, ensure_ascii=False, separators=(",", ":")),
-            "content": content,
+            "content": content_hash,
             "request": request,
         }
         self.undo.put(self._new, view.key, row)
@@ -136,12 +136,12 @@ class Batch:
         self.undo.put(self.state.specs, key, spec)
         self.undo.put(self.specs, key, spec)
 
-    def update_spec(self, key: str, spec: Mapping[str, Any], content: str) -> None:
+    def update_spec(self, key: str, spec: Mapping[str, Any], content_hash: str) -> None:
         """Replace a job's specification and content hash."""
         self._put_spec(key, spec)
-        self.undo.put(self._contents, key, content)
+        self.undo.put(self._content_hashes, key, content_hash)
         table = tables.jobs
-        values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
+        values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content_hash}
         self.execute_on_flush(table.update().where(table.c.key == key).values(**values))
 
     def mark_closed(self, key: str) -> None:
@@ -320,15 +320,17 @@ class Batch:
 
     def _added_job(self, key: str) -> StoredJob:
         row = self._new[key]
-        return StoredJob(self.views[key], self._contents.get(key, row["content"]), row["request"])
+        return StoredJob(
+            self.views[key], self._content_hashes.get(key, row["content"]), row["request"]
+        )
 
     def _with_changes(self, jobs: Mapping[str, StoredJob]) -> dict[str, StoredJob]:
         """Return stored jobs with the changes that aren't written yet."""
         changed = {}
-        for value, (stored, content, request) in jobs.items():
+        for value, (stored, content_hash, request) in jobs.items():
             key = stored.key
             view = self.state.views.get(key) or self.views.get(key) or stored
-            changed[value] = StoredJob(view, self._contents.get(key, content), request)
+            changed[value] = StoredJob(view, self._content_hashes.get(key, content_hash), request)
         return changed
 
     def has_purged_jobs(self) -> bool:

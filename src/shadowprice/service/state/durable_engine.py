@@ -23,7 +23,13 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.state.batch import Batch, Operation
-from shadowprice.service.state.durable_state import ClusterState, CommitResult, DurableState
+from shadowprice.service.state.durable_state import (
+    ClusterState,
+    CommitResult,
+    DurableState,
+    StreamEvent,
+)
+from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import (
     SubmitJobs,
     leading_submissions,
@@ -39,7 +45,7 @@ SNAPSHOT_EVENTS: Final = 5_000  # maximum number of events between two snapshots
 SNAPSHOT_INTERVAL_NS: Final = 600 * SECOND  # maximum time between two snapshots with events
 SNAPSHOT_JOBS_PER_STEP: Final = 25  # jobs serialized in one step: about a millisecond
 JOURNAL_DELETE_BATCH: Final = 1_000  # events that one transaction deletes after a snapshot
-SMALL_POLICY_STATE_BYTES: Final = 64 << 10  # larger states aren't written with every batch
+SMALL_POLICY_STATE_BYTES: Final = 64 << 10  # larger policy states aren't written with every batch
 POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND  # minimum time between two writes of a large state
 
 
@@ -70,9 +76,9 @@ class DurableEngine:
 
     def _replace_state(self, state: DurableState) -> None:
         self.state = state
-        self._snapshot_at = self._memory_at = self._clock.physical()
+        self._snapshot_at = self._policy_state_at = self._clock.physical()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
-        self._memory_is_large = False
+        self._policy_state_is_large = False
         self._posted_at: tuple[object, ...] | None = None
         self._posted: Mapping[tuple[str, str], float] = {}
 
@@ -99,7 +105,7 @@ class DurableEngine:
             state.withheld,
         )
         return CommitResult(
-            dict(state.launch_commands),
+            dict(state.desired),
             dict(engine.unacknowledged),
             servers,
             engine.sequence,
@@ -124,9 +130,14 @@ class DurableEngine:
         return self._posted
 
     def commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
-        """Perform operations in one transaction; if this raises, the caller must call `recover`."""
+        """Perform operations in one transaction, and return their answers.
+
+        After an unexpected error, the state is recovered, and each operation is committed alone:
+        one that fails again has its error as the answer. If the store fails, this raises, and the
+        caller must call `recover` before the next commit.
+        """
         try:
-            return self._commit(operations)
+            return self._commit_together(operations)
         except BaseException as error:
             if not isinstance(error, Exception):
                 raise  # the process is about to end
@@ -139,17 +150,17 @@ class DurableEngine:
                     log.exception("an operation failed")
                 return self._result(answers=[error])
         # An operation met an unexpected error. Retry each alone, so that the others succeed.
-        first, *others = [self.commit([operation]) for operation in operations]
-        for alone in others:
-            first.answers += alone.answers
-            first.views |= alone.views
-            first.specs |= alone.specs
-            first.events += alone.events
-        return self._result(
-            answers=first.answers, views=first.views, specs=first.specs, events=first.events
-        )
+        answers, events = list[Any](), list[StreamEvent]()
+        views, specs = dict[str, JobView](), dict[str, Mapping[str, Any]]()
+        for operation in operations:
+            alone = self.commit([operation])
+            answers += alone.answers
+            views |= alone.views
+            specs |= alone.specs
+            events += alone.events
+        return self._result(answers=answers, views=views, specs=specs, events=events)
 
-    def _commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
+    def _commit_together(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         if self.state.mode_changed:
             self.write_snapshot()  # recovery replays a journal in the mode of its snapshot
         state, sequence, results = self.state, self.state.engine.sequence, list[Any]()
@@ -167,8 +178,8 @@ class DurableEngine:
                 del remaining[: len(answers)]
             batch.flush()
             if state.engine.sequence > sequence and (row := self.policy_state_row()):
-                self.store.write(connection, delete(tables.memory))
-                self.store.write(connection, tables.memory.insert(), [row])
+                self.store.write(connection, delete(tables.policy_state))
+                self.store.write(connection, tables.policy_state.insert(), [row])
         if not state.virtual:
             for view in batch.views.values():
                 state.margins.follow(view)
@@ -176,8 +187,8 @@ class DurableEngine:
         for name in batch.closed:
             state.remove_job(name)
         state.engine.state.collect()
-        for name in state.launch_commands.keys() - state.engine.running.keys():
-            del state.launch_commands[name]  # the processes ended without a stop command
+        for name in state.desired.keys() - state.engine.running.keys():
+            del state.desired[name]  # the processes ended without a stop command
         return self._result(
             answers=results, views=batch.views, specs=batch.specs, events=batch.events
         )
@@ -285,15 +296,15 @@ class DurableEngine:
     def policy_state_row(self) -> Mapping[str, Any] | None:
         """Return the row of the policy state if its write is due, else None."""
         engine, now = self.state.engine, self._clock.physical()
-        late = now - self._memory_at >= POLICY_STATE_INTERVAL_NS
-        if self._memory_is_large and not late and not engine.session.keeps_memory:
+        late = now - self._policy_state_at >= POLICY_STATE_INTERVAL_NS
+        if self._policy_state_is_large and not late and not engine.session.saves_policy_state:
             return None
-        memory = engine.session.dump_state()
-        self._memory_is_large = len(memory) > SMALL_POLICY_STATE_BYTES
-        self._memory_at = now
+        policy_state = engine.session.dump_state()
+        self._policy_state_is_large = len(policy_state) > SMALL_POLICY_STATE_BYTES
+        self._policy_state_at = now
         return {
             "id": 1,
             "sequence": engine.sequence,
             "policy": policy_fingerprint(self._choice),
-            "memory": zlib.compress(memory, 1),
+            "memory": zlib.compress(policy_state, 1),
         }

@@ -40,8 +40,8 @@ class DurableState:
     virtual: bool  # no job really runs: a command counts as carried out when it is issued
     max_overrun: float | None = None  # given to jobs when they arrive or are revised
     values_mode: str = STATED  # one of `core.relative_values.SERVICE_VALUES`
-    on_decision: Callable[[float], None] = lambda _: None
-    """Observes the seconds that the engine takes for an event."""
+    observe_event_seconds: Callable[[float], None] = lambda _: None
+    """Called with the seconds that the engine took for an event."""
 
     # From snapshot, journal and tables:
     engine: Engine
@@ -50,8 +50,8 @@ class DurableState:
     # Of open jobs by key, as are the specifications:
     views: dict[str, JobView] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Newest command of each running job:
-    launch_commands: dict[str, Start | Resize] = field(default_factory=dict)
+    # The desired state: the newest launch command of each job that should run.
+    desired: dict[str, Start | Resize] = field(default_factory=dict)
     # Keys of accepted jobs that wait for a decision:
     backlog: TenantLanes[str] = field(default_factory=TenantLanes)
     next_job: int = 1
@@ -144,7 +144,7 @@ class ClusterState:
     """The servers, and the engine's position in time."""
 
     cluster: Cluster
-    lost: frozenset[str]  # unavailable servers, including the next two
+    unavailable: frozenset[str]  # names of servers, including the drained and cordoned ones
     drained: frozenset[str]
     cordoned: frozenset[str]
     calendar: SlotCalendar
@@ -191,7 +191,7 @@ class ClusterState:
 class CommitResult:
     """Result of a batch: the present state, and the changes."""
 
-    running: Mapping[str, Start | Resize]  # desired state
+    desired: Mapping[str, Start | Resize]  # as in `DurableState`
     unacknowledged: Mapping[int, Start | Resize | Stop]
     servers: ClusterState
     sequence: int  # number of the last engine event

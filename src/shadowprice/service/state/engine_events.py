@@ -44,20 +44,19 @@ def apply_event(
 ) -> list[events.Command]:
     """Pass an event to the engine, and record its consequences.
 
-    If the event gives a waiting job, or one beyond its stated work, a price that its tenant can't
-    pay, abandon that job first.
+    If a tenant can't pay the event's price for a waiting job, or for a job beyond its stated work,
+    abandon that job first.
 
-    ``counted`` are jobs whose progress it changes, besides those of its commands. Unless
-    ``billed``, the job that it ends doesn't pay for the running slot, because it was lost through
-    no fault of its own, or had ended before the slot began. ``completed_later`` are jobs that
-    completed after the slot that begins; they aren't abandoned for its price.
+    ``counted`` are jobs whose progress the event changes, besides those of its commands. Unless
+    ``billed``, the job that the event ends doesn't pay for the running slot: it was lost through no
+    fault of its own, or had ended before the slot began. ``completed_later`` are jobs whose pending
+    reports say that they completed in a later slot. They aren't abandoned for this slot's price.
 
     Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event, and
     `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.
     """
     if isinstance(event, events.SlotBegan) and overrunning_jobs(batch):
-        # Their tenants may be unable to pay. The rollback restores exactly this policy state.
-        batch.engine.session.dump_state()
+        batch.engine.session.save_for_rollback()  # their tenants may be unable to pay
     try:
         return _apply(batch, event, counted, completed_later, billed=billed)
     except InsufficientPointsError as error:
@@ -99,7 +98,7 @@ def _apply(
         # Within the block, so that an error rolls the event back.
         overruns = billing.check_affordable(event, staged.commands, completed_later)
         line = entry_line(staged.entry, engine.cluster.names)
-    batch.state.on_decision(time.perf_counter() - started)
+    batch.state.observe_event_seconds(time.perf_counter() - started)
     batch.append_journal(staged.entry.sequence, line)
     billing.record_usage(occupied)
     if isinstance(event, events.SlotBegan):
@@ -132,7 +131,7 @@ def _record_consequences(
     commands: Sequence[events.Command],
     counted: Iterable[str],
 ) -> None:
-    """Record the commands of an event, and refresh the views of all jobs that it touched."""
+    """Record the commands of an event, and update the views of all jobs that it touched."""
     touched: dict[str, None] = dict.fromkeys(counted)
     for job in getattr(event, "jobs", ()):
         touched[job.name] = None
@@ -172,7 +171,7 @@ def _record_consequences(
     for name in touched:
         record = batch.engine.jobs.get(name)
         if record is not None and name in batch.state.views:
-            _refresh_view(batch, record, messages.get(name, ""))
+            _follow_record(batch, record, messages.get(name, ""))
 
 
 def _is_delayed(batch: Batch, name: str) -> bool:
@@ -259,8 +258,8 @@ def _record_command(batch: Batch, command: events.Start | events.Resize | events
     name = command.job
     if isinstance(command, events.Stop):
         record["finished"] = command.finished
-        if name in batch.state.launch_commands:
-            batch.undo.drop(batch.state.launch_commands, name)
+        if name in batch.state.desired:
+            batch.undo.drop(batch.state.desired, name)
         _end_previous_at_once(batch, command)
         if not command.finished:
             batch.emit("stopped", name, slot=command.slot, generation=command.generation)
@@ -268,7 +267,7 @@ def _record_command(batch: Batch, command: events.Start | events.Resize | events
         on = placement_record(command.placement, batch.engine.cluster.names)
         record["on"] = on
         record["plan"] = command.plan
-        batch.undo.put(batch.state.launch_commands, name, command)
+        batch.undo.put(batch.state.desired, name, command)
         begin_generation(batch, name)
         view = batch.state.views.get(name)
         code = None if view is None else (view.reason or {}).get("code")
@@ -319,8 +318,12 @@ def _record_value(batch: Batch, command: events.Completed) -> None:
     batch.set_value(VALUES_KEY, values.record)  # once for all jobs that finished
 
 
-def _refresh_view(batch: Batch, record: JobRecord, message: str) -> None:
-    """Update the view of a job after an event, and emit changes of its promise."""
+def _follow_record(batch: Batch, record: JobRecord, message: str) -> None:
+    """Update a job's view from its record, with the effects of the change.
+
+    A new promise gets its margin. Changes of the promise and waits for the end of the timespan are
+    emitted. A job that is closed now leaves the state and gets its refund.
+    """
     name = record.job.name
     before = batch.state.views[name]
     if before.first_promise is None and record.status.open:

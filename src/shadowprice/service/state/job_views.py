@@ -24,7 +24,11 @@ from shadowprice.service.state.ending import CODE, has_ended, reason_to_wait, re
 
 
 class State(StrEnum):
-    """State of a job, as clients see it."""
+    """State of a job, as clients see it.
+
+    `_OF_STATUS` maps the engine's statuses: queued is standby here, and dropped is failed. A job
+    whose generation runs is running or resizing instead of admitted (`derive_state`).
+    """
 
     PENDING = "pending"
     ADMITTED = "admitted"
@@ -58,7 +62,13 @@ _OF_STATUS: Final[Mapping[Status, State]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job after an event. Moments are nanoseconds since 1970, prices millionths of a point."""
+    """A job after an event. Moments are nanoseconds since 1970, prices millionths of a point.
+
+    An open job has three slots in which it may complete. ``completion`` is that of its committed
+    plan; a policy that commits no plans (`rolling`) promises a slot instead. ``promise`` is the
+    service's promise: that slot and a margin (`state.margins`). ``expected`` is the present
+    forecast, which moves with the job's progress (`expected_slot`).
+    """
 
     id: int  # number in the order of submission
     key: str  # by which the engine and the executor know the job (`core.job_keys`)
@@ -71,11 +81,11 @@ class JobView:
     promise: int | None = None  # slot by whose end the job is to complete
     first_promise: int | None = None
     promise_at: int | None = None  # end of that slot
-    margin: int = 0  # slots between the planned completion and the promise (`state.margins`)
+    margin: int = 0  # slots from the policy's plan or promise to ``promise`` (`state.margins`)
     margin_jobs: int = 0  # finished jobs that the margin was learnt from
-    completion: int | None = None  # slot; the planned one while the job is open
+    completion: int | None = None  # slot; while the job is open, that of the policy (see above)
     completion_at: int | None = None  # moment, as ``completion``
-    expected: int | None = None  # slot in which the open job completes; see `expected_slot`
+    expected: int | None = None  # slot in which the open job is expected to complete
     expected_at: int | None = None  # end of that slot
     progress: float = 0.0  # mini-batches; tasks for a bag
     required: float = 0.0
@@ -195,7 +205,7 @@ OVERRUN: Final = "overrun"
 
 
 def promised_slot(record: JobRecord) -> int | None:
-    """Return the slot in which the policy promises or plans to complete a job, if any."""
+    """Return the slot in which the policy promises or plans to complete a job, without margin."""
     if record.promise is not None:
         return record.promise
     return record.plan.completion if len(record.plan) else None

@@ -76,17 +76,20 @@ class KnownJobs:
 
     def add(self, submission: Submission, view: JobView) -> None:
         """Add a new job."""
-        job = StoredJob(view, submission.content, submission.request)
+        job = StoredJob(view, submission.content_hash, submission.request)
         self.newest[submission.qualified_name] = job
         if submission.request is not None:
             self.of_requests[submission.request] = job
 
     def find(self, submission: Submission) -> tuple[str, ProblemError | None] | None:
-        """Return the key of the job that a submission means; None if it is a new job.
+        """Return the key of the known job that a submission repeats; None if it is a new job.
 
-        A retry means the job of the first request. The name of a closed job is free, but finished
-        work isn't repeated. The second element is the problem if an open job with the name has
-        other content.
+        A retry of a request repeats the request's job. Otherwise the newest job of the name counts:
+
+        - open, and equal content: that job
+        - open, and other content: that job, with the problem as the second element
+        - finished, and equal content: that job, because finished work isn't repeated
+        - any other closed job, or none: a new job, because the name is free
         """
         retried = self.of_requests.get(submission.request or "")
         if retried is not None:
@@ -94,7 +97,7 @@ class KnownJobs:
         newest = self.newest.get(submission.qualified_name)
         if newest is None:
             return None
-        view, is_equal = newest.view, newest.content == submission.content
+        view, is_equal = newest.view, newest.content_hash == submission.content_hash
         if view.state.open:
             return view.key, None if is_equal else _name_conflict(submission)
         return (view.key, None) if is_equal and view.state is State.FINISHED else None
@@ -144,15 +147,18 @@ class SubmitJobs:
             answer = known.find(submission)
             if answer is None:
                 now, number = batch.now, state.next_job
-                # An executor keeps the fence of a purged job, which bars its generations' numbers.
-                is_repeated = submission.qualified_name in known.newest or (batch.has_purged_jobs())
+                # A purged job's name is unknown here, but the executor still refuses its
+                # generation numbers. So if jobs were purged, each name counts as repeated.
+                is_repeated = submission.qualified_name in known.newest or batch.has_purged_jobs()
                 key = submission.key(number, is_repeated=is_repeated)
                 view = JobView(
                     number, key, submission.name, submission.tenant, State.PENDING, now, now,
                     family=submission.spec.family,
                 )  # fmt: skip
                 state.next_job += 1
-                batch.insert_job(view, submission.record, submission.content, submission.request)
+                batch.insert_job(
+                    view, submission.record, submission.content_hash, submission.request
+                )
                 known.add(submission, view)
                 fresh[key] = submission
                 answer = key, None
@@ -193,7 +199,7 @@ def submit_in_one_event(
         response, new = item._record_new(batch, known)
         responses.append(response)
         fresh |= new
-    _decide(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
+    _decide_jobs(batch, list(fresh), {key: submission.spec for key, submission in fresh.items()})
     return responses
 
 
@@ -241,7 +247,9 @@ def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
     return None if record is None else record.job.resumable
 
 
-def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None) -> None:
+def _decide_jobs(
+    batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | None = None
+) -> None:
     """Decide stored jobs in one event; ``specs`` holds specifications that are already parsed."""
     state = batch.state
     slot = state.next_slot
@@ -281,7 +289,7 @@ def _decide_alone(batch: Batch, key: str) -> None:
     """Decide one job in an event of its own; refuse it if the event fails."""
     try:
         with batch.savepoint():
-            _decide(batch, [key])
+            _decide_jobs(batch, [key])
     except ShadowpriceError as error:
         reason = {"code": error.code, "message": f"the policy failed to decide on it: {error}"}
         batch.emit("refused", key, decision=True, reason=reason)
@@ -303,7 +311,7 @@ def decide_backlog(batch: Batch, most: int) -> int:
             keys.append(key)
     try:
         with batch.savepoint():
-            _decide(batch, keys)
+            _decide_jobs(batch, keys)
     except ShadowpriceError as error:
         log.error("failed to decide on %d jobs together: %s", len(keys), error)
         for key in keys:
@@ -337,7 +345,7 @@ def resubmit_job(batch: Batch, key: str, submission: Submission) -> str:
     before = batch.get_view(key)
     is_requeued = is_new and before.state.open
     if is_requeued:
-        batch.engine.session.dump_state()  # a refusal restores exactly this policy state
+        batch.engine.session.save_for_rollback()  # the new job may be refused
     with batch.savepoint():
         if is_requeued:  # cancelled first, because the new job may need its servers
             cancel_job(key).perform(batch)
@@ -363,7 +371,7 @@ def revise_job(
     """
     if not dry_run:
         return _revise(batch, key, changes)
-    batch.engine.session.dump_state()  # so that the rollback restores this policy state
+    batch.engine.session.save_for_rollback()
     try:
         with batch.savepoint():
             raise _DryRunError(_revise(batch, key, changes))
@@ -379,16 +387,15 @@ def _revise(batch: Batch, key: str, changes: Mapping[str, Any]) -> JobView:
     record = merge_changes(state.specs[key], changes)
     cluster, submitted = batch.engine.cluster, view.submitted
     [submission] = read_submissions(
-        [record], cluster, tenant=None, runs=False, single=True, owned=True, now=submitted
+        [record], cluster, tenant=None, runs=False, single=True, from_controller=True, now=submitted
     )
     if record != state.specs[key]:
         with batch.savepoint():
             _apply_revision(batch, view, submission.spec, changes)
         # Hashed without its family's curve, so that the revised file can be submitted again.
-        content_before = batch.find_jobs([key])[key].content
-        added = family_keys(state.specs[key], content_before)
-        content = content_hash(without_keys(record, added - changes.keys()))
-        batch.update_spec(key, record, content)
+        hash_before = batch.find_jobs([key])[key].content_hash
+        added = family_keys(state.specs[key], hash_before)
+        batch.update_spec(key, record, content_hash(without_keys(record, added - changes.keys())))
         if submission.spec.family != view.family:
             batch.update_view(key, family=submission.spec.family)
         if view.predicted is not None and not submission.spec.has_unknown_length:
@@ -420,8 +427,7 @@ def _apply_revision(batch: Batch, view: JobView, spec: JobSpec, changes: Mapping
     counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
     done = record.progress * before.work // before.required
     if is_admission:
-        # A refusal restores exactly this policy state, including learnt values.
-        engine.session.dump_state()
+        engine.session.save_for_rollback()  # the revision may be refused
     try:
         commands = apply_event(batch, events.JobRevised(state.next_slot, counted, is_admission))
     except RevisionRefusedError as error:

@@ -13,7 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
@@ -63,7 +63,7 @@ def recover(
     virtual: bool = False,
     max_overrun: float | None = None,
     values: str = STATED,
-    on_decision: Callable[[float], None] = lambda _: None,
+    observe_event_seconds: Callable[[float], None] = lambda _: None,
 ) -> DurableState:
     """Recover the durable state from a store, or initialize an empty store.
 
@@ -76,8 +76,9 @@ def recover(
     start = _begin if store.get("format") is None else _load
     state = start(store, cluster, choice, clock, virtual)
     # Copying the policy state before each event would cost more than everything else.
-    state.engine.session.keeps_memory = False
-    state.max_overrun, state.values_mode, state.on_decision = max_overrun, values, on_decision
+    state.engine.session.saves_policy_state = False
+    state.max_overrun, state.values_mode = max_overrun, values
+    state.observe_event_seconds = observe_event_seconds
     if values != STATED:
         state.values = RelativeValues.from_record(store.get(VALUES_KEY))
         engine_state = state.engine.state
@@ -98,7 +99,8 @@ def _load(
         for key in (END_KEY, "restarts", START_UPS_KEY, WITHHELD_KEY)
     )
     with store.reading() as connection:
-        engine, since, replayed, acknowledged = _engine(connection, choice, virtual=virtual)
+        recovered = _recover_engine(connection, choice, virtual=virtual)
+        engine = recovered.engine
         views, specs, backlog = _jobs(connection)
         calendar = _calendar(connection, cluster, store)
         finished = [] if virtual else read_finished(connection)
@@ -111,15 +113,15 @@ def _load(
             calendar=calendar,
             views=views,
             specs=specs,
-            launch_commands=_newest_commands(connection, engine),
+            desired=_newest_commands(connection, engine),
             backlog=backlog,
             next_job=last_job(connection) + 1,
             next_event_id=_next_event(connection, calendar, clock.now()),
             accounts=read_accounts(connection),
             last_at=_last_at(connection),
-            snapshot_sequence=since,
-            mode_changed=acknowledged is virtual,
-            recovered_events=replayed,
+            snapshot_sequence=recovered.snapshot_sequence,
+            mode_changed=recovered.was_virtual != virtual,
+            recovered_events=recovered.replayed,
             margins=Margins() if virtual else Margins([*finished, *views.values()]),
             lengths=ServiceLengths(finished),
             end=TimespanEnd(**end),
@@ -201,24 +203,31 @@ def _last_at(connection: Connection) -> int:
 # ---------------------------------------------------------------- engine
 
 
-def _engine(
+class _RecoveredEngine(NamedTuple):
+    engine: Engine
+    snapshot_sequence: int  # number of events before the snapshot
+    replayed: int  # events of the journal after it
+    was_virtual: bool  # mode of the service that wrote the snapshot
+
+
+def _recover_engine(
     connection: Connection, choice: PolicyChoice, *, virtual: bool
-) -> tuple[Engine, int, int, bool]:
-    """Return engine, snapshot's number, replayed events, and whether it acknowledged commands."""
+) -> _RecoveredEngine:
+    """Recover the engine from the newest snapshot that can be read, and from the journal."""
     table = tables.snapshots
     rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
     problem: ShadowpriceError | None = None
     for row in rows:
         try:
             state = json.loads(zlib.decompress(row.state))
-            engine, replayed, same = _replay(connection, state, choice, virtual=virtual)
+            engine, replayed, is_same_policy = _replay(connection, state, choice, virtual=virtual)
         except (ValueError, zlib.error) as error:
             problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
         except InputError as error:
             problem = error
         else:
-            engine = engine if same else _fork_with_policy(engine, choice)
-            return engine, row.sequence, replayed, state["acknowledges"]
+            engine = engine if is_same_policy else _fork_with_policy(engine, choice)
+            return _RecoveredEngine(engine, row.sequence, replayed, not state["acknowledges"])
         log.error("%s; trying the one before", problem)
     message = f"no readable snapshot: {problem or 'there is none'}"
     raise InputError(Fault("--data", message, "restore a backup"))
@@ -232,21 +241,22 @@ def _replay(
     Return the engine, the number of replayed events, and whether ``choice`` with its present code
     decided them. If it didn't, the engine has a placeholder for the policy.
     """
-    mark, memory = _value(connection, "policy"), None
-    # The mark includes digests of this package's sources and of the policy's file.
-    same = mark == policy_fingerprint(choice)
+    fingerprint, newest = _value(connection, "policy"), None
+    # The fingerprint includes digests of this package's sources and of the policy's file. So if it
+    # is the same, this policy made the decisions and can read the stored policy state.
+    is_same_policy = fingerprint == policy_fingerprint(choice)
     # Another policy takes over no policy state, so the one that decided isn't needed.
     policy: Policy = _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
-    if not same and json.loads(mark)[:2] == [choice.name, choice.settings]:
+    if not is_same_policy and json.loads(fingerprint)[:2] == [choice.name, choice.settings]:
         log.info("policy %s has another version; it resyncs with the state", choice.name)
-    if same:
+    if is_same_policy:
         policy = build_live_policy(choice, cluster_from_record(state["cluster"]))
-        memory = connection.execute(
-            select(tables.memory).where(tables.memory.c.policy == mark)
+        newest = connection.execute(
+            select(tables.policy_state).where(tables.policy_state.c.policy == fingerprint)
         ).first()
-    engine = restore(state, policy, memory=same)
+    engine = restore(state, policy, with_policy_state=is_same_policy)
     table, replayed, synced = tables.journal, 0, engine.sequence
-    if same and (memory is None or memory.sequence <= synced):
+    if is_same_policy and (newest is None or newest.sequence <= synced):
         engine.session.is_following = True  # the snapshot's policy state is the newest
     rows = connection.execute(
         select(table.c.entry)
@@ -258,9 +268,9 @@ def _replay(
         engine.apply(parse_entry(line, engine.cluster))
         engine.state.collect()
         replayed += 1
-        if memory is not None and memory.sequence == engine.sequence:
+        if newest is not None and newest.sequence == engine.sequence:
             try:
-                engine.session.load_state(zlib.decompress(memory.memory))
+                engine.session.load_state(zlib.decompress(newest.memory))
                 synced = engine.sequence
                 engine.session.is_following = True
             except (ShadowpriceError, zlib.error) as error:
@@ -273,7 +283,7 @@ def _replay(
     if synced < engine.sequence and not engine.session.is_following:
         engine.session.resync()
     engine.session.is_following = False
-    return engine, replayed, same
+    return engine, replayed, is_same_policy
 
 
 def build_live_policy(choice: PolicyChoice, cluster: Cluster) -> Policy:
@@ -289,7 +299,7 @@ def policy_fingerprint(choice: PolicyChoice) -> str:
 
 
 def put_policy(store: Store, connection: Connection, choice: PolicyChoice, policy: Policy) -> None:
-    """Store the policy's mark, and its capabilities for `_PastPolicy`."""
+    """Store the policy's fingerprint, and its capabilities for `_PastPolicy`."""
     store.put(connection, "policy", policy_fingerprint(choice))
     store.put(connection, "capabilities", json.dumps(asdict(policy.capabilities)))
 
@@ -316,7 +326,9 @@ class _PastPolicy:
 
 def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
     try:
-        return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
+        return restore(
+            snapshot(engine), build_live_policy(choice, engine.cluster), with_policy_state=False
+        )
     except ShadowpriceError as error:  # for example, plans reach beyond the policy's horizon
         message = f"{choice.name} can't continue the present plans: {error}"
         hint = "keep the policy until no job is open, or use a new data directory"

@@ -676,7 +676,7 @@ def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -
         tenant,
         report.generation,
         report.metrics,
-        resized=isinstance(batch.state.launch_commands.get(name), events.Resize),
+        resized=isinstance(batch.state.desired.get(name), events.Resize),
         observed=partial(_observed_seconds, batch, report),
         stated=partial(_stated_restart_seconds, batch, name),
     )
@@ -691,13 +691,13 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     They last from the command of the generation to the report. A paused job was stopped earlier, by
     a command of its own; that stop counts from the command to the end of the processes.
     """
-    order = batch.state.launch_commands.get(report.job)
+    order = batch.state.desired.get(report.job)
     if order is None:
         return 0.0
-    ordered = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
+    commanded_at = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
         order.slot
     )
-    seconds = report.at - ordered / SECOND
+    seconds = report.at - commanded_at / SECOND
     if isinstance(order, events.Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
     return seconds
@@ -717,13 +717,13 @@ def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
 
 def _note_process(batch: Batch, report: Started) -> None:
     """Record the time from the start of a generation's slot until its process ran."""
-    order = batch.state.launch_commands.get(report.job)
+    order = batch.state.desired.get(report.job)
     if order is None or order.generation != report.generation:
         return
     start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
     if report.at * SECOND > end:  # a service that was down issues the command late
-        ordered = _command_time(batch, report.job, report.generation)
-        start = ordered if ordered > end else start
+        commanded_at = _command_time(batch, report.job, report.generation)
+        start = commanded_at if commanded_at > end else start
     seconds = max(0.0, report.at - start / SECOND)
     _record_start_up(batch, StartUp(report.job, report.generation, seconds, seconds))
 
@@ -757,7 +757,7 @@ def _seconds_until_work(
 
 def _first_work(batch: Batch, record: JobRecord, report: Progressed) -> tuple[float, float]:
     """Return seconds since a first slot began and that its first work takes, else infinity."""
-    order = batch.state.launch_commands.get(report.job)
+    order = batch.state.desired.get(report.job)
     is_first = record.generation == 1 and not record.measured and report.progress > 0
     if not is_first or not isinstance(order, events.Start) or record.job.bag is not None:
         return 0.0, math.inf

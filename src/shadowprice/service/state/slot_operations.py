@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.events import JobRevised, SlotBegan, SlotEnded
@@ -30,6 +30,17 @@ MAX_SLOTS_PER_BATCH: Final = 50  # maximum number of slots that begin in one bat
 ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5  # then remaining slots wait for a batch
 
 
+class AdvanceResult(NamedTuple):
+    """Result of `AdvanceSlots`.
+
+    An error is returned instead of raised, because raising it would undo the slots before it.
+    """
+
+    failed_reports: tuple[DurableReport, ...] = ()  # as `RecordReports` returns them
+    is_caught_up: bool = False  # all due slots have begun, so that all reports were applied
+    error: ShadowpriceError | None = None  # stopped a slot
+
+
 @dataclass(frozen=True, slots=True)
 class AdvanceSlots:
     """Advance time: end the slots that are over, and begin those that are due.
@@ -47,23 +58,19 @@ class AdvanceSlots:
     since: int = 0
     last_reports: Mapping[str, int] = field(default_factory=dict)
 
-    def perform(self, batch: Batch) -> tuple[DurableReport, ...] | ShadowpriceError | None:
-        """Advance slot by slot, each atomically.
-
-        Return the reports that failed, as `RecordReports` does; None if more slots are due, before
-        which not all reports were applied; or the error that stopped a slot.
-        """
+    def perform(self, batch: Batch) -> AdvanceResult:
+        """Advance slot by slot, each atomically."""
         reports = deque(sorted(self.reports, key=lambda report: report.at))
         remaining: list[DurableReport] = []
         try:
             if not self._advance(batch, reports, remaining):
-                return None
+                return AdvanceResult()
             remaining += RecordReports(tuple(reports)).perform(batch)
         except ShadowpriceError as error:
             if error.code == "storage":
                 raise
-            return error
-        return tuple(remaining)
+            return AdvanceResult(error=error)
+        return AdvanceResult(tuple(remaining), is_caught_up=True)
 
     def _advance(
         self, batch: Batch, reports: deque[DurableReport], remaining: list[DurableReport]
@@ -222,7 +229,7 @@ def _revise(batch: Batch, job: Job, what: str) -> bool:
 
 
 def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:
-    """Return the open jobs that completed later, according to pending reports."""
+    """Return the open jobs that completed in a later slot, according to the remaining reports."""
     return {
         report.job
         for report in reports

@@ -77,7 +77,7 @@ def nanoseconds_run(batch: Batch, record: JobRecord, slot: int) -> int:
 def pays_restart(batch: Batch, record: JobRecord, slot: int) -> bool:
     """Return whether a slot begins with a restart of a job that costs time."""
     has_cost = record.generation > 1 or batch.engine.cluster.restart_first
-    order = batch.state.launch_commands.get(record.job.name)
+    order = batch.state.desired.get(record.job.name)
     return has_cost and order is not None and order.slot == slot
 
 

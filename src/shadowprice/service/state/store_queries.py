@@ -45,7 +45,7 @@ class StoredJob(NamedTuple):
     """A job, with the hashes of its submission's content and of the request."""
 
     view: JobView
-    content: str
+    content_hash: str
     request: str | None
 
 

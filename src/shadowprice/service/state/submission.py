@@ -61,16 +61,16 @@ class Submission:
     """A submitted job.
 
     ``record`` is the requested job with its tenant and its family's speed curve filled in, and
-    ``spec`` is the validated record. ``content`` is the hash before the curve was added. Jobs with
-    an equal name and content are the same submission while the job is open. ``request`` identifies
-    the request for a job (`request_hash`): a retry has the same.
+    ``spec`` is the validated record. ``content_hash`` is the hash of the record without that curve.
+    Jobs with an equal name and hash are the same submission while the job is open. ``request``
+    identifies the request for a job (`request_hash`): a retry has the same.
     """
 
     name: str
     tenant: str | None
     record: Mapping[str, Any]
     spec: JobSpec
-    content: str
+    content_hash: str
     request: str | None = None
 
     @property
@@ -94,7 +94,7 @@ def read_submissions(
     tenant: str | None,
     runs: bool,
     single: bool = False,
-    owned: bool = False,
+    from_controller: bool = False,
     families: Families = MappingProxyType({}),
     now: int | None = None,
 ) -> list[Submission]:
@@ -102,12 +102,12 @@ def read_submissions(
 
     Each job must fit ``cluster``, and have ``run`` if jobs really run (``runs``). ``tenant`` is
     that of the request's token; None for other tokens. If the request holds a ``single`` job,
-    locations have no index. Reserved labels, which name an owner, are only allowed if ``owned``:
-    only the service sets them. ``now`` is the submission time in nanoseconds since 1970; None
-    refuses deadlines on the clock.
+    locations have no index. Reserved labels name the TrainingJob of a job, so they are only allowed
+    if its controller set them (``from_controller``). ``now`` is the submission time in nanoseconds
+    since 1970; None refuses deadlines on the clock.
 
     ``families`` has speed curves for jobs that name a family and state no speed. They don't affect
-    ``content``: a repeated submission is equal after the library has changed.
+    ``content_hash``: a repeated submission is equal after the library has changed.
 
     Raise `InputError` with the first 50 diagnostics, and `ProblemError` if a job names another
     tenant than the token's.
@@ -137,7 +137,7 @@ def read_submissions(
             faults += diagnostics
         else:
             assert isinstance(record, Mapping)
-            diagnostics = _faults(spec, location, runs=runs, owned=owned)
+            diagnostics = _faults(spec, location, runs=runs, from_controller=from_controller)
             if (spec.tenant, spec.name) in seen:
                 message = f"{spec.name!r} is repeated"
                 diagnostics.append(Fault(f"{location}.name", message, "rename one"))
@@ -159,13 +159,13 @@ def read_submissions(
     return submissions
 
 
-def _faults(spec: JobSpec, location: str, *, runs: bool, owned: bool) -> list[Fault]:
+def _faults(spec: JobSpec, location: str, *, runs: bool, from_controller: bool) -> list[Fault]:
     """Return diagnostics for parts of a valid job file that can't be submitted."""
     faults = []
     if spec.name.startswith(ID_PREFIX):
         message = f"{spec.name!r} begins with {ID_PREFIX!r}, like a reference to an id"
         faults.append(Fault(f"{location}.name", message, "rename it"))
-    if not owned:
+    if not from_controller:
         faults += [
             Fault(f"{location}.labels.{label}", "reserved for the service", "remove it")
             for label in spec.labels

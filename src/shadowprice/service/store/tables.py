@@ -34,7 +34,7 @@ snapshots = sa.Table(
     sa.Column("state", sa.LargeBinary, nullable=False),
 )
 
-memory = sa.Table(
+policy_state = sa.Table(
     "memory",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),

@@ -173,7 +173,7 @@ class Controller:
         self.fault: Callable[[str, str], None] = lambda *_: None
         self.health_error: str | None = None  # why it doesn't watch resources
         self._service = service
-        self._writer = service.writing
+        self._writer = service.require_writer()
         self._connection = connection
         connection.restrict_writes(leads)
         self._identity = identity
@@ -449,10 +449,10 @@ class Controller:
 
     def _has_no_processes(self, job: str, commanded: Collection[str]) -> bool:
         """Return whether a closed job has no processes and no pending commands."""
-        runner = self._service.runner
-        if job in self._writer.published.running or job in commanded:
+        execution = self._service.execution
+        if job in self._writer.published.desired or job in commanded:
             return False
-        return runner is None or not runner.holds(job)
+        return execution is None or not execution.holds(job)
 
     # ---------------------------------------------------------------- jobs
 
@@ -476,17 +476,17 @@ class Controller:
                 [record],
                 cluster,
                 tenant=None,
-                runs=self._service.runner is not None,
+                runs=self._service.execution is not None,
                 single=True,
-                owned=True,
+                from_controller=True,
                 families=self._service.families,
                 now=self._writer.clock.now(),
             )
             fault = modes.user_diagnostic(self._service.settings, submission.spec, "spec")
-            runner = self._service.runner
-            if runner is not None:
+            execution = self._service.execution
+            if execution is not None:
                 fault = fault or modes.container_diagnostic(
-                    runner.executor, submission.spec, "spec"
+                    execution.executor, submission.spec, "spec"
                 )
             fault = fault or modes.upload_diagnostic(
                 self._service.upload_store, submission.spec, "spec"

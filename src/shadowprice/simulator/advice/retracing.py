@@ -164,7 +164,7 @@ class ArrivalReplay:
             yield position, None
             with policy.as_if_learnt(self.view, job):
                 self._update_terms()
-                decision = self._decide(position, job)
+                decision = self._decide_job(position, job)
             if isinstance(decision, Commit):
                 policy.learn(self.view, job)
                 self._reserve(position, job, decision.schedule)
@@ -177,7 +177,7 @@ class ArrivalReplay:
             self._early.remove(entry)
             self._ledger.release(entry[1])
 
-    def _decide(self, position: int, job: Job) -> Decision:
+    def _decide_job(self, position: int, job: Job) -> Decision:
         """Return the decision on a job, from the cache if possible."""
         policy = self._policy
         if position == self._changed:

@@ -1,10 +1,10 @@
-"""Pinned generations: policies must not stop or move them.
+"""Unstoppable generations: policies must not stop or move them.
 
-A generation is pinned if its job can't resume from saved progress, or if the generation hasn't made
-progress yet that could be saved: a stop would lose its work. So every stop by a policy follows
+A generation is unstoppable if its job can't resume from saved progress, or if the generation hasn't
+made progress yet that could be saved: a stop would lose its work. So every stop by a policy follows
 saved progress, and the work of a job bounds the number of its stops. A generation on a cordoned
-server is pinned too, because it couldn't return. Only a server that is lost or drained or has
-another role, a cancellation or the end of the timespan stops a pinned generation.
+server is unstoppable too, because it couldn't return. Only a server that is lost or drained or has
+another role, a cancellation or the end of the timespan stops an unstoppable generation.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from shadowprice.core.schedule import Placement
 from shadowprice.engine.state import EngineState
 
 
-def is_pinned(state: EngineState, name: str) -> bool:
+def is_unstoppable(state: EngineState, name: str) -> bool:
     """Return whether the running generation of a job must keep its placement."""
     placement = state.running.get(name)
-    if placement is None or not may_pin(state):
+    if placement is None or not may_have_unstoppable_jobs(state):
         return False
     record = state.jobs[name]
     if record.job.bag is not None or not _roles_allow(state, placement):
@@ -29,8 +29,8 @@ def is_pinned(state: EngineState, name: str) -> bool:
         return True
     if not state.acknowledges:  # simulated jobs save whenever they move
         return False
-    # A stop loses work if checkpoints are rare. The next generation is pinned until it has repeated
-    # that work and done as much again, which makes a checkpoint likely. The pinned work at least
+    # A stop loses work if checkpoints are rare. The next generation is unstoppable until it has
+    # repeated that work and done as much again, which makes a checkpoint likely. This work at least
     # doubles with each loss, so the number of losses is logarithmic.
     unsaved = record.measured <= record.resumed_at + record.lost
     return record.job.resumable is not True or (record.measured > 0 and unsaved)
@@ -45,8 +45,8 @@ def _roles_allow(state: EngineState, placement: Placement) -> bool:
     )
 
 
-def may_pin(state: EngineState) -> bool:
-    """Return whether a running job can be pinned."""
+def may_have_unstoppable_jobs(state: EngineState) -> bool:
+    """Return whether running jobs can be unstoppable; if not, `is_unstoppable` is always False."""
     return state.acknowledges or bool(state.cordoned)
 
 
@@ -58,8 +58,8 @@ def runs_on(state: EngineState, name: str, row: int) -> bool:
 
 
 def would_move(state: EngineState, name: str, slot: int) -> bool:
-    """Return whether a plan would move a pinned job in a slot."""
-    if name not in state.open_jobs or not is_pinned(state, name):
+    """Return whether a plan would move an unstoppable job in a slot."""
+    if name not in state.open_jobs or not is_unstoppable(state, name):
         return False
     return state.agenda.get(slot, {}).get(name) != state.running[name]
 
@@ -67,16 +67,16 @@ def would_move(state: EngineState, name: str, slot: int) -> bool:
 def without_stops(
     state: EngineState, decisions: Iterable[Decision], resync: Callable[[], None]
 ) -> Iterator[Decision]:
-    """Yield a reactive policy's decisions, except those that stop pinned jobs.
+    """Yield a reactive policy's decisions, except those that stop unstoppable jobs.
 
-    If a placement no longer fits beside a pinned job, it is left out too. The policy then resyncs,
-    and decides about these jobs again.
+    If a placement no longer fits beside an unstoppable job, it is left out too. The policy then
+    resyncs, and decides about these jobs again.
     """
     vetoed = False
     for decision in decisions:
         if isinstance(decision, Place | Pause):
             placement = decision.placement if isinstance(decision, Place) else None
-            if is_pinned(state, decision.job) and placement != state.running[decision.job]:
+            if is_unstoppable(state, decision.job) and placement != state.running[decision.job]:
                 vetoed = True
                 continue
             if vetoed and placement is not None and not _fits(state, decision.job, placement):
