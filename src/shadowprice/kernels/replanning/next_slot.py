@@ -123,7 +123,7 @@ def plan_waiting(
     line: Timeline,
     jobs: JobArrays,
     expected: JobArrays,
-    restarts: Flags,
+    loses_by_restarts: Flags,
     rows: Integers,
     price: Floats,
     steps: PlannedLevels,
@@ -132,12 +132,14 @@ def plan_waiting(
 ) -> None:
     """Plan waiting jobs in order, each in the capacity that the plans before it leave.
 
-    ``expected``: the jobs with expected progress as the certain one, for those without a plan by
-    certain progress; such plans may break. ``restarts`` (jobs,): whether restarts cost a job
-    progress, so that more than the certain progress is expected. ``rows`` (jobs,): waiting jobs,
-    the highest density first. ``price`` (rows of the table, 2): of a worker and of a parameter
-    server. ``result`` (jobs, 5), written: completion slot that was tried (-1 without a plan),
-    completion slot, utility, cost, and 1 if the plan counts on certain progress only.
+    - ``expected``: the same jobs, but plans count on their expected progress. It is for jobs that
+      have no plan by certain progress; such plans may break.
+    - ``loses_by_restarts`` (jobs,): whether a restart costs a job progress. If it doesn't, expected
+      progress isn't more than the certain one.
+    - ``rows`` (jobs,): waiting jobs, the highest density first.
+    - ``price`` (rows of the table, 2): of a worker and of a parameter server.
+    - ``result`` (jobs, 5), written: slot by which the plan was to complete (-1 without a plan),
+      slot in which it completes, utility, cost, and 1 if it counts on certain progress only.
     """
     for n in range(len(rows)):
         row = rows[n]
@@ -147,7 +149,7 @@ def plan_waiting(
         if end >= 0:
             if not commit_plan(line, jobs, row, ceiling, completion, steps, log):
                 continue
-        elif restarts[n]:
+        elif loses_by_restarts[n]:
             result[n, 4] = 0.0
             end, ceiling, completion, value, cost = best_plan(line, expected, row, price[row])
             if end >= 0 and not commit_plan(line, expected, row, ceiling, completion, steps, log):
@@ -185,6 +187,7 @@ def allocate_spare(
     heap = [(0.0, -1, -1)]  # numba infers the type from this entry
     heap.pop()
     for n in range(len(rows)):
+        # Paused jobs (level -1) and spread ones, but no co-located ones.
         if log.level[rows[n]] < jobs.spread_levels[rows[n]]:
             push_step(heap, jobs, rows, n, jobs.levels[rows[n]], weights, log)
     state = line.state[0]

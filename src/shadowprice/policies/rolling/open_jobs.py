@@ -129,7 +129,7 @@ class OpenJobs(JobRows):
         arrays.worker_counts[row, :count] = workers
         arrays.ps_counts[row, :count] = ps_counts
         arrays.gains[row, :count] = gains
-        arrays.certain_gains[row, :count] = certain
+        arrays.counted_gains[row, :count] = certain
         arrays.spread_levels[row] = spread_count
         hull = upper_hull(workers[:spread_count], gains[:spread_count])
         arrays.spread_hull_size[row] = len(hull)
@@ -149,7 +149,7 @@ class OpenJobs(JobRows):
         self.started[row] = self._cluster.restart_first
         arrays.starts_free[row] = 0.0 < loss < _MAX_COUNTED_RESTART and not self.started[row]
         if loss >= _MAX_COUNTED_RESTART:
-            arrays.certain_gains[row] = 0
+            arrays.counted_gains[row] = 0
         self.slots_run[row] = 0
         self.max_gain[row] = int(gains.max())
         self.max_gain_colocated[row] = int(job.internal_gains.max())
@@ -220,7 +220,7 @@ class OpenJobs(JobRows):
             index = int(np.searchsorted(workers, state.placement.total_workers))
             level = self.level[row] = first + min(index, len(workers) - 1)
             if running_slot is not None:
-                gains = arrays.gains if is_first_run else arrays.certain_gains
+                gains = arrays.gains if is_first_run else arrays.counted_gains
                 self.expected_remaining[row] = max(state.remaining - int(gains[row, level]), 0)
         if old_row is not None and before.jobs[old_row] is state.job:
             self.expected_remaining[row] = before.expected_remaining[old_row]
@@ -273,7 +273,7 @@ class OpenJobs(JobRows):
             arrays = self.arrays
             # Gains ascend in each of the two modes; a row may have entries of an earlier job.
             spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1
-            gains = arrays.certain_gains
+            gains = arrays.counted_gains
             certain = np.maximum(gains[rows, spread], gains[rows, colocated])
             gain = np.where(certain > 0, certain, self.max_gain[rows])
             slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.maximum)
@@ -301,7 +301,7 @@ class OpenJobs(JobRows):
         """Return the certain progress units of rows in a slot at their levels."""
         arrays, level = self.arrays, np.maximum(self.level[rows], 0)
         progress = np.where(
-            no_restart, arrays.gains[rows, level], arrays.certain_gains[rows, level]
+            no_restart, arrays.gains[rows, level], arrays.counted_gains[rows, level]
         )
         return np.asarray(progress, np.int64)
 
@@ -350,7 +350,7 @@ class OpenJobs(JobRows):
         gains = arrays.gains[rows]
         at_current = np.take_along_axis(gains, np.maximum(level, 0), axis=1)
         staying = np.where(np.arange(gains.shape[1]) >= level, at_current, 0)
-        expected = arrays.certain_gains.copy()
+        expected = arrays.counted_gains.copy()
         expected[rows] = np.where(level < 0, gains, np.maximum(expected[rows], staying))
         return expected
 
@@ -463,7 +463,7 @@ class OpenJobs(JobRows):
         self.arrays = JobArrays(**columns)
 
 
-_BY_LEVEL: Final = ("worker_counts", "ps_counts", "gains", "certain_gains", "hull")
+_BY_LEVEL: Final = ("worker_counts", "ps_counts", "gains", "counted_gains", "hull")
 
 _UNUSED: Final = {"Integers": -1, "Floats": 0.0, "Flags": False}
 _COLUMNS: Final = {name: _UNUSED[kind] for name, kind in OpenJobs.__annotations__.items()}

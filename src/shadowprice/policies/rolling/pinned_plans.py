@@ -50,7 +50,7 @@ class PinnedPlanner:
         for row, plan in state.plan.pinned.items():
             if row not in valid and jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
                 gain = int(arrays.gains[row, plan.level])
-                restart_gain = int(arrays.certain_gains[row, plan.level])
+                restart_gain = int(arrays.counted_gains[row, plan.level])
                 planned = plan.servers, plan.workers, plan.ps
                 stays = all(map(np.array_equal, jobs.placements.of_row(row), planned))
                 stays |= not jobs.started[row]
@@ -190,7 +190,7 @@ class PinnedPlanner:
         else:
             levels = arrays.hull[row, : arrays.hull_size[row]]
             gains = np.maximum(arrays.gains[row, levels], 1)
-            first = arrays.certain_gains[row, levels] if jobs.started[row] else gains
+            first = arrays.counted_gains[row, levels] if jobs.started[row] else gains
             ends = slot + np.maximum(0, -((first - arrays.remaining[row]) // gains))
             plans = [
                 (level, end, None)
@@ -311,13 +311,13 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     if plan.pinned:
         rows = np.fromiter(plan.pinned, np.int64, len(plan.pinned))
         level, end = np.array([(each.level, each.end) for each in plan.pinned.values()]).T
-        progress = arrays.certain_gains[rows]
+        progress = arrays.counted_gains[rows]
         running = np.flatnonzero(jobs.level[rows] >= 0)
         current = rows[running], jobs.level[rows[running]]
         progress[running, current[1]] = arrays.gains[current]
         fresh = ~jobs.started[rows]
         progress[fresh] = arrays.gains[rows[fresh]]
-        resumed, gain = arrays.certain_gains[rows, level], arrays.gains[rows, level]
+        resumed, gain = arrays.counted_gains[rows, level], arrays.gains[rows, level]
         left = arrays.remaining[rows, None] - progress
         forbidden[rows] = ~_end_in_time(slot, left, resumed[:, None], gain[:, None], end[:, None])
     level, promised = plan.log.level[: jobs.row_count], state.promised(plan.pinned)
@@ -329,7 +329,7 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     if len(rows):
         levels = plan.steps.level[rows]
         first = levels[np.arange(len(rows)), np.argmax(levels >= 0, axis=1)]
-        bonus = arrays.gains[rows, first] - arrays.certain_gains[rows, first]
+        bonus = arrays.gains[rows, first] - arrays.counted_gains[rows, first]
         needed = np.minimum(bonus, arrays.remaining[rows])
         forbidden[rows] |= arrays.gains[rows] < needed[:, None]
     return forbidden
@@ -340,9 +340,9 @@ def cannot_move(state: State, slot: int, row: int, level: int) -> bool:
     plan, jobs, arrays = state.plan.pinned.get(row), state.jobs, state.jobs.arrays
     if plan is None or level == plan.level:
         return False
-    first = arrays.certain_gains if jobs.started[row] else arrays.gains
+    first = arrays.counted_gains if jobs.started[row] else arrays.gains
     remaining = arrays.remaining[row] - first[row, level]
-    resumed, gain = arrays.certain_gains[row, plan.level], arrays.gains[row, plan.level]
+    resumed, gain = arrays.counted_gains[row, plan.level], arrays.gains[row, plan.level]
     return not bool(_end_in_time(slot, remaining, resumed, gain, plan.end))
 
 
@@ -373,7 +373,7 @@ def _plans_on_servers(
         gain = int(arrays.gains[row, level])
         if gain <= 0:
             continue
-        first = gain if unchanged else int(arrays.certain_gains[row, level])
+        first = gain if unchanged else int(arrays.counted_gains[row, level])
         end = slot + slots_needed(remaining, first, gain) - 1
         if end <= last:
             used = np.flatnonzero(kept + kept_ps)

@@ -160,7 +160,7 @@ class Planner:
         ``due``.
         """
         trial, gains = state.with_promises(rows, due), state.jobs.expected_gains(rows)
-        trial.jobs.arrays = state.jobs.arrays._replace(certain_gains=gains)
+        trial.jobs.arrays = state.jobs.arrays._replace(counted_gains=gains)
         plan = self._plan_jointly(trial, slot, state.plan.pinned)
         return None if plan.unplanned else plan
 
@@ -291,8 +291,8 @@ class Planner:
         if len(rows):
             jobs, plan = state.jobs, state.plan
             restarts = jobs.restart_loss[rows] > 0.0
-            gains = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.certain_gains
-            expected = jobs.arrays._replace(certain_gains=gains)
+            gains = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.counted_gains
+            expected = jobs.arrays._replace(counted_gains=gains)
             next_slot.plan_waiting(
                 line, jobs.arrays, expected, restarts, rows, price, plan.steps, plan.log, result
             )
