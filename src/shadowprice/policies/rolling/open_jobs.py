@@ -189,7 +189,7 @@ class OpenJobs(JobRows):
             fits &= ((used <= limit) | (limit < 0)).all(axis=1)
         return np.asarray(fits, np.bool_)
 
-    def resume(
+    def restore_job(
         self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None
     ) -> None:
         """Add a job that was decided on before a slot, with its promise and placement.

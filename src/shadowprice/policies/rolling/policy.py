@@ -138,13 +138,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._state.owed = np.array([owed.get(name, 0.0) for name in rows])
             self._state.owed_slot = before._state.owed_slot
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         """Add an open job with its promise, plan and placement."""
         if state.job.bag is not None:
-            self._state.bags.resume(state, before._state.bags, view.slot)
+            self._state.bags.restore_job(state, before._state.bags, view.slot)
         else:
             running_slot = view.slot - 1 if view.runs(state.job.name) else None
-            self._state.jobs.resume(state, before._state.jobs, view.slot, running_slot)
+            self._state.jobs.restore_job(state, before._state.jobs, view.slot, running_slot)
 
     def _remove_job(self, name: str) -> None:
         """Remove a job, if the policy knows it."""
@@ -180,10 +180,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 state.jobs.clear(state.jobs.rows[name])
             state.bags.lose_plan(name, "servers were lost")
 
-    def _lose(self, server: int) -> None:
+    def _lose_server(self, server: int) -> None:
         self._state.lose_server(server)
 
-    def _restore(self, server: int) -> None:
+    def _restore_server(self, server: int) -> None:
         self._state.restore_server(server)
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:

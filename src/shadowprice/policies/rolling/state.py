@@ -177,7 +177,7 @@ class BagTable:
         self.jobs[job.name] = job
         self.remaining[job.name] = tuple(group.count for group in job.bag.groups)
 
-    def resume(self, state: JobState, before: BagTable, slot: int) -> None:
+    def restore_job(self, state: JobState, before: BagTable, slot: int) -> None:
         """Add a bag that was decided on earlier; the servers may differ now.
 
         A running bag without a known plan keeps its units on its servers until the promised slot.
