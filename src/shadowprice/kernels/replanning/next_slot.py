@@ -89,22 +89,22 @@ def min_cluster_slots(jobs: JobArrays, rows: Integers, on_worker: Floats, on_ps:
 
 @allocation_free
 def latest_acceptable_slot(
-    jobs: JobArrays, row: int, next_slot: int, completion: int, horizon: int, slack: float
+    jobs: JobArrays, row: int, next_slot: int, completion: int, horizon: int, tolerance: float
 ) -> int:
-    """Return the last slot whose utility is within ``slack`` of that in the slot ``completion``.
+    """Return the last slot whose utility is almost that in the slot ``completion``.
 
-    ``slack`` is the share of the utility that may be lost. ``horizon`` is the maximum number of
+    ``tolerance`` is the share of the utility that may be lost. ``horizon`` is the maximum number of
     slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``completion`` are more.
     """
     reach = max(horizon, MAX_PROMISE_STRETCH * (completion - next_slot + 1))
     last = max(completion, min(jobs.last_slot[row], next_slot + reach))
-    min_utility = utility(jobs, row, completion) * (1.0 - slack)
+    min_utility = utility(jobs, row, completion) * (1.0 - tolerance)
     return max(completion, last_slot_worth(jobs, row, min_utility, completion, last))
 
 
 @kernel
 def latest_acceptable_slots(
-    jobs: JobArrays, rows: Integers, next_slot: int, horizon: int, slack: float
+    jobs: JobArrays, rows: Integers, next_slot: int, horizon: int, tolerance: float
 ) -> tuple[Integers, Floats]:
     """Return each row's latest acceptable slot, and the utility of its earliest completion."""
     result = np.zeros(len(rows), np.int64)
@@ -114,7 +114,7 @@ def latest_acceptable_slots(
         fastest = max(max_gain(jobs, row), 1)
         completion = next_slot + (jobs.remaining[row] + fastest - 1) // fastest - 1
         value[n] = utility(jobs, row, completion)
-        result[n] = latest_acceptable_slot(jobs, row, next_slot, completion, horizon, slack)
+        result[n] = latest_acceptable_slot(jobs, row, next_slot, completion, horizon, tolerance)
     return result, value
 
 
