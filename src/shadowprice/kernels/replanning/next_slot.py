@@ -11,8 +11,8 @@ from shadowprice.kernels.replanning.plans import (
     JobArrays,
     PackingLog,
     PlannedLevels,
+    allocate_plan,
     best_plan,
-    commit_plan,
     last_slot_worth,
     log_allocation,
     max_colocated_level,
@@ -147,12 +147,12 @@ def plan_waiting(
         result[n, 4] = 1.0
         end, ceiling, completion, value, cost = best_plan(line, jobs, row, price[row])
         if end >= 0:
-            if not commit_plan(line, jobs, row, ceiling, completion, steps, log):
+            if not allocate_plan(line, jobs, row, ceiling, completion, steps, log):
                 continue
         elif loses_by_restarts[n]:
             result[n, 4] = 0.0
             end, ceiling, completion, value, cost = best_plan(line, expected, row, price[row])
-            if end >= 0 and not commit_plan(line, expected, row, ceiling, completion, steps, log):
+            if end >= 0 and not allocate_plan(line, expected, row, ceiling, completion, steps, log):
                 continue
         if end >= 0:
             result[n, 0] = end

@@ -335,7 +335,7 @@ def plan_cost(
 
 
 @allocation_free
-def commit_plan(
+def allocate_plan(
     line: Timeline,
     jobs: JobArrays,
     row: int,
@@ -465,7 +465,7 @@ def _append(log: PackingLog, row: int, workers: int, ps_count: int) -> None:
 
 
 @inlined
-def recommit_plan(
+def allocate_rest_of_plan(
     line: Timeline,
     jobs: JobArrays,
     row: int,
@@ -540,7 +540,7 @@ def plan_in_order(
             mode -= 1
             fitting_levels(line, jobs, row, mode, end)
             ceiling, completion = _min_ceiling(line, jobs, row, mode, end)
-        if ceiling < 0 or not commit_plan(line, jobs, row, ceiling, completion, steps, log):
+        if ceiling < 0 or not allocate_plan(line, jobs, row, ceiling, completion, steps, log):
             failed[failures] = row
             failures += 1
             if not continue_on_failure:
@@ -571,7 +571,7 @@ def replay_plans(
 ) -> int:
     """Allocate earlier plans in order; return how many succeed before the first failure."""
     for n in range(len(order)):
-        if not recommit_plan(line, jobs, order[n], old, steps, log):
+        if not allocate_rest_of_plan(line, jobs, order[n], old, steps, log):
             return n
     return len(order)
 
@@ -584,7 +584,7 @@ def best_plan(
 
     Completion slots are tried from the earliest on: multiples of the shortest duration, and slots
     by which the utility has lost a given part. Each is planned with its least ceiling, co-located
-    first if that is faster. `commit_plan` may follow: ``fitting`` has the levels of that mode.
+    first if that is faster. `allocate_plan` may follow: ``fitting`` has the levels of that mode.
 
     Returns the slot by which the plan was to complete, -1 if nothing completes in time; the
     ceiling; the slot in which the plan completes; utility; and cost.

@@ -277,7 +277,7 @@ class Planner:
         if row in state.unstoppable_plans:
             return True
         plan = state.plan
-        fits = plans.commit_plan(
+        fits = plans.allocate_plan(
             plan.line, state.jobs.arrays, row, offer.ceiling, offer.completion, plan.steps, plan.log
         )
         if fits:
