@@ -12,7 +12,7 @@ from shadowprice.kernels.reactive.satisfactory import (
     allocate_by_return,
     progressive_filling,
 )
-from shadowprice.kernels.reactive.shares import completes_fresh, min_ceiling
+from shadowprice.kernels.reactive.shares import completion_slot_of_new_job, min_ceiling
 from tests.oracles.elasticflow import share
 from tests.support.examples import sample
 
@@ -140,6 +140,6 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
 
     done = [one_by_one(top) for top in ceilings]
     for top, slot in zip(ceilings, done, strict=True):
-        assert completes_fresh(begins, count, room, gains, first, top, left, end) == slot
+        assert completion_slot_of_new_job(begins, count, room, gains, first, top, left, end) == slot
     kept = [index for index, slot in enumerate(done) if slot >= 0]
     assert by_intervals == ((kept[0], done[kept[0]]) if kept else (-1, -1))

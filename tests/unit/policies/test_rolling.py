@@ -176,7 +176,7 @@ def test_promise_loses_at_most_the_allowed_utility(
     # Eight slots alone; a hundredth is gone in slot 15, a thousandth in slot 13.
     flat = training(on, "a", utility=Sigmoid(10.0, 1.0, 20.0))
     for slack, last in ((0.0, 7), (0.001, 13), (0.01, 15), (0.5, 20)):
-        monkeypatch.setattr(policy_module, "_SLACK", slack)
+        monkeypatch.setattr(policy_module, "_UTILITY_TOLERANCE", slack)
         (made,) = decide(on, [flat])
         assert isinstance(made, Promise)
         assert made.completion == last

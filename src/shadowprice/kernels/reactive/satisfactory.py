@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
-from shadowprice.kernels.reactive.shares import PAUSED, completes, min_ceiling
+from shadowprice.kernels.reactive.shares import PAUSED, completion_slot, min_ceiling
 
 Levels = NDArray[np.int16]
 
@@ -106,7 +106,7 @@ def progressive_filling(
             else:
                 fitting[offset] = _max_fitting_level(free, first + offset, demand, PAUSED, top - 1)
         examined = until
-        completion = completes(
+        completion = completion_slot(
             interval_starts, examined, fitting, gains, top, remaining, first + examined
         )
     if completion < 0:

@@ -17,7 +17,7 @@ PAUSED = constant(-1)
 
 
 @allocation_free
-def completes(
+def completion_slot(
     starts: Integers,
     intervals: int,
     fitting: Integers,
@@ -28,10 +28,12 @@ def completes(
 ) -> int:
     """Return the completion slot of a job with a maximum level, -1 if not before ``end``.
 
-    ``starts`` (intervals + 1,): first slot of each interval, ascending, and the end of the last.
-    ``fitting`` (intervals,): highest level that fits in each that starts before ``end``; -1 for
-    none. ``gains`` (levels,): progress units of a slot with each level; 0 if nothing is certain.
-    ``top``: the maximum level. ``remaining``: progress units that are still to be done.
+    - ``starts`` (intervals + 1,): first slot of each interval, ascending, and the end of the last.
+    - ``fitting`` (intervals,): highest level that fits in each interval that starts before
+      ``end``; -1 for none.
+    - ``gains`` (levels,): progress units of a slot with each level; 0 if nothing is certain.
+    - ``top``: the maximum level.
+    - ``remaining``: progress units that are still to be done.
     """
     for k in range(intervals):
         if starts[k] >= end:
@@ -51,7 +53,7 @@ def completes(
 
 
 @allocation_free
-def completes_fresh(
+def completion_slot_of_new_job(
     starts: Integers,
     intervals: int,
     fitting: Integers,
@@ -61,7 +63,7 @@ def completes_fresh(
     remaining: int,
     end: int,
 ) -> int:
-    """Return `completes` for a job whose first slot of running may yield more.
+    """Return `completion_slot` for a job whose first slot of running may yield more.
 
     ``first`` (levels,) are the progress units of the first slot with each level, at least
     ``gains``.
@@ -74,7 +76,7 @@ def completes_fresh(
             remaining -= first[level] - gains[level]
             if remaining <= gains[level]:
                 return int(starts[k])
-            return completes(starts, intervals, fitting, gains, top, remaining, end)
+            return completion_slot(starts, intervals, fitting, gains, top, remaining, end)
     return -1
 
 
@@ -93,11 +95,11 @@ def min_ceiling(
     """Return the least ceiling that completes before ``end``, by position, and the completion slot.
 
     Returns -1, -1 without a ceiling. ``ceilings`` (count,) are the levels that may be ceilings,
-    ascending. The other parameters are those of `completes_fresh`. Neither ``gains`` nor ``first``
-    may decrease from one ceiling to the next.
+    ascending. The other parameters are those of `completion_slot_of_new_job`. Neither ``gains``
+    nor ``first`` may decrease from one ceiling to the next.
     """
     high = count - 1
-    completion = completes_fresh(
+    completion = completion_slot_of_new_job(
         starts, intervals, fitting, gains, first, ceilings[high], remaining, end
     )
     if completion < 0:
@@ -105,7 +107,7 @@ def min_ceiling(
     low = 0
     while low < high:
         middle = (low + high) // 2
-        slot = completes_fresh(
+        slot = completion_slot_of_new_job(
             starts, intervals, fitting, gains, first, ceilings[middle], remaining, end
         )
         if slot >= 0:

@@ -11,8 +11,8 @@ from shadowprice.kernels.replanning.plans import (
     JobArrays,
     PackingLog,
     PlannedLevels,
+    allocate_plan,
     best_plan,
-    commit_plan,
     last_slot_worth,
     log_allocation,
     max_colocated_level,
@@ -89,22 +89,22 @@ def min_cluster_slots(jobs: JobArrays, rows: Integers, on_worker: Floats, on_ps:
 
 @allocation_free
 def latest_acceptable_slot(
-    jobs: JobArrays, row: int, next_slot: int, completion: int, horizon: int, slack: float
+    jobs: JobArrays, row: int, next_slot: int, completion: int, horizon: int, tolerance: float
 ) -> int:
-    """Return the last slot whose utility is within ``slack`` of that in the slot ``completion``.
+    """Return the last slot whose utility is almost that in the slot ``completion``.
 
-    ``slack`` is the share of the utility that may be lost. ``horizon`` is the maximum number of
+    ``tolerance`` is the share of the utility that may be lost. ``horizon`` is the maximum number of
     slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``completion`` are more.
     """
     reach = max(horizon, MAX_PROMISE_STRETCH * (completion - next_slot + 1))
     last = max(completion, min(jobs.last_slot[row], next_slot + reach))
-    min_utility = utility(jobs, row, completion) * (1.0 - slack)
+    min_utility = utility(jobs, row, completion) * (1.0 - tolerance)
     return max(completion, last_slot_worth(jobs, row, min_utility, completion, last))
 
 
 @kernel
 def latest_acceptable_slots(
-    jobs: JobArrays, rows: Integers, next_slot: int, horizon: int, slack: float
+    jobs: JobArrays, rows: Integers, next_slot: int, horizon: int, tolerance: float
 ) -> tuple[Integers, Floats]:
     """Return each row's latest acceptable slot, and the utility of its earliest completion."""
     result = np.zeros(len(rows), np.int64)
@@ -114,7 +114,7 @@ def latest_acceptable_slots(
         fastest = max(max_gain(jobs, row), 1)
         completion = next_slot + (jobs.remaining[row] + fastest - 1) // fastest - 1
         value[n] = utility(jobs, row, completion)
-        result[n] = latest_acceptable_slot(jobs, row, next_slot, completion, horizon, slack)
+        result[n] = latest_acceptable_slot(jobs, row, next_slot, completion, horizon, tolerance)
     return result, value
 
 
@@ -123,7 +123,7 @@ def plan_waiting(
     line: Timeline,
     jobs: JobArrays,
     expected: JobArrays,
-    restarts: Flags,
+    loses_by_restarts: Flags,
     rows: Integers,
     price: Floats,
     steps: PlannedLevels,
@@ -132,12 +132,14 @@ def plan_waiting(
 ) -> None:
     """Plan waiting jobs in order, each in the capacity that the plans before it leave.
 
-    ``expected``: the jobs with expected progress as the certain one, for those without a plan by
-    certain progress; such plans may break. ``restarts`` (jobs,): whether restarts cost a job
-    progress, so that more than the certain progress is expected. ``rows`` (jobs,): waiting jobs,
-    the highest density first. ``price`` (rows of the table, 2): of a worker and of a parameter
-    server. ``result`` (jobs, 5), written: completion slot that was tried (-1 without a plan),
-    completion slot, utility, cost, and 1 if the plan counts on certain progress only.
+    - ``expected``: the same jobs, but plans count on their expected progress. It is for jobs that
+      have no plan by certain progress; such plans may break.
+    - ``loses_by_restarts`` (jobs,): whether a restart costs a job progress. If it doesn't, expected
+      progress isn't more than the certain one.
+    - ``rows`` (jobs,): waiting jobs, the highest density first.
+    - ``price`` (rows of the table, 2): of a worker and of a parameter server.
+    - ``result`` (jobs, 5), written: slot by which the plan was to complete (-1 without a plan),
+      slot in which it completes, utility, cost, and 1 if it counts on certain progress only.
     """
     for n in range(len(rows)):
         row = rows[n]
@@ -145,12 +147,12 @@ def plan_waiting(
         result[n, 4] = 1.0
         end, ceiling, completion, value, cost = best_plan(line, jobs, row, price[row])
         if end >= 0:
-            if not commit_plan(line, jobs, row, ceiling, completion, steps, log):
+            if not allocate_plan(line, jobs, row, ceiling, completion, steps, log):
                 continue
-        elif restarts[n]:
+        elif loses_by_restarts[n]:
             result[n, 4] = 0.0
             end, ceiling, completion, value, cost = best_plan(line, expected, row, price[row])
-            if end >= 0 and not commit_plan(line, expected, row, ceiling, completion, steps, log):
+            if end >= 0 and not allocate_plan(line, expected, row, ceiling, completion, steps, log):
                 continue
         if end >= 0:
             result[n, 0] = end
@@ -185,6 +187,7 @@ def allocate_spare(
     heap = [(0.0, -1, -1)]  # numba infers the type from this entry
     heap.pop()
     for n in range(len(rows)):
+        # Paused jobs (level -1) and spread ones, but no co-located ones.
         if log.level[rows[n]] < jobs.spread_levels[rows[n]]:
             push_step(heap, jobs, rows, n, jobs.levels[rows[n]], weights, log)
     state = line.state[0]

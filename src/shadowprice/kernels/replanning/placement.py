@@ -292,13 +292,16 @@ def place_packed_jobs(
 ) -> tuple[bool, Placements]:
     """Place the levels that were packed by groups on servers, in the order of the log.
 
-    Returns whether everything fits, and the placements. Without ``keep_servers`` they are valid in
-    any case. They are subtracted from ``free`` (servers, resources). The log's levels are added to
-    the placements in ``pinned``; ``pinned_level`` (rows,) is -1 for jobs that may move.
+    Returns whether everything fits, and the placements, which are subtracted from ``free``
+    (servers, resources). The log's levels are added to the placements in ``pinned``;
+    ``pinned_level`` (rows,) is -1 for jobs that may move.
 
-    With ``keep_servers`` jobs first keep their current servers. If not, everything is packed by the
-    rules of the timeline, and fits as it did there. A level that doesn't fit, because the timeline
-    ran out of groups, is dropped with all its entries; a pinned job falls back to its pinned level.
+    If ``keep_servers`` is True, jobs first keep their current servers. The placements are invalid
+    if not everything fits.
+
+    If it is False, everything is packed by the rules of the timeline, and fits as it did there. A
+    level that doesn't fit, because the timeline ran out of groups, is dropped with all its entries;
+    a pinned job falls back to its pinned level. So the placements are always valid.
     """
     servers, rows = len(free), len(current.first)
     # Placing one number of a demand uses each server at most once.

@@ -18,7 +18,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import allocation_free, constant, inlined
-from shadowprice.kernels.reactive.shares import completes_fresh, min_ceiling
+from shadowprice.kernels.reactive.shares import completion_slot_of_new_job, min_ceiling
 from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.replanning.timeline import (
     ONE,
@@ -51,9 +51,9 @@ class JobArrays(NamedTuple):
     worker_counts: Integers  # workers of each level, ascending in each mode, shape (rows, width)
     ps_counts: Integers  # parameter servers of each level
     gains: Integers  # progress units of each level per slot
-    # Progress units of a slot in which the job restarts. Plans count on no more, so that no move
-    # can break a promise.
-    certain_gains: Integers
+    # Progress units of each level per slot that plans count on. Those of promises count on a
+    # restart in every slot, so that no move can break one; other plans may count on more.
+    counted_gains: Integers
     starts_free: Flags  # the first slot yields `gains`, because only later starts cost progress
     hull_size: Integers  # number of levels on the hulls
     spread_hull_size: Integers  # number of those on the spread curve
@@ -85,7 +85,7 @@ def max_gain(jobs: JobArrays, row: int) -> int:
 @inlined
 def first_slot_gains(jobs: JobArrays, row: int) -> Integers:
     """Return the certain progress units of a job's first slot, by level."""
-    first: Integers = jobs.gains[row] if jobs.starts_free[row] else jobs.certain_gains[row]
+    first: Integers = jobs.gains[row] if jobs.starts_free[row] else jobs.counted_gains[row]
     return first
 
 
@@ -135,7 +135,7 @@ def last_slot_worth(jobs: JobArrays, row: int, min_utility: float, low: int, hig
     return low
 
 
-LOWEST = constant(0)
+FIRST_SPREAD_LEVEL = constant(0)
 
 
 class LevelDemand(NamedTuple):
@@ -163,7 +163,7 @@ def _level_demand(jobs: JobArrays, row: int) -> LevelDemand:
 @inlined
 def _max_spread_level(line: Timeline, state: int, demand: LevelDemand, last: int) -> int:
     """Return the highest level of a spread job, up to ``last``, that fits into a state, or -1."""
-    top = _max_level_in_share(line, state, demand, LOWEST, last)
+    top = _max_level_in_share(line, state, demand, FIRST_SPREAD_LEVEL, last)
     if top < 0:
         return -1
     limit = total_fit(line, state, WORKER_ROLE, demand.worker, demand.worker_counts[top])
@@ -259,8 +259,8 @@ def earliest_completion(line: Timeline, jobs: JobArrays, row: int, mode: int, en
     """Write the levels that fit; return the completion slot in a mode, -1 if not before ``end``."""
     fitting_levels(line, jobs, row, mode, end)
     top = jobs.hull[row, hull_range(jobs, row, mode)[1] - 1]
-    return completes_fresh(
-        line.start, line.used[0], line.fitting, jobs.certain_gains[row],
+    return completion_slot_of_new_job(
+        line.start, line.used[0], line.fitting, jobs.counted_gains[row],
         first_slot_gains(jobs, row), top, jobs.remaining[row], end,
     )  # fmt: skip
 
@@ -289,7 +289,7 @@ def min_final_level(
 ) -> int:
     """Return the least level that completes a plan in its last slot."""
     top = jobs.hull[row, ceiling]
-    first = jobs.spread_levels[row] if top >= jobs.spread_levels[row] else LOWEST
+    first = jobs.spread_levels[row] if top >= jobs.spread_levels[row] else FIRST_SPREAD_LEVEL
     remaining = jobs.remaining[row]
     starts_free = jobs.starts_free[row]
     level = -1
@@ -299,11 +299,11 @@ def min_final_level(
         level = min(top, line.fitting[k])
         slots = min(line.start[k + 1], completion) - line.start[k]
         if level >= 0 and slots > 0:
-            remaining -= slots * jobs.certain_gains[row, level]
+            remaining -= slots * jobs.counted_gains[row, level]
             if starts_free:
-                remaining -= jobs.gains[row, level] - jobs.certain_gains[row, level]
+                remaining -= jobs.gains[row, level] - jobs.counted_gains[row, level]
                 starts_free = False
-    gains = jobs.gains[row] if starts_free else jobs.certain_gains[row]
+    gains = jobs.gains[row] if starts_free else jobs.counted_gains[row]
     while level > first and gains[level - 1] >= remaining:
         level -= 1
     return level
@@ -335,7 +335,7 @@ def plan_cost(
 
 
 @allocation_free
-def commit_plan(
+def allocate_plan(
     line: Timeline,
     jobs: JobArrays,
     row: int,
@@ -346,9 +346,12 @@ def commit_plan(
 ) -> bool:
     """Allocate a plan with the levels that fit, and record it; return False if arrays are full.
 
-    A plan that has more runs than ``steps`` can record allocates nothing. If a state runs out of
-    groups, nothing is recorded, but the intervals before it keep the allocation: the timeline shows
-    less capacity than there is until the next joint plan.
+    The intervals' ``fitting`` levels must be those of the job's mode (`fitting_levels`).
+
+    After False, the job has no plan, and callers may go on with the timeline. Usually nothing is
+    allocated, for instance because the plan has more runs than ``steps`` can record. But if a state
+    runs out of groups, earlier intervals keep the allocation. The timeline then shows less capacity
+    than there is until the next joint plan.
     """
     final = min_final_level(line, jobs, row, ceiling, completion)
     if split_interval_at(line, completion + 1) < 0:
@@ -462,7 +465,7 @@ def _append(log: PackingLog, row: int, workers: int, ps_count: int) -> None:
 
 
 @inlined
-def recommit_plan(
+def allocate_rest_of_plan(
     line: Timeline,
     jobs: JobArrays,
     row: int,
@@ -481,8 +484,8 @@ def recommit_plan(
         if until <= next_slot:
             continue
         level = old.level[row, n]
-        if level >= 0 and (starts_free or jobs.certain_gains[row, level] > 0):
-            gain = jobs.certain_gains[row, level]
+        if level >= 0 and (starts_free or jobs.counted_gains[row, level] > 0):
+            gain = jobs.counted_gains[row, level]
             if starts_free:
                 remaining -= jobs.gains[row, level] - gain
                 starts_free = False
@@ -537,7 +540,7 @@ def plan_in_order(
             mode -= 1
             fitting_levels(line, jobs, row, mode, end)
             ceiling, completion = _min_ceiling(line, jobs, row, mode, end)
-        if ceiling < 0 or not commit_plan(line, jobs, row, ceiling, completion, steps, log):
+        if ceiling < 0 or not allocate_plan(line, jobs, row, ceiling, completion, steps, log):
             failed[failures] = row
             failures += 1
             if not continue_on_failure:
@@ -549,7 +552,7 @@ def plan_in_order(
 def _min_ceiling(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int) -> tuple[int, int]:
     """Return the least ceiling of a mode that completes before ``end``, and its completion slot."""
     low, high = hull_range(jobs, row, mode)
-    gains, hull = jobs.certain_gains[row], jobs.hull[row, low:high]
+    gains, hull = jobs.counted_gains[row], jobs.hull[row, low:high]
     ceiling, completion = min_ceiling(
         line.start, line.used[0], line.fitting, gains, hull, high - low, jobs.remaining[row], end,
         first_slot_gains(jobs, row),
@@ -568,7 +571,7 @@ def replay_plans(
 ) -> int:
     """Allocate earlier plans in order; return how many succeed before the first failure."""
     for n in range(len(order)):
-        if not recommit_plan(line, jobs, order[n], old, steps, log):
+        if not allocate_rest_of_plan(line, jobs, order[n], old, steps, log):
             return n
     return len(order)
 
@@ -581,10 +584,10 @@ def best_plan(
 
     Completion slots are tried from the earliest on: multiples of the shortest duration, and slots
     by which the utility has lost a given part. Each is planned with its least ceiling, co-located
-    first if that is faster. `commit_plan` may follow: the timeline has the levels that fit.
+    first if that is faster. `allocate_plan` may follow: ``fitting`` has the levels of that mode.
 
-    Returns the latest completion slot that was tried, -1 if nothing completes in time; the ceiling;
-    the completion slot of the plan; utility; and cost.
+    Returns the slot by which the plan was to complete, -1 if nothing completes in time; the
+    ceiling; the slot in which the plan completes; utility; and cost.
     """
     next_slot = line.start[0]
     last = jobs.last_slot[row]

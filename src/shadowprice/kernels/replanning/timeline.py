@@ -37,9 +37,10 @@ class Timeline(NamedTuple):
     free: Integers  # free capacity of each of its servers, shape (capacity, width, resources)
     tenant_usage: Integers  # usage by state, shape (capacity, tenants, resources)
     limits: Integers
-    """Shares of tenants, then the capacity beyond all shares, -1 for resources without.
+    """Shares of tenants, then the capacity that no tenant owns, shape (tenants + 1, resources).
 
-    Shape (tenants + 1, resources). Without tenants, plans aren't confined to shares.
+    -1 marks a resource of which no tenant has a share. If no tenant has a share of anything, there
+    is one row, and plans aren't confined to shares.
     """
     fitting: Integers  # result of `plans.fitting_levels`, shape (capacity,)
     shared: bool  # whether some servers host both workers and parameter servers
@@ -318,9 +319,9 @@ def _allocate(
 def pack(line: Timeline, state: int, role: int, demand: Integers, count: int) -> bool:
     """Pack a demand several times into a state; return whether all of them fit.
 
-    Servers need all bits of the role: co-located jobs with parameter servers need both. The rest
-    goes to the server that it fills best. If it fits on no single server, the freest servers are
-    filled first, so that a job is on few of them. A failure changes the state.
+    Servers need all bits of the role: co-located jobs with parameter servers need both. Demands
+    that fit together on one server go to the server that they fill best. While more remain, the
+    freest servers are filled first, so that a job is on few of them. A failure changes the state.
     """
     remaining = count
     while remaining > 0:
@@ -375,11 +376,15 @@ def init_timeline(
 
     Returns False if the timeline is too narrow for all different groups.
 
-    ``starts`` (intervals,): first slots, ascending. ``free`` (rows, resources): free capacity of
-    each server in the first interval; in the last one on return. ``role``, ``count`` (rows,): role
-    and number of servers. ``first`` (intervals + 1,): first change before each interval.
-    ``changed`` (changes,), ``changes`` (changes, resources): row whose free capacity changes, and
-    the amounts. ``usage`` (intervals, tenants, resources): usage of the pinned plans.
+    - ``starts`` (intervals,): first slot of each interval, ascending.
+    - ``free`` (rows, resources): free capacity of each server in the first interval. On return, it
+      is that in the last interval.
+    - ``role``, ``count`` (rows,): role and number of servers.
+    - ``first`` (intervals + 1,): position in ``changed`` of the first change at each interval's
+      start, and the number of changes.
+    - ``changed`` (changes,): row whose free capacity changes, in order of intervals.
+    - ``changes`` (changes, resources): the amounts that are added.
+    - ``usage`` (intervals, tenants, resources): usage of the plans that are allocated already.
     """
     line.groups[0] = 0
     for s in range(len(free)):

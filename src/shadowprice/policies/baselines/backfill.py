@@ -86,7 +86,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             self._columns["waits"][self._table.rows[name]] = True
             self._expect(running.job, view.open_jobs[name].remaining)
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job: keep its placement and expected end, or queue it."""
         job, placement = state.job, state.placement
         wanted = self._target_worker_count(job)

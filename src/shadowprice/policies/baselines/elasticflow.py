@@ -109,9 +109,9 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         del view, names
         self._changes_at = 0
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job; if it has a deadline, its admission promised that deadline."""
-        super()._take_up(view, state, before)
+        super()._restore_job(view, state, before)
         row = self._table.rows[state.job.name]
         self._rows["promised"][row] = self._rows["deadline"][row] != NO_DEADLINE
 

@@ -41,7 +41,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._open[job.name] = job
         self._queue[job.name] = workers
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         del view, before
         job, placement = state.job, state.placement
         self._open[job.name] = job
@@ -75,8 +75,8 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._queue = {name: self._queue[name] for name in self._open if name in self._queue}
         self._blocked = False
 
-    def _restore(self, server: int) -> None:
-        super()._restore(server)
+    def _restore_server(self, server: int) -> None:
+        super()._restore_server(server)
         self._blocked = False
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:

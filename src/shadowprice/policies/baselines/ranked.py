@@ -222,8 +222,8 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         self._last_place += count
         return places
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        super()._take_up(view, state, before)
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
+        super()._restore_job(view, state, before)
         row, old_row = self._table.rows[state.job.name], before._table.rows.get(state.job.name)
         if old_row is not None:
             for name in (*_HISTORY, "runs"):

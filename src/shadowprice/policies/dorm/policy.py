@@ -66,12 +66,12 @@ class Dorm(QueueingPolicy[DormParameters]):
             self._changed = False
             yield from self._recompute(view)
 
-    def _lose(self, server: int) -> None:
-        super()._lose(server)
+    def _lose_server(self, server: int) -> None:
+        super()._lose_server(server)
         self._regroup()
 
-    def _restore(self, server: int) -> None:
-        super()._restore(server)
+    def _restore_server(self, server: int) -> None:
+        super()._restore_server(server)
         self._regroup()
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ class Dorm(QueueingPolicy[DormParameters]):
             entry.choice = -1
         self._queue = dict(sorted(self._queue.items(), key=lambda pair: pair[1].order))
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         del view, before
         self._enter(state.job, 0)
         if state.placement is None:

@@ -60,10 +60,10 @@ class ReactivePolicy(ABC, Generic[P]):
         context = replace(self._context, cluster=view.cluster, until=view.until)
         type(self).__init__(self, context, self._parameters)
         for server in unavailable_server_rows(view):
-            self._lose(server)
+            self._lose_server(server)
         for state in view.open_jobs.values():
             if state.status is not Status.ARRIVED:  # their arrival is still to be answered
-                self._take_up(view, state, before)
+                self._restore_job(view, state, before)
         self._keep_learnt_state(before)
         self._changed = True
 
@@ -86,9 +86,9 @@ class ReactivePolicy(ABC, Generic[P]):
             case events.JobsDisplaced(_, names):
                 self._displace(view, names)
             case events.ServerLost(_, _, server):
-                self._lose(server)
+                self._lose_server(server)
             case events.ServerBack(_, _, server):
-                self._restore(server)
+                self._restore_server(server)
             case events.JobRevised(_, job, admission=True):
                 yield from self._readmit(view, job)
             case events.CapacityChanged() | events.JobRevised() | events.TimespanChanged():
@@ -140,17 +140,17 @@ class ReactivePolicy(ABC, Generic[P]):
     def _displace(self, view: View, names: Sequence[str]) -> None:
         """Record that jobs have lost their placements."""
 
-    def _lose(self, server: int) -> None:
+    def _lose_server(self, server: int) -> None:
         """Mark a server as lost."""
         self._servers.lose(server)
 
-    def _restore(self, server: int) -> None:
+    def _restore_server(self, server: int) -> None:
         """Mark a lost server as up."""
         self._servers.restore(server)
 
     @abstractmethod
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Add an open job at a resync; the policy's state ``before`` may lack it."""
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
+        """Add an open job again at a resync; the policy's state ``before`` may lack it."""
 
     def _settle(self, view: View, event: events.PolicyEvent) -> Iterator[Decision]:
         """Finish an event; by default, record that the next slot must be decided."""
@@ -243,7 +243,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
         for name in names:
             self._table.clear(self._table.rows[name])
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         del view, before
         wanted = self._target_worker_count(state.job)
         self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)

@@ -29,7 +29,7 @@ from shadowprice.policies.bags.planner import (
     refuse_past_deadline,
 )
 from shadowprice.policies.placements import fit_counts
-from shadowprice.policies.rolling.offers import Offer, end_waiting
+from shadowprice.policies.rolling.offers import NO_CEILING, Offer, end_waiting
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
 from shadowprice.policies.rolling.state import BagPlan, State
 
@@ -111,7 +111,13 @@ class BagScheduler:
         return self._planner.copy_capacity(state, slot, job, end, limit, scope)
 
     def _search(
-        self, state: State, slot: int, job: Job, price: float, scope: CapacityScope, looser: float
+        self,
+        state: State,
+        slot: int,
+        job: Job,
+        price: float,
+        scope: CapacityScope,
+        miss_factor: float,
     ) -> BagPlanner | None:
         """Return the plan search in the free capacity; None if no slot or unit is free."""
         bag, elapsed = job.bag, slot - job.arrival
@@ -129,7 +135,7 @@ class BagScheduler:
             passed=elapsed,
             costs=ProportionalCosts(price, capacity),
             utility=job.utility.values(elapsed + np.arange(len(capacity), dtype=np.float64)),
-            miss_probability=min(bag.miss_probability * looser, 1.0),
+            miss_probability=min(bag.miss_probability * miss_factor, 1.0),
         )
 
     def _offer(
@@ -140,9 +146,9 @@ class BagScheduler:
         assert bag is not None
         # A bag that was promised once may have lost too much time for its miss probability. It gets
         # the best plan for twice that, four times, and so on.
-        looser = 1.0
-        while looser * bag.miss_probability < 1.0:
-            planner = self._search(state, slot, job, price, scope, looser)
+        miss_factor = 1.0
+        while miss_factor * bag.miss_probability < 1.0:
+            planner = self._search(state, slot, job, price, scope, miss_factor)
             if planner is None:
                 return None
             plan = planner.best()
@@ -151,10 +157,10 @@ class BagScheduler:
                 utility = utility_value(job.utility, completion - job.arrival)
                 if utility <= 0.0:
                     return None
-                return BagOffer(completion, 0, completion, utility, plan.cost, plan)
+                return BagOffer(completion, NO_CEILING, completion, utility, plan.cost, plan)
             if job.name not in state.bags.promised_once:
                 return None
-            looser *= 2.0
+            miss_factor *= 2.0
         return None
 
     def _reserve(self, state: State, slot: int, job: Job, offer: BagOffer) -> bool:
@@ -166,7 +172,7 @@ class BagScheduler:
             bags.plans[name] = plan
             joint_plan = self._planner.replan_around_bags(state, slot)
             if joint_plan is not None:
-                self._planner.commit(state, joint_plan)
+                self._planner.put_in_force(state, joint_plan)
                 bags.broken.pop(name, None)
                 return True
             del bags.plans[name]
@@ -252,18 +258,18 @@ class BagScheduler:
             state.bags.remove(name)
             yield end_waiting(view.open_jobs[name], refusal)
 
-    def promise_waiting(self, state: State, slot: int, *, free: bool) -> Iterator[Promise]:
+    def promise_waiting(self, state: State, slot: int, *, at_no_cost: bool) -> Iterator[Promise]:
         """Promise waiting bags that are worth their price in the free capacity, the densest first.
 
-        With ``free``, capacity that no plan uses costs nothing, but a bag must start at once.
+        With ``at_no_cost``, capacity that no plan uses costs nothing, but a bag must start at once.
         """
         bags = state.bags
         jobs = [bags.jobs[name] for name in bags.unpromised()]
         jobs.sort(key=lambda job: -self.density(state, slot, job))
         for job in islice(jobs, _MAX_PLANNED):
-            price = 0.0 if free else state.demand.copy_cost(slot, job)
+            price = 0.0 if at_no_cost else state.demand.copy_cost(slot, job)
             offer = self._offer(state, slot, job, price, CapacityScope.ALL)
-            if free and offer is not None and offer.plan.start:
+            if at_no_cost and offer is not None and offer.plan.start:
                 continue
             if promise := self._promise(state, slot, job, offer):
                 yield promise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from shadowprice.core.bag import TaskCopies
 from shadowprice.core.events import Decision, Drop, Promise, Reject
@@ -13,14 +14,16 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.rolling.quotas import ShareLimit
 
+NO_CEILING: Final = -1  # of offers whose plan has no levels to allocate in a timeline
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A plan that a job could have."""
 
-    tried_end: int  # latest completion slot that was tried
+    target: int  # slot by which the plan was to complete; it may complete earlier
     ceiling: int  # position on the job's hulls of the highest level that the plan takes
-    completion: int  # completion slot of the plan
+    completion: int  # slot in which the plan completes
     utility: float  # of that completion
     cost: float  # at current prices
 

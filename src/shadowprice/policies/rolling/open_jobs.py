@@ -25,7 +25,8 @@ from shadowprice.policies.rolling.quotas import Quotas
 
 NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16  # if a utility never expires
 MIN_UTILITY_SHARE: Final = 1e-3  # of its maximum utility, below which a job counts as worthless
-# Part of a slot: jobs that lose it or more by a restart get only plans that never move.
+# Part of a slot: jobs that lose it or more by a restart get only plans that never move. From there
+# on, a plan that counts a restart in every slot takes more than three times as long.
 _MAX_COUNTED_RESTART: Final = 0.7
 _MAX_LEVELS: Final = 1024  # of a job in each mode: each row of the arrays has that of the widest
 _NONE: Final = np.zeros(0, np.int64)
@@ -50,8 +51,9 @@ class OpenJobs(JobRows):
 
     promise: Integers  # completion slot; -1 without a promise
     restart_loss: Floats  # share of a slot that a change of placement costs
-    level: Integers  # in the slot before, -1 for none
-    started: Flags  # whether the next start costs progress: it ran before, or first starts cost too
+    level: Integers  # in the newest slot that began, -1 for none
+    # Whether the next start costs progress: the job ran before, or first starts cost progress too.
+    start_costs: Flags
     slots_run: Integers  # including the one under way; at most
     # Progress units that remain after the slot under way, if it yields what plans count on; -1 for
     # rows that don't run in it.
@@ -59,7 +61,7 @@ class OpenJobs(JobRows):
     max_gain: Integers  # maximum progress units in a slot, in either mode
     max_gain_colocated: Integers  # if every worker count fitted on one server
     gain_alone: Integers  # with the most workers that the empty cluster and the tenant's part hold
-    full_utility: Floats  # of completing as early as that allows
+    full_utility: Floats  # of completing as early as `gain_alone` allows
     predicted: Flags  # whether the remaining work is a prediction (`limit_predictions`)
     unstoppable: Flags  # whether a stop would lose all work: it hasn't shown checkpoints
     # Whether plans must have one level without a pause. An elastic job that may still show
@@ -115,7 +117,7 @@ class OpenJobs(JobRows):
         chosen = np.concatenate((spread, colocated))
         workers, ps_counts = job.worker_counts[chosen], job.ps_counts[chosen]
         gains = np.concatenate((job.gains[spread], job.internal_gains[colocated]))
-        certain = np.concatenate((job.moved_gains[spread], job.restart_internal_gains[colocated]))
+        restart_gains = job.moved_gains[spread], job.restart_internal_gains[colocated]
         self._widen(len(workers))
         tenant = self._quotas.row_of(self._cluster, job)
         fits = self._fits_alone(tenant, job, workers, ps_counts)
@@ -129,7 +131,7 @@ class OpenJobs(JobRows):
         arrays.worker_counts[row, :count] = workers
         arrays.ps_counts[row, :count] = ps_counts
         arrays.gains[row, :count] = gains
-        arrays.certain_gains[row, :count] = certain
+        arrays.counted_gains[row, :count] = np.concatenate(restart_gains)
         arrays.spread_levels[row] = spread_count
         hull = upper_hull(workers[:spread_count], gains[:spread_count])
         arrays.spread_hull_size[row] = len(hull)
@@ -146,10 +148,10 @@ class OpenJobs(JobRows):
         arrays.arrival[row] = job.arrival
         arrays.tenant[row] = tenant
         loss = self.restart_loss[row] = float(job.restart)
-        self.started[row] = self._cluster.restart_first
-        arrays.starts_free[row] = 0.0 < loss < _MAX_COUNTED_RESTART and not self.started[row]
+        self.start_costs[row] = self._cluster.restart_first
+        arrays.starts_free[row] = 0.0 < loss < _MAX_COUNTED_RESTART and not self.start_costs[row]
         if loss >= _MAX_COUNTED_RESTART:
-            arrays.certain_gains[row] = 0
+            arrays.counted_gains[row] = 0
         self.slots_run[row] = 0
         self.max_gain[row] = int(gains.max())
         self.max_gain_colocated[row] = int(job.internal_gains.max())
@@ -183,13 +185,13 @@ class OpenJobs(JobRows):
             for (capacity, count), demand in zip(self._servers, (job.worker, ps), strict=True)
         )
         fits = (workers <= on_workers) & (ps_counts <= on_ps)
-        if self._quotas.given:
+        if self._quotas.has_shares:
             limit = self._quotas.headroom(np.zeros_like(self._quotas.share), tenant)
             used = workers[:, None] * job.worker + ps_counts[:, None] * ps
             fits &= ((used <= limit) | (limit < 0)).all(axis=1)
         return np.asarray(fits, np.bool_)
 
-    def resume(
+    def restore_job(
         self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None
     ) -> None:
         """Add a job that was decided on before a slot, with its promise and placement.
@@ -202,9 +204,9 @@ class OpenJobs(JobRows):
         arrays = self.arrays
         arrays.remaining[row] = state.remaining
         self.promise[row] = -1 if state.promise is None else state.promise
-        is_first_run = state.started == running_slot and not self.started[row]
-        self.started[row] |= state.started is not None
-        arrays.starts_free[row] &= not self.started[row]
+        is_first_run = state.started == running_slot and not self.start_costs[row]
+        self.start_costs[row] |= state.started is not None
+        arrays.starts_free[row] &= not self.start_costs[row]
         old_row = before.rows.get(state.job.name)
         if old_row is not None:
             self.slots_run[row] = before.slots_run[old_row]
@@ -220,7 +222,7 @@ class OpenJobs(JobRows):
             index = int(np.searchsorted(workers, state.placement.total_workers))
             level = self.level[row] = first + min(index, len(workers) - 1)
             if running_slot is not None:
-                gains = arrays.gains if is_first_run else arrays.certain_gains
+                gains = arrays.gains if is_first_run else arrays.counted_gains
                 self.expected_remaining[row] = max(state.remaining - int(gains[row, level]), 0)
         if old_row is not None and before.jobs[old_row] is state.job:
             self.expected_remaining[row] = before.expected_remaining[old_row]
@@ -268,16 +270,17 @@ class OpenJobs(JobRows):
     def limit_predictions(self, slot: int) -> None:
         """Limit predicted work to what a job can do from a slot on while it has a utility.
 
-        A job earns nothing if its work is longer, so it is planned as if it weren't.
+        A prediction may be too long. If it is right, the job earns nothing anyway. So plans count
+        on the most work with which the job still earns something.
         """
         rows = np.flatnonzero(self.predicted)
         if len(rows):
             arrays = self.arrays
             # Gains ascend in each of the two modes; a row may have entries of an earlier job.
             spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1
-            gains = arrays.certain_gains
-            certain = np.maximum(gains[rows, spread], gains[rows, colocated])
-            gain = np.where(certain > 0, certain, self.max_gain[rows])
+            gains = arrays.counted_gains
+            counted = np.maximum(gains[rows, spread], gains[rows, colocated])
+            gain = np.where(counted > 0, counted, self.max_gain[rows])
             slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.maximum)
             remaining = arrays.remaining[rows]
             # Never more slots than the work takes, so that the product fits into int64.
@@ -292,18 +295,18 @@ class OpenJobs(JobRows):
         """
         arrays = self.arrays
         self.level[rows] = level
-        progress = self._progress(rows, unmoved | ~self.started[rows])
+        progress = self._progress(rows, unmoved | ~self.start_costs[rows])
         remaining = np.maximum(arrays.remaining[rows] - progress, 0)
         self.expected_remaining[rows] = np.where(level >= 0, remaining, -1)
-        self.started[rows] |= level >= 0
+        self.start_costs[rows] |= level >= 0
         self.slots_run[rows] += level >= 0
-        arrays.starts_free[rows] &= ~self.started[rows]
+        arrays.starts_free[rows] &= ~self.start_costs[rows]
 
     def _progress(self, rows: Integers, no_restart: Flags) -> Integers:
-        """Return the certain progress units of rows in a slot at their levels."""
+        """Return the progress units that plans count on for rows in a slot at their levels."""
         arrays, level = self.arrays, np.maximum(self.level[rows], 0)
         progress = np.where(
-            no_restart, arrays.gains[rows, level], arrays.certain_gains[rows, level]
+            no_restart, arrays.gains[rows, level], arrays.counted_gains[rows, level]
         )
         return np.asarray(progress, np.int64)
 
@@ -315,14 +318,14 @@ class OpenJobs(JobRows):
         progress = self._progress(rows, no_restart)
         return RunningJobs([self.name(row) for row in rows.tolist()], rows, progress)
 
-    def hold(
+    def record_held_slots(
         self, view: View, running: RunningJobs, progress: Mapping[str, int], slots: int
     ) -> int:
         """Record up to ``slots`` more slots with the same placements; return how many.
 
-        In each slot, jobs must have done before what was planned. If they didn't before the first
-        one, nothing is recorded but the running jobs' work. In slots before the last one they make
-        ``progress``, and none completes.
+        Before each held slot, every running job must have made its planned progress. If one didn't
+        before the first slot, only the running jobs' work is recorded, and 0 is returned. In slots
+        before the last one, jobs make ``progress``, and none completes.
         """
         states, rows = view.open_jobs, running.rows
         # A loop over all jobs, as in `refresh`, would take most of the time of a held slot.
@@ -343,7 +346,7 @@ class OpenJobs(JobRows):
         return slots
 
     def expected_gains(self, rows: Integers) -> Integers:
-        """Return certain progress by row and level, and expected progress for some rows.
+        """Return `JobArrays.counted_gains` with the expected progress of some rows.
 
         A running job restarts unless it stays at its level. On higher levels it counts as if it
         stayed, or as if it restarted in every slot, whichever yields more.
@@ -352,7 +355,7 @@ class OpenJobs(JobRows):
         gains = arrays.gains[rows]
         at_current = np.take_along_axis(gains, np.maximum(level, 0), axis=1)
         staying = np.where(np.arange(gains.shape[1]) >= level, at_current, 0)
-        expected = arrays.certain_gains.copy()
+        expected = arrays.counted_gains.copy()
         expected[rows] = np.where(level < 0, gains, np.maximum(expected[rows], staying))
         return expected
 
@@ -366,8 +369,8 @@ class OpenJobs(JobRows):
     def useful_amounts(self, rows: Integers) -> Integers:
         """Return the most that rows could use of each resource in a slot, shape (rows, resources).
 
-        In each mode that is the first level that completes the job, or the last one. A job that
-        completes at its current level needs no more than that.
+        In each mode, take the lowest level that completes the job in this slot, else the highest
+        level. A job that completes at its current level needs no more than that level.
         """
         arrays = self.arrays
         gains, remaining = arrays.gains[rows], arrays.remaining[rows, None]
@@ -401,7 +404,8 @@ class OpenJobs(JobRows):
         low, high = job.arrival + shortest, final
         if best <= 0.0 or low > high:
             return job.arrival - 1
-        # Utilities never rise, so search by sections; one call evaluates some sixty slots.
+        # Utilities never rise, so search by sections; one call evaluates some sixty slots. First
+        # take steps of powers of two, because `final` may be far away; then 64 equal sections.
         steps = np.minimum(_DOUBLED, high - low)
         while low < high:
             slots = low + np.unique(np.minimum(steps, high - low))
@@ -465,7 +469,7 @@ class OpenJobs(JobRows):
         self.arrays = JobArrays(**columns)
 
 
-_BY_LEVEL: Final = ("worker_counts", "ps_counts", "gains", "certain_gains", "hull")
+_BY_LEVEL: Final = ("worker_counts", "ps_counts", "gains", "counted_gains", "hull")
 
 _UNUSED: Final = {"Integers": -1, "Floats": 0.0, "Flags": False}
 _COLUMNS: Final = {name: _UNUSED[kind] for name, kind in OpenJobs.__annotations__.items()}

@@ -1,4 +1,7 @@
-"""Pinned plans: promised jobs keep their servers, so that restarts cost them nothing."""
+"""Pinned plans: promised jobs keep their servers, so that restarts cost them nothing.
+
+`state` defines what pinned, unstoppable and other words mean.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.placement import Placements, place_packed_jobs, reduce_to_sum
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.kernels.replanning.timeline import server_roles
-from shadowprice.policies.rolling.offers import Offer
+from shadowprice.policies.rolling.offers import NO_CEILING, Offer
 from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import BagTable, PinnedPlan, PinnedPlans, State
@@ -36,8 +39,8 @@ class PinnedPlanner:
     later, if no other plan completes them in time.
 
     A plan of levels doesn't name servers, so it assumes a restart in every slot. A pinned plan
-    assumes none while the job keeps its placement, and one if the job scales down first. All other
-    jobs are planned around pinned plans.
+    assumes no restart if the job keeps its placement, and a single one if the job scales down in
+    the plan's first slot. All other jobs are planned around pinned plans.
     """
 
     def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
@@ -50,10 +53,10 @@ class PinnedPlanner:
         for row, plan in state.plan.pinned.items():
             if row not in valid and jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
                 gain = int(arrays.gains[row, plan.level])
-                restart_gain = int(arrays.certain_gains[row, plan.level])
+                restart_gain = int(arrays.counted_gains[row, plan.level])
                 planned = plan.servers, plan.workers, plan.ps
                 stays = all(map(np.array_equal, jobs.placements.of_row(row), planned))
-                stays |= not jobs.started[row]
+                stays |= not jobs.start_costs[row]
                 first = gain if stays else restart_gain
                 end = slot + slots_needed(int(arrays.remaining[row]), first, gain) - 1
                 if end <= jobs.promise[row]:
@@ -87,6 +90,8 @@ class PinnedPlanner:
         first = self._pin(state, slot, rows, in_force, lean=lean_first)
         yield first
         second = self._pin(state, slot, rows, in_force, lean=not lean_first)
+        # Plans compare by identity: a plan that was kept is the same object (`still_valid`). An
+        # equal set of new plans is yielded twice, which costs time but changes nothing.
         if second != first:
             yield second
         if in_force != first:
@@ -124,7 +129,7 @@ class PinnedPlanner:
 
     def _fits_share(self, state: State, slot: int, plan: PinnedPlan, usage: Integers) -> bool:
         """Return whether a plan fits in its tenant's share beside other plans and bags."""
-        if not self._quotas.given:
+        if not self._quotas.has_shares:
             return True
         bags, total = state.bags, plan.amounts.sum(axis=0)
         for start in _change_slots(bags, slot, plan):
@@ -190,7 +195,7 @@ class PinnedPlanner:
         else:
             levels = arrays.hull[row, : arrays.hull_size[row]]
             gains = np.maximum(arrays.gains[row, levels], 1)
-            first = arrays.certain_gains[row, levels] if jobs.started[row] else gains
+            first = arrays.counted_gains[row, levels] if jobs.start_costs[row] else gains
             ends = slot + np.maximum(0, -((first - arrays.remaining[row]) // gains))
             plans = [
                 (level, end, None)
@@ -202,7 +207,7 @@ class PinnedPlanner:
             processes = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
             cost = (end - slot + 1) * float(np.array(processes) @ price)
             utility = utility_value(job.utility, max(end - job.arrival, 0))
-            choices.append(_Choice(level, Offer(end, 0, end, utility, cost), plan))
+            choices.append(_Choice(level, Offer(end, NO_CEILING, end, utility, cost), plan))
         return sorted(
             choices,
             key=lambda each: (
@@ -298,7 +303,7 @@ def pinned_placements(pinned: PinnedPlans, rows: int) -> tuple[Placements, Integ
 
 
 def forbidden_levels(state: State, slot: int) -> Flags:
-    """Return the levels that jobs may not scale up to in the next slot; empty without limits.
+    """Return the levels that jobs may not scale up to in the next slot; size 0 if all are allowed.
 
     A pinned job that scales up for a slot must return to its plan and complete by the plan's end. A
     promised job whose plan counts on a free first start later may start now only if the slot's
@@ -311,13 +316,13 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     if plan.pinned:
         rows = np.fromiter(plan.pinned, np.int64, len(plan.pinned))
         level, end = np.array([(each.level, each.end) for each in plan.pinned.values()]).T
-        progress = arrays.certain_gains[rows]
+        progress = arrays.counted_gains[rows]
         running = np.flatnonzero(jobs.level[rows] >= 0)
         current = rows[running], jobs.level[rows[running]]
         progress[running, current[1]] = arrays.gains[current]
-        fresh = ~jobs.started[rows]
-        progress[fresh] = arrays.gains[rows[fresh]]
-        resumed, gain = arrays.certain_gains[rows, level], arrays.gains[rows, level]
+        starts_free = ~jobs.start_costs[rows]
+        progress[starts_free] = arrays.gains[rows[starts_free]]
+        resumed, gain = arrays.counted_gains[rows, level], arrays.gains[rows, level]
         left = arrays.remaining[rows, None] - progress
         forbidden[rows] = ~_end_in_time(slot, left, resumed[:, None], gain[:, None], end[:, None])
     level, promised = plan.log.level[: jobs.row_count], state.promised(plan.pinned)
@@ -329,7 +334,7 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     if len(rows):
         levels = plan.steps.level[rows]
         first = levels[np.arange(len(rows)), np.argmax(levels >= 0, axis=1)]
-        bonus = arrays.gains[rows, first] - arrays.certain_gains[rows, first]
+        bonus = arrays.gains[rows, first] - arrays.counted_gains[rows, first]
         needed = np.minimum(bonus, arrays.remaining[rows])
         forbidden[rows] |= arrays.gains[rows] < needed[:, None]
     return forbidden
@@ -340,9 +345,9 @@ def cannot_move(state: State, slot: int, row: int, level: int) -> bool:
     plan, jobs, arrays = state.plan.pinned.get(row), state.jobs, state.jobs.arrays
     if plan is None or level == plan.level:
         return False
-    first = arrays.certain_gains if jobs.started[row] else arrays.gains
+    first = arrays.counted_gains if jobs.start_costs[row] else arrays.gains
     remaining = arrays.remaining[row] - first[row, level]
-    resumed, gain = arrays.certain_gains[row, plan.level], arrays.gains[row, plan.level]
+    resumed, gain = arrays.counted_gains[row, plan.level], arrays.gains[row, plan.level]
     return not bool(_end_in_time(slot, remaining, resumed, gain, plan.end))
 
 
@@ -373,7 +378,7 @@ def _plans_on_servers(
         gain = int(arrays.gains[row, level])
         if gain <= 0:
             continue
-        first = gain if unchanged else int(arrays.certain_gains[row, level])
+        first = gain if unchanged else int(arrays.counted_gains[row, level])
         end = slot + slots_needed(remaining, first, gain) - 1
         if end <= last:
             used = np.flatnonzero(kept + kept_ps)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from shadowprice.core.arrays import Floats, Integers
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning import next_slot, plans, timeline
 from shadowprice.kernels.replanning.plans import JobArrays
 from shadowprice.kernels.replanning.timeline import Timeline
-from shadowprice.policies.rolling.offers import Offer
+from shadowprice.policies.rolling.offers import NO_CEILING, Offer
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.pinned_plans import PinnedPlanner
 from shadowprice.policies.rolling.quotas import Quotas
@@ -29,18 +29,36 @@ _MAX_ORDERS: Final = 3
 
 
 class CapacityScope(Enum):
-    """Plans that count as using capacity: all, those of bags and pinned jobs, or none."""
+    """Which plans reduce the free capacity: all, only those of bags and pinned jobs, or none."""
 
     ALL = "all"
     FIXED = "fixed"
     NONE = "none"
 
 
+class WaitingPlans(NamedTuple):
+    """Plans of waiting jobs, as arrays with an entry for each."""
+
+    exists: Flags  # whether the job has a plan; otherwise its other entries mean nothing
+    target: Integers  # as in `Offer`, like the next three
+    completion: Integers
+    utility: Floats
+    cost: Floats
+    is_certain: Flags  # whether the plan counts on certain progress only
+
+    def offer(self, index: int) -> Offer:
+        """Return the plan of a job as an offer; the plan is allocated already."""
+        target, completion = int(self.target[index]), int(self.completion[index])
+        utility, cost = float(self.utility[index]), float(self.cost[index])
+        return Offer(target, NO_CEILING, completion, utility, cost)
+
+
 class Planner:
     """Plans jobs, each slot packed server by server; it keeps no state but reused arrays.
 
-    A plan of `replan`, `plan_with` and `plan_together` is made in spare arrays: it is valid until
-    the planner makes the next one, unless `commit` puts it in force. No such call changes a state.
+    Methods that return a `JointPlan` change no state. They all return the same object, the spare
+    plan: it is overwritten when the planner makes the next plan. Only `put_in_force` keeps it; the
+    plan that was in force then becomes the spare one.
     """
 
     def __init__(self, cluster: Cluster, quotas: Quotas, parameters: RollingParameters) -> None:
@@ -77,25 +95,30 @@ class Planner:
         limits = np.vstack((self._quotas.share, self._quotas.common))
         return JointPlan(self._width, limits, self._shared)
 
-    def reserve(self, state: State, states: int = 0) -> None:
-        """Allocate space for plans of all open jobs and ``states`` intervals; keep the content."""
+    def reserve(self, state: State, intervals: int = 0) -> None:
+        """Allocate space for plans of all open jobs and for intervals; keep the content."""
         jobs = state.jobs
-        states = max(states, 4 * len(jobs.rows) + 16)
+        intervals = max(intervals, 4 * len(jobs.rows) + 16)
         # A job is logged once, and again whenever it scales up, each time in at most two entries.
         rows, servers = jobs.row_count, int(state.servers.kind_count.sum())
         maximum = 2 * (int(jobs.arrays.levels.sum()) + rows)
         entries = min(3 * rows + servers * 64, maximum) + 64
         for plan in (state.plan, self._spare):
-            plan.reserve(states, rows, entries)
+            plan.reserve(intervals, rows, entries)
 
     # ---------------------------------------------------------------- joint plans
 
     def replan(self, state: State, slot: int, *, lean: bool = False) -> JointPlan:
         """Return a plan of all promised jobs from a slot on.
 
-        Tried in order: the earlier plans (if ``steady``), joint plans around each set of pinned
-        plans, the earlier plans, and a joint plan without pinned plans. If all fail, jobs without a
-        plan are skipped: unless servers were lost or work was misstated, there are none.
+        The plan is the first of these that breaks no promise:
+
+        1. If ``steady``: the plan in force, carried over around each set of pinned plans.
+        2. If plans may move: a new joint plan around each set of pinned plans.
+        3. The plan in force, carried over around its own pinned plans.
+        4. A new joint plan in which only jobs that can't be stopped are pinned.
+        5. A new joint plan that skips jobs that find none. Unless servers were lost or work was
+           misstated, there are none.
 
         With ``lean``, pinned jobs use the fewest workers, to leave capacity for arrivals; otherwise
         they keep their current placement if they can.
@@ -108,34 +131,39 @@ class Planner:
             candidates = self.pinning.candidate_sets(
                 state, slot, order, in_force, new_only=self._steady and not lean, lean_first=lean
             )
-        if self._steady:
+        if self._steady:  # attempt 1
+            # Attempt 2 needs the sets again. Without `steady` each is made only when it is needed.
             candidates = list(candidates)
             for pinned in candidates:
                 plan = self.carry_over(state, slot, pinned)
                 if plan is not None:
                     return plan
-        if self.revises:
+        if self.revises:  # attempt 2
             for pinned in candidates:
                 plan = self._plan_jointly(state, slot, pinned)
                 if not plan.unplanned:
                     return plan
-        plan = self.carry_over(state, slot, in_force)
+        plan = self.carry_over(state, slot, in_force)  # attempt 3
         if plan is not None:
             return plan
-        if in_force.keys() != state.unstoppable_plans.keys():
+        if in_force.keys() != state.unstoppable_plans.keys():  # attempt 4
             plan = self._plan_jointly(state, slot, state.unstoppable_plans)
             if not plan.unplanned:
                 return plan
-        order = self._by_promise(state, in_force)
+        order = self._by_promise(state, in_force)  # attempt 5
         return self._plan_rows(state, slot, in_force, order, skip=True)
 
     def plan_with(self, state: State, slot: int, row: int, promise: int) -> JointPlan:
-        """Return a joint plan of all promised jobs and one more; some are unplanned if it fails."""
+        """Return a joint plan of all promised jobs and one more.
+
+        If it fails, only its ``unplanned`` is of use: the job that first found no plan beside the
+        pinned plans in force.
+        """
         trial, pinned = state.with_promises(row, promise), state.plan.pinned
         plan = self._plan_jointly(trial, slot, pinned)
         if not plan.unplanned or not pinned:
             return plan
-        failed = plan.unplanned
+        failed = plan.unplanned  # a new list in each plan, unlike the rest of the spare plan
         # Pinned jobs with few workers may end sooner with all they have, or have to move.
         order = self._by_promise(trial)
         first = next(self.pinning.candidate_sets(state, slot, order, pinned))
@@ -160,7 +188,7 @@ class Planner:
         ``due``.
         """
         trial, gains = state.with_promises(rows, due), state.jobs.expected_gains(rows)
-        trial.jobs.arrays = state.jobs.arrays._replace(certain_gains=gains)
+        trial.jobs.arrays = state.jobs.arrays._replace(counted_gains=gains)
         plan = self._plan_jointly(trial, slot, state.plan.pinned)
         return None if plan.unplanned else plan
 
@@ -201,7 +229,7 @@ class Planner:
         """Return whether all promises can be kept if a planned start waits for the next slot."""
         return not self._plan_jointly(state, slot + 1, pinned).unplanned
 
-    def commit(self, state: State, plan: JointPlan) -> None:
+    def put_in_force(self, state: State, plan: JointPlan) -> None:
         """Put the planner's last plan in force; the arrays of the one before are reused."""
         assert plan is self._spare
         state.plan, self._spare = plan, state.plan
@@ -212,7 +240,8 @@ class Planner:
         """Return the plan with the largest payoff beside the joint plan; None if there is none.
 
         A running job that can't be stopped has one plan. ``price`` has the prices of a worker and
-        of a parameter server in a slot.
+        of a parameter server in a slot. The timeline's ``fitting`` keeps the levels that fit, which
+        `add_offer` reads.
         """
         plan = state.plan
         if (pinned := state.unstoppable_plans.get(row)) is not None:
@@ -238,16 +267,17 @@ class Planner:
         found = plans.best_plan(plan.line, arrays, row, price)
         return None if found[0] < 0 else Offer(*found)
 
-    def commit_offer(self, state: State, row: int, offer: Offer) -> bool:
-        """Add the last offer to the joint plan that it was made for; return whether it fits.
+    def add_offer(self, state: State, row: int, offer: Offer) -> bool:
+        """Add an offer to the plan in force; return whether it fits.
 
-        It reuses the fitting levels that the offer left: no other call may come between. The plan
-        of a job that can't be stopped is in force.
+        Call it right after `offer`: any other search or plan overwrites ``fitting`` of the
+        timeline, which would have to be computed again. The plan of a job that can't be stopped is
+        in force already.
         """
         if row in state.unstoppable_plans:
             return True
         plan = state.plan
-        fits = plans.commit_plan(
+        fits = plans.allocate_plan(
             plan.line, state.jobs.arrays, row, offer.ceiling, offer.completion, plan.steps, plan.log
         )
         if fits:
@@ -272,7 +302,7 @@ class Planner:
         job = jobs.job(row)
         utility = utility_value(job.utility, max(end - job.arrival, 0))
         cost = float(np.array([worker_slots, ps_slots]) @ price)
-        return Offer(end, 0, end, utility, cost)
+        return Offer(end, NO_CEILING, end, utility, cost)
 
     def earliest_completion(self, state: State, row: int) -> int | None:
         """Return the first completion slot beside the joint plan, whatever its utility."""
@@ -281,22 +311,25 @@ class Planner:
         slots = [int(plans.earliest_completion(line, arrays, row, mode, end)) for mode in modes]
         return min((slot for slot in slots if slot >= 0), default=None)
 
-    def plan_waiting(self, state: State, rows: Integers, price: Floats, line: Timeline) -> Floats:
+    def plan_waiting(
+        self, state: State, rows: Integers, price: Floats, line: Timeline
+    ) -> WaitingPlans:
         """Add plans of waiting jobs to the joint plan, in the free capacity of a timeline.
 
-        The result has a row for each job: completion slot that was tried (-1 without a plan),
-        completion slot, utility, cost, and 1 if the plan counts on certain progress only.
+        Jobs without a plan by certain progress are planned by expected progress.
         """
         result = np.full((len(rows), 5), -1.0)
         if len(rows):
             jobs, plan = state.jobs, state.plan
             restarts = jobs.restart_loss[rows] > 0.0
-            gains = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.certain_gains
-            expected = jobs.arrays._replace(certain_gains=gains)
+            gains = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.counted_gains
+            expected = jobs.arrays._replace(counted_gains=gains)
             next_slot.plan_waiting(
                 line, jobs.arrays, expected, restarts, rows, price, plan.steps, plan.log, result
             )
-        return result
+        target, completion = result[:, :2].astype(np.int64).T
+        utility, cost, is_certain = result[:, 2], result[:, 3], result[:, 4] > 0.0
+        return WaitingPlans(target >= 0, target, completion, utility, cost, is_certain)
 
     def copy_capacity(
         self, state: State, slot: int, job: Job, end: int, limit: int, scope: CapacityScope
@@ -321,7 +354,8 @@ class Planner:
     def _plan_jointly(self, state: State, slot: int, pinned: PinnedPlans) -> JointPlan:
         """Plan promised jobs in order; after a failure, retry with the failed job in front.
 
-        A plan that fails has the row in ``unplanned`` that failed first.
+        If all orders fail, the plan is that of the last order, but its ``unplanned`` has the row
+        that failed in the first one.
         """
         order = self._by_promise(state, pinned)
         first: list[int] = []

@@ -23,10 +23,16 @@ from shadowprice.kernels.replanning.timeline import Timeline, server_roles
 from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.rolling import pinned_plans
 from shadowprice.policies.rolling.bag_scheduler import BagScheduler
-from shadowprice.policies.rolling.offers import Offer, end_waiting, refuse_late, refuse_too_late
+from shadowprice.policies.rolling.offers import (
+    NO_CEILING,
+    Offer,
+    end_waiting,
+    refuse_late,
+    refuse_too_late,
+)
 from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
-from shadowprice.policies.rolling.planner import Planner
+from shadowprice.policies.rolling.planner import Planner, WaitingPlans
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import (
     HORIZONS_OWED,
@@ -36,13 +42,15 @@ from shadowprice.policies.rolling.quotas import (
 )
 from shadowprice.policies.rolling.state import MAX_RUNS, BagTable, PinnedPlan, State
 
-# Without events, jobs stay where they run for at most 1/20 of the time that any waiting job needs.
-# A waiting job that runs comes closer to a promise in each slot. With 1/50, `rolling` earns as
-# much, and plans twice as many slots.
-_MAX_HOLD_DIVISOR: Final = 20
+# Without events, the next replanning comes after at most 1/20 of the shortest time that a waiting
+# job needs, because a waiting job that runs comes closer to a promise in each slot. With 1/50,
+# `rolling` earns as much, and plans twice as many slots.
+_HOLD_DIVISOR: Final = 20
 # Waiting jobs, the densest first, that are planned ahead; the others run in the remaining capacity.
 _MAX_PLANNED_AHEAD: Final = 256
-_SLACK: Final = 0.001  # share of its plan's utility that a promise may give up for a later slot
+# Share of a utility that counts as nothing. A promise gives it up for a later slot, and a joint
+# plan has to earn at least that much more.
+_UTILITY_TOLERANCE: Final = 0.001
 # Waiting jobs that are planned jointly with promised ones. More are a rush, in which promised jobs
 # should keep their slack. Such a plan is also slow.
 _MAX_TOGETHER: Final = 16
@@ -69,8 +77,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     The job set of the context is ignored: prices are learnt from jobs that have arrived.
 
     All that changes is in one `State`. The planner makes joint plans from a state without changing
-    it; `Planner.commit` puts one in force. `_arrive` answers submissions, and `_begin` is the cycle
-    of a slot.
+    it; only `Planner.put_in_force` replaces the plan in force. `_arrive` answers submissions, and
+    `_begin` is the cycle of a slot.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -110,9 +118,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         slots = min(slots, state.held_until - view.slot)
         if slots <= 0:
             return 0
-        if state.held is None:
-            state.held = state.jobs.running_jobs(state.plan.pinned)
-        return state.jobs.hold(view, state.held, progress, slots)
+        if state.held_jobs is None:
+            state.held_jobs = state.jobs.running_jobs(state.plan.pinned)
+        return state.jobs.record_held_slots(view, state.held_jobs, progress, slots)
 
     def held_prices(self, slots: range) -> Floats:
         """Return the prices of slots that were just held."""
@@ -132,19 +140,19 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _keep_learnt_state(self, before: Self) -> None:
         """Keep the learnt prices, and what tenants are owed."""
         self._state.demand.restore_learnt(before._state.demand)
-        if self._quotas.given and before._quotas.given:
+        if self._quotas.has_shares and before._quotas.has_shares:
             owed = dict(zip(tenant_rows(before._cluster), before._state.owed, strict=True))
             rows = tenant_rows(self._cluster)
             self._state.owed = np.array([owed.get(name, 0.0) for name in rows])
             self._state.owed_slot = before._state.owed_slot
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         """Add an open job with its promise, plan and placement."""
         if state.job.bag is not None:
-            self._state.bags.resume(state, before._state.bags, view.slot)
+            self._state.bags.restore_job(state, before._state.bags, view.slot)
         else:
             running_slot = view.slot - 1 if view.runs(state.job.name) else None
-            self._state.jobs.resume(state, before._state.jobs, view.slot, running_slot)
+            self._state.jobs.restore_job(state, before._state.jobs, view.slot, running_slot)
 
     def _remove_job(self, name: str) -> None:
         """Remove a job, if the policy knows it."""
@@ -180,10 +188,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 state.jobs.clear(state.jobs.rows[name])
             state.bags.lose_plan(name, "servers were lost")
 
-    def _lose(self, server: int) -> None:
+    def _lose_server(self, server: int) -> None:
         self._state.lose_server(server)
 
-    def _restore(self, server: int) -> None:
+    def _restore_server(self, server: int) -> None:
         self._state.restore_server(server)
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
@@ -198,9 +206,11 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         """Answer jobs that arrive together, in order of utility density."""
         state, slot = self._state, view.slot
+        # A slot without jobs resets what tenants are owed (`_begin`), but it may have been skipped.
         if not state.jobs.rows and not state.bags.jobs and slot > state.owed_slot + 1:
-            state.owed = np.zeros_like(state.owed)  # slots without jobs may be skipped
-        # Live jobs (`steady`) keep spare workers: they may be slower than stated.
+            state.owed = np.zeros_like(state.owed)
+        # Pinned jobs give up the workers that they don't need. In a service (`steady`) they keep
+        # these as a margin, because live jobs may be slower than stated.
         yield from self._replan(view, slot, lean=not self._parameters.steady)
         for job in jobs:
             if job.bag is None:
@@ -269,51 +279,53 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             or not self._state.servers.all_up
             or job.predicted
             or job.restart > 0
-            or self._quotas.given  # a waiting job may use shares of other tenants
+            or self._quotas.has_shares  # a waiting job may use shares of other tenants
         )
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
         """Return a promise for a new job and record its plan, or return the refusal.
 
         1. Try the cheapest plan beside all other jobs.
-        2. If restarts are too costly for any other plan, try a plan that never moves.
-        3. Replan the other jobs around the job's best plan on the whole cluster.
+        2. If no plan that counts a restart in every slot is in time, try a plan that never moves.
+        3. Replan the other jobs, so that the job completes about as early as without them.
         4. Refuse the job.
         """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
         offer = planner.offer(state, row, price)
         refusal = None if offer is None else state.demand.refusal(slot, jobs, row, offer)
-        if offer is not None and refusal is None and planner.commit_offer(state, row, offer):
+        if offer is not None and refusal is None and planner.add_offer(state, row, offer):
             return self._promise(slot, row, offer)
-        best_offer = planner.offer_alone(state, slot, row, price)
-        # A plan of levels counts a restart in every slot; a pinned plan counts at most one.
-        restarts_are_too_costly = best_offer is None and jobs.restart_loss[row] > 0.0
-        if restarts_are_too_costly and self._parameters.revision:
+        alone = planner.offer_alone(state, slot, row, price)  # the plan if no other job existed
+        # A plan of levels counts a restart in every slot; a pinned plan counts at most one. So only
+        # a pinned plan may be in time, even without other jobs.
+        has_only_pinned_plans = alone is None and jobs.restart_loss[row] > 0.0
+        if has_only_pinned_plans and self._parameters.revision:
             pinned = self._promise_pinned(slot, row, price)
             if pinned is not None:
                 return pinned
-            best_offer = planner.pinning.offer_alone(state, slot, row, price)
-        if best_offer is None:
+            alone = planner.pinning.offer_alone(state, slot, row, price)
+        if alone is None:
             job = jobs.job(row)
             share = self._quotas.scarcest(self._cluster, job)
-            unavailable = [self._cluster.names[row] for row in np.flatnonzero(~state.servers.up)]
+            down = np.flatnonzero(~state.servers.up).tolist()
+            unavailable = [self._cluster.names[server] for server in down]
             return refuse_too_late(
                 job.name, slot, share=share, ends=jobs.until is not None, unavailable=unavailable
             )
-        if best_refusal := state.demand.refusal(slot, jobs, row, best_offer):
-            return best_refusal
+        if refusal_alone := state.demand.refusal(slot, jobs, row, alone):
+            return refusal_alone
         blocking_row: int | None = None
-        can_replan = row not in state.unstoppable_plans and not restarts_are_too_costly
+        can_replan = row not in state.unstoppable_plans and not has_only_pinned_plans
         if self._parameters.revision and can_replan:
-            promise = self._promise_slot(slot, row, best_offer)
+            promise = self._promise_slot(slot, row, alone)
             plan = planner.plan_with(state, slot, row, promise)
             if not plan.unplanned:
                 # Beside the other jobs, the plan may complete later or take other worker counts.
                 planned = planner.planned_offer(state, plan, row, price)
                 if planned.utility <= planned.cost:
                     return planned.refuse_below_price()
-                planner.commit(state, plan)
+                planner.put_in_force(state, plan)
                 return self._promise(slot, row, planned, promise)
             blocking_row = plan.unplanned[0]
         if offer is not None:
@@ -321,8 +333,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
             blocking_job = jobs.name(blocking_row)
-        earliest = None if restarts_are_too_costly else planner.earliest_completion(state, row)
-        return best_offer.refuse_no_capacity(blocking_job, earliest)
+        earliest = None if has_only_pinned_plans else planner.earliest_completion(state, row)
+        return alone.refuse_no_capacity(blocking_job, earliest)
 
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
@@ -341,7 +353,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         tried, rest = offers[:_MAX_PINNED_OFFERS], offers[_MAX_PINNED_OFFERS:]
         if rest:  # the fewest workers fit beside most jobs
             tried.append(min(rest, key=lambda each: int(each[1].workers.sum())))
-        offer = self._commit_first(slot, row, tried)
+        offer = self._put_first_in_force(slot, row, tried)
         return None if offer is None else self._promise(slot, row, offer)
 
     def _pin_again(self, slot: int, row: int, promise: int) -> bool:
@@ -354,19 +366,19 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return False
         offers = self._planner.pinning.offers(state, slot, row, np.zeros(2))
         in_time = [each for each in offers if each[0].completion <= promise]
-        if self._commit_first(slot, row, in_time) is None:
+        if self._put_first_in_force(slot, row, in_time) is None:
             return False
         jobs.promise[row] = promise
         return True
 
-    def _commit_first(
+    def _put_first_in_force(
         self, slot: int, row: int, offers: list[tuple[Offer, PinnedPlan]]
     ) -> Offer | None:
         """Put the first plan in force beside which all promises can be kept; return its offer."""
         for offer, pinned in offers:
             plan = self._planner.plan_pinned(self._state, slot, row, pinned)
             if not plan.unplanned:
-                self._planner.commit(self._state, plan)
+                self._planner.put_in_force(self._state, plan)
                 return offer
         return None
 
@@ -379,11 +391,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return offer.promise(jobs.name(row), completion)
 
     def _promise_slot(self, slot: int, row: int, offer: Offer) -> int:
-        """Return the last slot whose utility is within `_SLACK` of the plan's."""
+        """Return the last slot whose utility is within `_UTILITY_TOLERANCE` of the plan's."""
         arrays = self._state.jobs.arrays
         horizon = self._cluster.horizon
         return int(
-            next_slot.latest_acceptable_slot(arrays, row, slot, offer.completion, horizon, _SLACK)
+            next_slot.latest_acceptable_slot(
+                arrays, row, slot, offer.completion, horizon, _UTILITY_TOLERANCE
+            )
         )
 
     # ---------------------------------------------------------------- revisions
@@ -402,7 +416,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         self._planner.reserve(state)
         state.demand.take_back(job.name)  # a job doesn't bid against itself
         promise = int(jobs.promise[row])
-        if self._keeps_promises(slot):
+        if self._replan_if_promises_hold(slot):
             offer = self._price_promise(slot, job, row, promise)
             if refusal := state.demand.refusal(slot, jobs, row, offer):
                 raise RevisionRefusedError(refusal)
@@ -413,7 +427,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             answer = replace(planned, cost=offer.cost).promise(job.name, promise)
         else:
             state.withdraw_promise(row)
-            if not self._keeps_promises(slot):
+            if not self._replan_if_promises_hold(slot):
                 raise RevisionRefusedError(Refusal(RefusalReason.NO_ROOM, _REPLANNING))
             result = self._promise_for(slot, row)
             if isinstance(result, Refusal):
@@ -422,7 +436,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         yield replace(answer, message="it was revised")
         state.demand.add_arrival(job, slot)
 
-    def _keeps_promises(self, slot: int) -> bool:
+    def _replan_if_promises_hold(self, slot: int) -> bool:
         """Put a new joint plan in force if it keeps all promises; return whether it does."""
         state = self._state
         if self._invalid_promises() or state.late_unstoppable_jobs():
@@ -430,7 +444,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         plan = self._planner.replan(state, slot)
         if plan.unplanned:
             return False
-        self._planner.commit(state, plan)
+        self._planner.put_in_force(state, plan)
         return True
 
     def _price_promise(self, slot: int, job: Job, row: int, promise: int) -> Offer:
@@ -445,7 +459,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         slots = -(-jobs.arrays.remaining[row] // gains)
         cost = float((slots * (processes @ prices)).min())
         done = max(promise - job.arrival, 0)
-        return Offer(promise, 0, promise, utility_value(job.utility, done), cost)
+        return Offer(promise, NO_CEILING, promise, utility_value(job.utility, done), cost)
 
     # ---------------------------------------------------------------- the cycle of a slot
 
@@ -458,17 +472,18 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if jobs.until is not None and slot >= jobs.until:
             yield from self._withdraw_promises()
             return
-        if self.hold(view, {}, 1):
+        if self._repeat_previous_slot(view):
             return
-        state.held = None
+        state.held_jobs = None
 
-        # 1. Replan promised jobs, each with the fewest workers that keep its promise.
-        #    The plan in force is out of date if it estimated the progress of the slot before, which
-        #    is known now, or if pinned jobs gave workers up for arrivals, which are answered.
+        # 1. Replan promised jobs, each with the fewest workers that keep its promise. A plan that
+        #    was made for arrivals is replaced in two cases:
+        #    - It estimated the progress of the previous slot, which is known now.
+        #    - It is lean: pinned jobs gave up workers for arrivals, which are answered now.
         if state.is_estimate or state.is_lean:
             state.planned_slot = None
-        # If the slot is planned already, plans may be those of offers, which use more workers than
-        # promises need. Then the next slot is planned again.
+        #    Otherwise it is kept for this slot. The jobs that it promised have the plans of their
+        #    offers, which may use more workers than promises need. So don't hold it any longer.
         has_plans_of_offers = state.planned_slot == slot
         yield from self._replan(view, slot)
         promised = state.promised()
@@ -480,7 +495,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if state.bags.jobs:
             yield from self._bag_scheduler.drop_infeasible(state, view)
             self._bag_scheduler.start_early(state, slot)
-            yield from self._bag_scheduler.promise_waiting(state, slot, free=False)
+            yield from self._bag_scheduler.promise_waiting(state, slot, at_no_cost=False)
 
         # 4. Plan waiting jobs in the remaining capacity, the densest first, and promise those that
         #    are worth their price.
@@ -497,7 +512,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         plans = yield from self._promise_waiting(slot, waiting)
 
         # 5. Promise bags that can start at once in capacity that no job plans to use.
-        bags = list(self._bag_scheduler.promise_waiting(state, slot, free=True))
+        bags = list(self._bag_scheduler.promise_waiting(state, slot, at_no_cost=True))
         yield from bags
         if bags:
             # Promised jobs were replanned around the new bags, so plans of waiting jobs are gone.
@@ -505,13 +520,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             plans = self._plan_waiting(slot, waiting, state.plan.line)
 
         # 6. Plan all jobs jointly instead, if all of them fit and that earns more.
-        if not (is_rush or self._quotas.given or self._parameters.steady):
+        if not (is_rush or self._quotas.has_shares or self._parameters.steady):
             self._plan_together(slot, waiting, plans)
 
         # 7. Allocate spare capacity to the steps up of the highest value. What promises leave of
         #    shares is lent to the densest jobs of all tenants.
         line = state.plan.line
-        if self._quotas.given:
+        if self._quotas.has_shares:
             line = self._plan_beyond_shares(slot, rows, waiting, weights)
         self._allocate_spare(slot, rows, weights, line)
 
@@ -519,11 +534,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         yield from self._bag_scheduler.release_finished(state, view)
         yield from self._place(slot, rows, weights)
         yield from self._bag_scheduler.start(state, slot)
-        if self._quotas.given:
+        if self._quotas.has_shares:
             self._record_owed(slot, rows)
         # New promises have the plan of their offer, which may use more workers than they need.
         has_plans_of_offers |= not np.array_equal(promised, state.promised())
         state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
+
+    def _repeat_previous_slot(self, view: View) -> bool:
+        """Hold the placements for another slot if no plan changes; return whether it did."""
+        return self.hold(view, {}, 1) == 1
 
     def _rank(self, slot: int, rows: Integers) -> tuple[Floats, StepWeights]:
         """Return the utility density of open jobs, ``rows``, and the weights of their steps."""
@@ -532,7 +551,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         density, utility = np.zeros((2, len(process)))
         density[rows], utility[rows] = next_slot.utility_densities(arrays, rows, slot, process)
         # Share of the slot that each row loses if its placement changes.
-        loss = np.minimum(jobs.restart_loss, _MAX_MOVE_LOSS) * jobs.started
+        loss = np.minimum(jobs.restart_loss, _MAX_MOVE_LOSS) * jobs.start_costs
         return density, StepWeights(utility, process, loss, jobs.level, np.zeros((0, 0), np.bool_))
 
     def _next_planned_slot(self, slot: int) -> int:
@@ -541,7 +560,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         Until then, no plan changes its level, and each waiting job can still be in time.
         """
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
-        if self._quotas.given or state.bags.jobs:
+        if self._quotas.has_shares or state.bags.jobs:
             return slot + 1
         ends = [slot + self._cluster.horizon]
         ends += [pinned.end + 1 for pinned in state.plan.pinned.values()]
@@ -551,7 +570,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         waiting = rows[jobs.promise[rows] < 0]
         if len(waiting):
             needed = jobs.min_slots(waiting)
-            ends.append(slot + max(1, int(needed.min()) // _MAX_HOLD_DIVISOR))
+            ends.append(slot + max(1, int(needed.min()) // _HOLD_DIVISOR))
             ends.append(int((arrays.last_slot[waiting] - needed).min()) + 1)
         return min(ends)
 
@@ -572,7 +591,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             state.withdraw_promise(row)
         late = state.late_unstoppable_jobs()
         plan = self._planner.replan(state, slot, lean=lean)
-        self._planner.commit(state, plan)
+        self._planner.put_in_force(state, plan)
         state.planned_slot = slot
         state.is_lean = lean and bool((jobs.restart_loss[state.promised()] > 0.0).any())
         unplanned = [(row, int(jobs.promise[row])) for row in plan.unplanned]
@@ -616,15 +635,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _change_promise(self, row: int, reason: str, slot: int | None = None) -> Promise:
         """Return a new promise for a job whose promise can't be kept, or withdraw it.
 
-        With ``slot``, the promise gets the slack of a new job; otherwise it is the completion slot
-        that was tried.
+        With ``slot``, the promise is as late as that of a new job (`_promise_slot`); otherwise it
+        is the offer's target.
         """
         state, name = self._state, self._state.jobs.name(row)
         offer = self._planner.offer(state, row, np.zeros(2))
-        if offer is None or not self._planner.commit_offer(state, row, offer):
+        if offer is None or not self._planner.add_offer(state, row, offer):
             state.jobs.promise[row] = -1
             return Promise(name, None, message=f"{reason}: it waits")
-        end = offer.tried_end if slot is None else self._promise_slot(slot, row, offer)
+        end = offer.target if slot is None else self._promise_slot(slot, row, offer)
         state.jobs.promise[row] = end
         return offer.promise(name, end, reason)
 
@@ -655,27 +674,28 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     # ---------------------------------------------------------------- waiting jobs
 
-    def _plan_waiting(self, slot: int, rows: Integers, line: Timeline) -> Floats:
+    def _plan_waiting(self, slot: int, rows: Integers, line: Timeline) -> WaitingPlans:
         """Plan waiting jobs in the free capacity of a timeline; see `Planner.plan_waiting`."""
         price = self._state.demand.costs(slot, self._state.jobs.arrays)
         return self._planner.plan_waiting(self._state, rows, price, line)
 
-    def _promise_waiting(self, slot: int, rows: Integers) -> Generator[Decision, None, Floats]:
-        """Promise waiting jobs that are worth their price; return `Planner.plan_waiting` of all."""
+    def _promise_waiting(
+        self, slot: int, rows: Integers
+    ) -> Generator[Decision, None, WaitingPlans]:
+        """Promise waiting jobs that are worth their price; return the plans of all."""
         state = self._state
-        result = self._plan_waiting(slot, rows, state.plan.line)
-        promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
+        plans = self._plan_waiting(slot, rows, state.plan.line)
+        promised = plans.exists & (plans.utility > plans.cost) & plans.is_certain
         if not promised.any():
-            return result
+            return plans
         if broken := self._planner.broken_runs(state, state.plan, rows):
             promised &= ~np.isin(rows, broken)
-        utility = result[promised, 2]
+        utility = plans.utility[promised]
         promised[promised] = state.demand.justifies(slot, state.jobs, rows[promised], utility)
         for index in np.flatnonzero(promised).tolist():
-            end, done, value, cost = result[index, :4].tolist()
-            yield self._promise(slot, int(rows[index]), Offer(int(end), 0, int(done), value, cost))
+            yield self._promise(slot, int(rows[index]), plans.offer(index))
         state.plan.order = np.concatenate((state.plan.order, rows[promised]))
-        return result
+        return plans
 
     def _promise_waiting_pinned(
         self, slot: int, rows: Integers
@@ -710,8 +730,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if offer is not None and state.demand.refusal(slot, jobs, row, offer) is None:
                 yield self._promise(slot, row, offer)
 
-    def _plan_together(self, slot: int, waiting: Integers, result: Floats) -> None:
+    def _plan_together(self, slot: int, waiting: Integers, plans: WaitingPlans) -> None:
         """Plan all open jobs jointly by due slots, if all of them fit and that earns more.
+
+        ``plans`` are the plans of the waiting jobs one by one.
 
         Planned one by one, the densest first, a job takes the slots that suit it. So a job that
         could wait may block one that can't. A joint plan promises nothing.
@@ -719,22 +741,24 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs = self._state, self._state.jobs
         # Jobs that didn't fit together don't fit until one of them is gone.
         misfits = state.misfits
-        if misfits is not None and misfits <= jobs.rows.keys():
+        if misfits is not None and misfits.issubset(jobs.rows):
             return
         state.misfits = None
         due, utility_alone = next_slot.latest_acceptable_slots(
-            jobs.arrays, waiting, slot, self._cluster.horizon, _SLACK
+            jobs.arrays, waiting, slot, self._cluster.horizon, _UTILITY_TOLERANCE
         )
         chosen = (jobs.promise[waiting] < 0) & (utility_alone > 0.0)
-        planned = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
-        earns_more = utility_alone[chosen].sum() * (1.0 - _SLACK) > planned[chosen].sum()
+        planned = np.where(plans.exists, plans.utility, 0.0)
+        earns_more = (
+            utility_alone[chosen].sum() * (1.0 - _UTILITY_TOLERANCE) > planned[chosen].sum()
+        )
         if not earns_more or chosen.sum() > _MAX_TOGETHER:
             return
         plan = self._planner.plan_together(state, slot, waiting[chosen], due[chosen])
         if plan is None:
             state.misfits = frozenset(jobs.rows)
             return
-        self._planner.commit(state, plan)
+        self._planner.put_in_force(state, plan)
 
     # ---------------------------------------------------------------- tenants' shares
 
@@ -743,8 +767,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     ) -> Timeline:
         """Plan waiting jobs again, in all capacity that no promise uses, the densest first.
 
-        Only jobs of tenants that are owed too much come first, each in its tenant's share. Returns
-        the remaining free capacity, not confined to shares.
+        Jobs of tenants that are owed more than the limit come first, each in its tenant's share;
+        then all others, in any capacity. Returns the remaining free capacity, not confined to
+        shares.
         """
         state, jobs = self._state, self._state.jobs
         unconfined = state.plan.line.limits[-1:]
@@ -754,10 +779,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
             self._allocate_spare(slot, rows[is_owed[rows]], weights, state.plan.line)
             return state.plan.line._replace(limits=unconfined)
-        self._planner.commit(state, plan)
+        self._planner.put_in_force(state, plan)
         waiting = waiting[jobs.promise[waiting] < 0]
         first = waiting[is_owed[waiting]]
-        planned = self._plan_waiting(slot, first, plan.line)[:, 0] >= 0
+        planned = self._plan_waiting(slot, first, plan.line).exists
         self._allocate_spare(slot, rows[is_owed[rows]], weights, plan.line)
         started = np.concatenate((first[planned], waiting[plan.log.level[waiting] >= 0]))
         line = plan.line._replace(limits=unconfined)
@@ -767,7 +792,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _record_owed(self, slot: int, rows: Integers) -> None:
         """Record what tenants' jobs use of their shares in the slot that begins.
 
-        Bags count as if they needed no more than they use: they run in promised capacity only.
+        The demand of a bag is its usage, because it never runs in lent capacity.
         """
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         usage = state.bags.tenant_usage(slot)
@@ -831,6 +856,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 following = placement.place_paused_jobs(
                     free, roles, arrays, paused, allowed, following, log
                 )
+                # It updates `following`; no job is placed after these, so the rows don't matter.
                 self._hold_back_starts(slot, paused, free, following)
         unmoved = np.zeros(len(rows), np.bool_)
         if state.plan.pinned:

@@ -31,9 +31,10 @@ _MIN_WEIGHT: Final = 1e-12  # arrivals that count less change no price
 _MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0  # memories after which an arrival counts less
 # Horizons after which an arrival counts 1/e. From 1 to 6 horizons, `rolling` earns as much.
 _MEMORY_HORIZONS: Final = 2.0
-# Share of the cluster for which promises are priced: the price is the lowest utility density among
-# the densest jobs that fill it; 1 would be the clearing price. Better jobs that arrive later need
-# the rest, so most jobs are promised once little of their work is left.
+# Most jobs are promised only once little of their work is left, because promises are priced as if
+# the cluster had this share of its capacity. The price is the lowest utility density among the
+# densest jobs that fill that share; 1 would be the clearing price. The rest of the capacity is for
+# better jobs that arrive later.
 _SCARCITY: Final = 0.1
 _SWEEPS: Final = 4
 _SLOTS_SOLVED_TOGETHER: Final = 64  # limits the memory of the weights of arrivals
@@ -43,7 +44,10 @@ _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 # isn't scarce has no price. Yet a job that is promised all of it keeps out all others that need a
 # little of it. Workers and parameter servers pay it each.
 _DOMINANT_PRICE_SHARE: Final = 0.15
-_ALONE_FACTOR: Final = 6.0  # on the limit of a promise that could keep no other open job out
+# The limit of a lone job's promise is this many times larger: the job keeps no other job out, and a
+# user of an idle cluster expects an answer. On drawn workloads that costs 0.5 points of the value
+# on offer (`design/0017-rolling.md`).
+_ALONE_FACTOR: Final = 6.0
 # Minimum use when a density is computed: far below any share, so that no density is infinite.
 _MIN_USE: Final = 1e-200
 _MIN_PROMISED_SHARE: Final = 0.3  # minimum utility of a promise, as a share of the job's maximum
@@ -143,17 +147,19 @@ class JobShares(NamedTuple):
 class PriceLearner:
     """Learns the prices at which the demand so far would fill a part of the cluster.
 
-    ``part`` is the part of the cluster that the demand may have, by resource. At the prices, it
-    would fill the share `_SCARCITY` of that. Prices that are ``given`` aren't learnt.
+    ``tenant_part`` is the part of the cluster that the demand may have, by resource. At the prices,
+    it would fill the share `_SCARCITY` of that. Prices that are ``given`` aren't learnt.
     """
 
-    def __init__(self, pools: ServerPools, horizon: int, part: Floats, given: float | None) -> None:
+    def __init__(
+        self, pools: ServerPools, horizon: int, tenant_part: Floats, given: float | None
+    ) -> None:
         self._pools, self._given = pools, given
-        self._part = np.resize(part, pools.columns)
+        self._tenant_part = np.resize(tenant_part, pools.columns)
         # The part that dominant shares are relative to, by column; above 0.
-        self._relative_to = np.maximum(self._part, 1e-12)
-        self._is_whole = bool((self._part == 1.0).all())
-        self._memory, self._before = _MEMORY_HORIZONS * horizon, _HORIZONS_BEFORE * horizon
+        self._relative_to = np.maximum(self._tenant_part, 1e-12)
+        self._is_whole = bool((self._tenant_part == 1.0).all())
+        self._memory_slots, self._before = _MEMORY_HORIZONS * horizon, _HORIZONS_BEFORE * horizon
         fields = [
             ("slot", np.float64),
             ("value", np.float64),  # utility
@@ -169,7 +175,7 @@ class PriceLearner:
 
     def adopt(self, other: PriceLearner) -> None:
         """Take over everything that another learner of the same resources has learnt."""
-        for name in ("_memory", "_before", "_arrivals", "_count", "_has_forgotten"):
+        for name in ("_memory_slots", "_before", "_arrivals", "_count", "_has_forgotten"):
             setattr(self, name, getattr(other, name))
 
     def add_arrival(self, job: Job, slot: int) -> None:
@@ -201,9 +207,9 @@ class PriceLearner:
         self._append(job.name, slot, value[best], share[best] * slots[best], largest)
 
     def limit_use(self, name: str, slots: int) -> None:
-        """Reduce the demand of a job that finished sooner than its stated work can take.
+        """Reduce the demand of a job that finished sooner than its stated work would at full speed.
 
-        It ran in so many ``slots``. Its density is still the stated one: a job that states an hour
+        It ran in ``slots`` slots. Its density is still the stated one: a job that states an hour
         and ends in a second isn't worth more for each second. In a simulation no job ends early.
         """
         matches = self._matches(name)
@@ -248,7 +254,8 @@ class PriceLearner:
             remembered = weight > _MIN_WEIGHT
             value, use = self._remembered(first, remembered)
             weight, budget = weight[remembered][None], _SCARCITY * self.observed_slots(slot)
-            prices = shadow_prices(value, use, weight, (budget * self._part)[None], _SWEEPS)[0]
+            budgets = (budget * self._tenant_part)[None]
+            prices = shadow_prices(value, use, weight, budgets, _SWEEPS)[0]
             use = _row_maxima(use / self._relative_to)[:, None]
             dominant = float(shadow_prices(value, use, weight, budget.reshape(1, 1), 1)[0, 0])
             self._cached = cached = slot, self._count, prices, dominant
@@ -265,8 +272,8 @@ class PriceLearner:
             return self.prices(slots.start)[0][None]
         prices = np.zeros((len(slots), self._pools.columns))
         for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
-            part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
-            prices[start : start + len(part)] = self._solve_in(part)
+            batch = slots[start : start + _SLOTS_SOLVED_TOGETHER]
+            prices[start : start + len(batch)] = self._solve_in(batch)
         cached = self._cached
         if cached is not None and cached[0] in slots and self._is_cached(cached[0]):
             prices[slots.index(cached[0])] = cached[2]
@@ -294,18 +301,23 @@ class PriceLearner:
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
     def observed_slots(self, slot: int | Floats) -> Floats:
-        """Return for how many slots demand was observed; old slots count less."""
+        """Return for how many slots demand was observed; old slots count less.
+
+        That is the integral of the weight exp(-age / memory) of a slot, from the start of the
+        sample to the end of ``slot``.
+        """
         since = self._arrivals["slot"][0] if len(self._arrivals) else slot
+        # The time without demand before the first arrival counts while the sample has that arrival.
         if not self._has_forgotten:
             since = since - self._before
-        return np.asarray(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
+        return np.asarray(self._memory_slots * -np.expm1(-(slot - since + 1) / self._memory_slots))
 
     def _weights(self, earliest: int, slots: int | Floats) -> tuple[int, Floats]:
         """Return the first arrival with a weight from slot ``earliest`` on, and the weights."""
         arrival = self._arrivals["slot"]
         # Most of a long trace arrived long ago.
-        first = int(np.searchsorted(arrival, earliest - _MAX_AGE * self._memory))
-        return first, np.exp(-(slots - arrival[first:]) / self._memory)
+        first = int(np.searchsorted(arrival, earliest - _MAX_AGE * self._memory_slots))
+        return first, np.exp(-(slots - arrival[first:]) / self._memory_slots)
 
     def _remembered(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
         """Return the utility and usage of remembered arrivals, as marked from the first one on."""
@@ -316,7 +328,7 @@ class PriceLearner:
         """Return the shadow prices of slots, shape (slots, columns)."""
         every = np.arange(slots.start, slots.stop, dtype=np.float64)
         first, weights = self._weights(slots.start, every[:, None])
-        budgets = (_SCARCITY * self.observed_slots(every))[:, None] * self._part
+        budgets = (_SCARCITY * self.observed_slots(every))[:, None] * self._tenant_part
         prices = np.zeros((len(slots), self._pools.columns))
         remembered = weights > _MIN_WEIGHT
         # Arrivals are only forgotten, so slots that remember as many remember the same ones.
@@ -345,7 +357,7 @@ class DemandPrices:
         self._quotas, self._parameters = quotas, parameters
         given = parameters.price if parameters.prices == "given" else None
         # One for each row of the quotas if tenants have shares. The last learns from all demand.
-        parts = [*(quotas.part if quotas.given else ()), np.ones(len(cluster.resources))]
+        parts = [*(quotas.part if quotas.has_shares else ()), np.ones(len(cluster.resources))]
         self._learners = [PriceLearner(pools, cluster.horizon, part, given) for part in parts]
         # Rows of jobs, shares of servers, and the shares that follow from both.
         self._cached_shares: tuple[JobArrays, object, JobShares] | None = None
@@ -364,7 +376,7 @@ class DemandPrices:
         if before._pools.columns != self._pools.columns:
             return
         self._learners[-1].adopt(before._learners[-1])
-        if self._quotas.given and before._quotas.given:
+        if self._quotas.has_shares and before._quotas.has_shares:
             learnt = dict(zip(tenant_rows(before._cluster), before._learners[:-1], strict=True))
             for name, learner in zip(tenant_rows(self._cluster), self._learners, strict=False):
                 if name in learnt:
@@ -373,7 +385,7 @@ class DemandPrices:
     def add_arrival(self, job: Job, slot: int) -> None:
         """Record an arrival."""
         self._learners[-1].add_arrival(job, slot)
-        if self._quotas.given:
+        if self._quotas.has_shares:
             self._learners[self._quotas.row_of(self._cluster, job)].add_arrival(job, slot)
 
     def limit_use(self, name: str, slots: int) -> None:
@@ -403,7 +415,7 @@ class DemandPrices:
         shares, owner = self._shares(arrays), arrays.tenant
         if rows is not None:
             shares, owner = shares.select(rows), owner[rows]
-        if not self._quotas.given:
+        if not self._quotas.has_shares:
             return self._learners[-1].costs(slot, shares)
         costs = np.zeros((len(owner), 2))
         for tenant in np.unique(owner).tolist():
@@ -465,7 +477,7 @@ class DemandPrices:
             return None
         if offer.utility < _MIN_PROMISED_SHARE * maximum:
             return offer.refuse_little_utility(maximum, _MIN_PROMISED_SHARE)
-        size, observed, factor = (float(part[0]) for part in self._evidence(slot, jobs, rows))
+        size, observed, factor = (float(each[0]) for each in self._evidence(slot, jobs, rows))
         return offer.refuse_little_evidence(size, self._parameters.evidence, observed, factor)
 
     def _evidence(self, slot: int, jobs: OpenJobs, rows: Integers) -> tuple[Floats, Floats, Floats]:
@@ -477,7 +489,7 @@ class DemandPrices:
         """
         arrays, owner = jobs.arrays, jobs.arrays.tenant
         shares = self._shares(arrays).select(rows)[:2]
-        if self._quotas.given:
+        if self._quotas.has_shares:
             part = np.maximum(self._quotas.part[owner[rows]], 1e-12)
             part = np.tile(part, self._pools.columns // part.shape[1])
             shares = (shares[0] / part, shares[1] / part)
@@ -486,7 +498,8 @@ class DemandPrices:
         competing[list(jobs.rows.values())] = True
         competing &= jobs.payable
         count = np.bincount(owner[competing], minlength=len(observed))
-        factor = np.where(count[owner[rows]] <= competing[rows], _ALONE_FACTOR, 1.0)
+        others = count[owner[rows]] - competing[rows]  # a job doesn't compete with itself
+        factor = np.where(others == 0, _ALONE_FACTOR, 1.0)
         return min_cluster_slots(arrays, rows, *shares), observed[owner[rows]], factor
 
 
@@ -496,10 +509,13 @@ def ranking_weights(price: Floats, shares: JobShares) -> Floats:
     The shape is (jobs, 2). Prices are above 0 for every nonzero demand, because dominant shares
     count a little.
     """
-    trace = _DOMINANT_SHARE_WEIGHT * float(price.max(initial=0.0)) or 1.0
+    # If no resource has a price, only dominant shares rank jobs, with any weight above 0.
+    dominant_weight = _DOMINANT_SHARE_WEIGHT * float(price.max(initial=0.0))
+    if not dominant_weight:
+        dominant_weight = 1.0
     weights = np.empty((len(shares.worker), 2))
     for role, share in enumerate(shares[:2]):
-        weights[:, role] = share @ price + trace * shares.largest[:, role]
+        weights[:, role] = share @ price + dominant_weight * shares.largest[:, role]
     return weights
 
 

@@ -16,10 +16,11 @@ from shadowprice.core.job import Job
 _MAX_TOTAL: Final = np.iinfo(np.int64).max // 16
 
 HORIZONS_OWED: Final = 0.5
-"""Horizons of its share that a tenant lends while its own jobs could use it.
+"""How much of its share a tenant lends before its own jobs come first, in horizons.
 
-If it is owed more, its jobs come first. With a quarter, jobs of several tenants more often run side
-by side, so that each ends later.
+A tenant that lends its whole share, although its jobs could use it, is owed that much after half a
+horizon. With a quarter of a horizon, jobs of several tenants more often run side by side, so that
+each ends later.
 """
 
 
@@ -40,24 +41,25 @@ class Quotas:
     share: Integers
     """Row for each tenant and column for each resource; the last row, for jobs without a tenant, is
     0. No rows if no tenant has a share."""
-    common: Integers  # capacity beyond all shares by resource; -1 for resources without shares
+    # Capacity that no tenant owns, by resource; -1 for resources of which no tenant has a share.
+    common: Integers
     part: Floats
     """Part of the cluster that each tenant may be promised, by resource. One row if no tenant has a
     share."""
 
     @property
-    def given(self) -> bool:
+    def has_shares(self) -> bool:
         """Whether any tenant has a share."""
         return len(self.share) > 0
 
     def row_of(self, cluster: Cluster, job: Job) -> int:
         """Return the row of a job's tenant."""
-        if not self.given:
+        if not self.has_shares:
             return 0
         return cluster.tenant_index.get(job.tenant or "", len(self.share) - 1)
 
     def headroom(self, usage: Integers, row: int) -> Integers:
-        """Return a tenant's headroom in each resource; -1 for resources without shares.
+        """Return a tenant's headroom in each resource; -1 if no tenant has a share of it.
 
         ``usage`` is what promises to each tenant use, shaped as `share`; ``row`` is the tenant's.
         """
@@ -72,7 +74,7 @@ class Quotas:
         It is the one of which the job's minimum size takes the largest part of what the share and
         the capacity that no tenant owns have.
         """
-        if not self.given:
+        if not self.has_shares:
             return None
         needed = job.worker * int(job.worker_counts[0])
         if job.ps is not None:

@@ -2,7 +2,10 @@
 
 Words for jobs that don't move:
 
-- A *pinned plan* (`PinnedPlan`) names its servers and never moves; a promise depends on it.
+- A *pinned plan* (`PinnedPlan`) names its servers and never moves: all other plans are made around
+  it. Jobs that could be stopped get one too, because restarts cost them progress. Here, a *pinned
+  job* is one with a pinned plan. The engine calls a running job pinned (`View.is_pinned`) if
+  policies must not stop it now, whatever its plan is.
 - An *unstoppable* job (`OpenJobs.unstoppable`) hasn't shown checkpoints: a stop loses its work.
   While it runs, its pinned plan is one of `State.unstoppable_plans`.
 - A job that *keeps its level* (`OpenJobs.keeps_level`) may have only plans with one worker count.
@@ -66,8 +69,8 @@ class JointPlan:
     """
 
     def __init__(self, width: int, limits: Integers, shared: bool) -> None:
-        self._states, self._width = 64, width  # space for intervals, and for groups in each
-        self.line = new_timeline(self._states, width, limits, shared)  # free capacity over time
+        self._intervals, self._width = 64, width  # space for intervals, and for groups in each
+        self.line = new_timeline(self._intervals, width, limits, shared)  # free capacity over time
         # Plans by row.
         self.steps = PlannedLevels(*(np.zeros(shape, np.int64) for shape in (0, (0, 0), (0, 0))))
         # Allocations of the first slot, in packing order.
@@ -90,16 +93,16 @@ class JointPlan:
         copied.log = _resize_log(log, int(log.used[0]), len(log.level))
         return copied
 
-    def reserve(self, states: int, rows: int, entries: int) -> None:
+    def reserve(self, intervals: int, rows: int, entries: int) -> None:
         """Allocate space for intervals, plans of rows and entries of the log; keep the content.
 
         An array that has the space already isn't replaced, because callers may write it.
         """
-        if states > self._states:
-            self._states = 1 << (states - 1).bit_length()
-        if len(self.line.state) < self._states:
-            self.line = _resize_timeline(self.line, self._states, self._width)
-        runs = min(self._states, MAX_RUNS)
+        if intervals > self._intervals:
+            self._intervals = 1 << (intervals - 1).bit_length()
+        if len(self.line.state) < self._intervals:
+            self.line = _resize_timeline(self.line, self._intervals, self._width)
+        runs = min(self._intervals, MAX_RUNS)
         if self.steps.until.shape != (rows, runs):
             self.steps = _resize_levels(self.steps, rows, runs)
         old = len(self.log.row)
@@ -177,7 +180,7 @@ class BagTable:
         self.jobs[job.name] = job
         self.remaining[job.name] = tuple(group.count for group in job.bag.groups)
 
-    def resume(self, state: JobState, before: BagTable, slot: int) -> None:
+    def restore_job(self, state: JobState, before: BagTable, slot: int) -> None:
         """Add a bag that was decided on earlier; the servers may differ now.
 
         A running bag without a known plan keeps its units on its servers until the promised slot.
@@ -293,7 +296,16 @@ class BagTable:
 
 @dataclass(eq=False)
 class State:
-    """Everything that decisions depend on, besides the cluster and the parameters."""
+    """Everything that decisions depend on, besides the cluster and the parameters.
+
+    Three questions decide how long the plan in force is kept:
+
+    1. Does it begin with the slot to plan? Only if `planned_slot` is that slot. Events but arrivals
+       set it to None, and so does a slot that begins if `is_estimate` or `is_lean`.
+    2. May the placements stay as they are without planning? In slots before `held_until`, if jobs
+       make the progress that was planned. `held_jobs` only caches the jobs that run in them.
+    3. Is it worth trying a joint plan of all open jobs again? Not while all `misfits` are open.
+    """
 
     servers: ServerPools  # those that are up
     jobs: OpenJobs
@@ -302,14 +314,14 @@ class State:
     plan: JointPlan  # in force
     owed: Floats  # slots of its share that each tenant is owed (`Quotas.owed_after`)
     owed_slot: int = -1  # last slot that `owed` counts
-    planned_slot: int | None = None  # first slot of the plan; None if it has to be renewed
+    planned_slot: int | None = None  # first slot of the plan in force; None if it is outdated
     # Plans of running jobs that can't be stopped, promised or not; part of the plan's pinned ones.
     unstoppable_plans: PinnedPlans = field(default_factory=dict)
     is_estimate: bool = False  # whether the plan counts on progress of a slot that is under way
     is_lean: bool = False  # whether pinned jobs gave up workers for arrivals
-    misfits: frozenset[str] | None = None  # open jobs that a joint plan of all failed for
+    misfits: frozenset[str] | None = None  # all open jobs when a joint plan of them last failed
     held_until: int = -1  # next slot to plan if no event comes before; -1 after an event
-    held: RunningJobs | None = None  # in the layout in force, once it was held
+    held_jobs: RunningJobs | None = None  # None until the placements are held
 
     def copy(self) -> State:
         """Return a state for decisions that are not kept; it must not learn or lose servers."""

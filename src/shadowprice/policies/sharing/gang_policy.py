@@ -213,7 +213,7 @@ class GangPolicy(ReactivePolicy[P]):
     def _displace(self, view: View, names: Sequence[str]) -> None:
         """Do nothing: placements are read from the view when a slot begins."""
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         del view
         gang: FixedGang | Refusal | None = self._build_gang(state.job)
         if isinstance(gang, Refusal):

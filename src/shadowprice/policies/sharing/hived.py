@@ -80,8 +80,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
 
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        super()._take_up(view, state, before)
+    def _restore_job(self, view: View, state: JobState, before: Self) -> None:
+        super()._restore_job(view, state, before)
         guaranteed = before._guaranteed.get(state.job.name)
         if guaranteed is not None and guaranteed.placement == state.placement:
             self._guaranteed[state.job.name] = guaranteed
@@ -116,8 +116,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         for name in names:
             self._release(name)
 
-    def _restore(self, server: int) -> None:
-        super()._restore(server)
+    def _restore_server(self, server: int) -> None:
+        super()._restore_server(server)
         self._free_broken()
 
     def _free_broken(self) -> None:

@@ -1,1 +1,4 @@
-"""Shared code of policies for tenants with shares: capacity units, cells and gangs."""
+"""Shared code of policies that give tenants units of capacity: units, cells and gangs.
+
+`rolling` doesn't use it: its shares are amounts of resources (`rolling.quotas`).
+"""
