@@ -3,11 +3,10 @@
 Words for jobs that don't move:
 
 - A *pinned plan* (`PinnedPlan`) names its servers and never moves: all other plans are made around
-  it. Jobs that could be stopped get one too, because restarts cost them progress. Here, a *pinned
-  job* is one with a pinned plan. The engine calls a running job pinned (`View.is_pinned`) if
-  policies must not stop it now, whatever its plan is.
+  it. A *pinned job* has one. Jobs that could be stopped get one too, as restarts cost progress.
 - An *unstoppable* job (`OpenJobs.unstoppable`) hasn't shown checkpoints: a stop loses its work.
-  While it runs, its pinned plan is one of `State.unstoppable_plans`.
+  While it runs, the engine refuses to stop it (`View.is_unstoppable`), and its pinned plan is one
+  of `State.unstoppable_plans`.
 - A job that *keeps its level* (`OpenJobs.keeps_level`) may have only plans with one worker count.
 """
 
