@@ -1,4 +1,4 @@
-"""Good schedules of a job set, by rounding the mix that belongs to the bound's prices.
+"""Heuristic schedules of a job set: placed greedily at the bound's prices, then improved.
 
 Jobs are placed one after another on real servers. Each gets its exact best schedule at a fraction
 of the bound's prices, on the remaining capacity: the prices keep it out of slots that are worth
@@ -28,18 +28,21 @@ from shadowprice.kernels.slots.rooms import choice_costs, choose_servers, subtra
 from shadowprice.policies.oasis.policy import server_pools
 
 _PARTS: Final = (1.0, 0.8, 0.5, 0.0)  # fractions of the prices at which a whole job set is placed
-_TRYING: Final = 0.25  # share of the time for that; the rest is for improvements
+_TRYING: Final = 0.25  # share of the time for placing whole job sets; the rest is for improvements
 _PAYOFF_GAP: Final = 1e-3
-"""Relative gap of a job's schedule; a smaller one doesn't help a heuristic."""
+"""Relative optimality gap of the search for one schedule.
+
+A smaller gap doesn't help a heuristic.
+"""
 _EXACT: Final = 1e-8
 """Relative gap that no search can close, because payoffs include a rounding error."""
 _NEGLIGIBLE: Final = 1e-9  # share of the largest utility that isn't worth a search
 _TRIES: Final = 3
 """Number of times that a schedule is planned again with more work, to cover restart costs."""
 _NEIGHBOURS: Final = 8  # largest number of jobs that are removed at once
-_LOOKED_AT: Final = 32  # number of jobs drawn to find those
+_LOOKED_AT: Final = 32  # number of jobs drawn to find up to `_EXTRA` further jobs
 _EXTRA: Final = 4  # further jobs without a schedule that may fill the remaining capacity
-_LATE_SLOTS: Final = 256  # slots after its window among which a job is placed at once
+_LATE_SLOTS: Final = 256  # minimum number of slots that `place_late` searches at once
 _REGRETTED: Final = 0.7
 """Share of moves for jobs that earn less than their best payoff at the prices.
 
@@ -60,7 +63,10 @@ class PlacedSchedule:
     """Schedule and utility of a job."""
 
     entries: Integers
-    """Slot, counted from the relaxation's first, server, workers and parameter servers, by slot."""
+    """Rows of (slot, server, workers, parameter servers) in order of slot.
+
+    Slot 0 is the relaxation's first slot.
+    """
     utility: float
 
     def schedule(self, start: int) -> Schedule:
@@ -76,7 +82,7 @@ class _Member:
     first: int  # start of its window, counted from the relaxation's first slot
     slots: int  # length of its window
     workers: Integers
-    """Worker counts with progress at the slower rate, which holds for every placement."""
+    """Worker counts that make progress at the external rate, which every placement reaches."""
     servers: Integers  # numbers of parameter servers of these choices
     gains: Integers  # progress of these choices per slot
     worth: Floats  # utility of completing in each slot of the window
@@ -90,7 +96,7 @@ class _Member:
 class Rounding:
     """Schedules on real servers, which are placed and removed one by one.
 
-    ``slots`` are those that schedules of other sources may use.
+    ``slots`` is the minimum number of slots, for initial schedules that end late.
     """
 
     def __init__(
@@ -111,7 +117,7 @@ class Rounding:
         self.end = np.full(len(self._jobs), -1, np.int64)
         self.earned = np.zeros(len(self._jobs))
         self.regret = proved.payoffs.copy()
-        """Difference of each job's best payoff at the prices and what it earns.
+        """Best payoff of each job at the prices minus the payoff of its schedule.
 
         The sum, plus the price of unused capacity, is the distance to the bound.
         """
@@ -235,7 +241,7 @@ class Rounding:
         return self._prices[key]
 
     def _costs(self, member: _Member, first: int, worker: Floats, ps: Floats) -> Floats:
-        """Return the cost of a job's choices in slots from ``first`` on, ``inf`` if too large."""
+        """Return the cost of a job's choices from slot ``first`` on; ``inf`` if one doesn't fit."""
         return choice_costs(
             self._free, first, self._pools[0], member.worker, worker, self._pools[1], member.ps,
             ps, member.workers, member.servers,
@@ -329,7 +335,7 @@ def _trials(
     """Yield sets of schedules: the initial ones, then jobs placed one after another."""
     utility = np.array([_max_utility(job) for job in relaxation.members])
     for schedules in starts:
-        # A run may be longer than every best schedule; its late completions count too.
+        # Initial schedules may end after the relaxation's last slot; those completions count too.
         ends = (plan.completion + 1 for plan in schedules.values() if len(plan))
         trial = empty.without_schedules(max(ends, default=relaxation.start + 1) - relaxation.start)
         for at, schedule in schedules.items():
@@ -370,7 +376,7 @@ def _fill_late(trial: Rounding, relaxation: Relaxation, stop: Stop) -> None:
 
 
 def _job_orders(relaxation: Relaxation, proved: Bound) -> list[list[int]]:
-    """Return orders of the jobs: by payoff per cost, and by utility per cost at the prices."""
+    """Return orders of the jobs: by utility per cost at the mean prices, and by payoff."""
     mean = proved.prices.mean(axis=0).reshape(-1) + 1e-12
     density = np.zeros(relaxation.jobs)
     for index in range(relaxation.jobs):
@@ -402,7 +408,8 @@ def _improve(
     """
     best = state.utility
     heat = _HEAT * best / max(1, len(state.placed))
-    changed: dict[int, PlacedSchedule | None] = {}  # since the best, with their schedule in it
+    # Jobs that may have changed since the best state, with their schedule in that state.
+    changed: dict[int, PlacedSchedule | None] = {}
     utility = np.array([_max_utility(job) for job in relaxation.members])
     first = np.array([window.first for window in relaxation.windows])
     end = np.array([window.end for window in relaxation.windows])
@@ -410,7 +417,7 @@ def _improve(
     max_idle = _MAX_TRIALS + _MAX_TRIALS_PER_JOB * relaxation.jobs
     while not stop() and state.utility < enough and idle < max_idle:
         idle += 1
-        # Jobs are drawn in proportion to what they could gain, at the prices or at all.
+        # Draw a job in proportion to its regret, or to its maximum utility minus what it earns.
         missing = np.maximum(utility - state.earned, 0.0)
         if missing.max(initial=0.0) <= _NEGLIGIBLE * utility.max():
             break

@@ -3,8 +3,8 @@
 Without a budget a stated value costs nothing, so values of different tenants can't be compared. A
 job of such a tenant counts with its value times a factor of the tenant: `VALUE_PER_GPU_HOUR`, the
 rate of the default utility, divided by the mean value that the tenant states per GPU-hour. If a
-tenant multiplies all its values by a constant, no job counts differently. A job counts at most as
-an `urgent` one with the default utility.
+tenant multiplies all its values by a constant, no job counts differently. A relative value is at
+most that of an `urgent` job with the default utility.
 
 The mean is over the job itself, the tenant's jobs that are admitted and those that finished
 recently. Refused, cancelled and failed jobs don't count. A job that waits, or arrives at the same
@@ -35,20 +35,23 @@ from shadowprice.core.wording import quote_for_display
 
 STATED: Final = "stated"
 RELATIVE: Final = "relative"
-VALUES: Final = (STATED, RELATIVE)  # ways in which values count in a simulation
+VALUES: Final = (STATED, RELATIVE)  # how a simulation interprets stated values
 
 AUTO: Final = "auto"
 SERVICE_VALUES: Final = (AUTO, *VALUES)
-"""Ways in which values count in a service.
+"""How a service interprets stated values.
 
 With `AUTO` they are relative once a tenant is known. Without tenants there is no one to outbid.
 """
 
 MEMORY_HORIZONS: Final = 2.0
-"""Horizons after which a finished job counts 1/e, as an arrival does in the prices of `rolling`."""
+"""Time constant, in horizons, of the decay of a finished job's weight.
+
+Arrivals in the prices of `rolling` decay as fast.
+"""
 
 MAX_VALUE_PER_GPU_HOUR: Final = PRIORITY_LEVELS["urgent"].multiple * VALUE_PER_GPU_HOUR
-"""Maximum value at which a job counts, as with the default utility.
+"""Maximum counted value per GPU-hour: that of an `urgent` job with the default utility.
 
 Without it, one inflated job would count as much as all of its tenant's admitted and finished jobs.
 """
@@ -56,7 +59,7 @@ Without it, one inflated job would count as much as all of its tenant's admitted
 MAX_TENANTS: Final = 1_000  # maximum number of tenants with finished jobs that a service stores
 
 MIN_SHARE_OF_NOMINAL: Final = 1e-3
-"""Minimum value of a job, as a share of its utility at arrival, which it can't reach.
+"""Minimum value of a job, as a share of its utility if it completed on arrival.
 
 Without a minimum, a utility that falls before the job can complete would count without limit.
 """
@@ -68,7 +71,7 @@ Times or divided by a factor, every larger value stays a finite positive float.
 """
 
 PRECISION_BITS: Final = 24
-"""Bits to which counted values are rounded, so that rounding of stated values has no effect."""
+"""Significant bits of counted values. Rounding hides floating-point errors of scaled values."""
 
 MAX_BLOCK_JOBS: Final = 256  # jobs in a block of `DensestFirst`, above which it is split
 _FRACTION_BITS: Final = 1074  # binary digits after the point of the smallest positive float
@@ -82,7 +85,7 @@ def to_exact(number: float) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedJob:
-    """Value and GPU-hours of a job, exact; the densest is first in order."""
+    """Value and GPU-hours of a job in units of 2^-1074; the densest job sorts first."""
 
     name: str
     value: int
@@ -159,8 +162,8 @@ class DensestFirst:
     def add_while_raising(self, value: int, gpu_hours: int) -> tuple[int, int]:
         """Add jobs to sums, the densest first, until one doesn't raise their ratio.
 
-        A job after one that doesn't raise it doesn't raise it either. So if the last job of a block
-        raises it, all jobs of the block do.
+        Density falls, so once a job doesn't raise the ratio, no later job does. If the last job of
+        a block raises the ratio, all jobs of the block do.
         """
         for block in self._blocks:
             last = block.jobs[-1]
@@ -192,9 +195,9 @@ class _CountedJob:
 class OpenValues:
     """Sums of the values and GPU-hours of an engine's open jobs by tenant.
 
-    A service has thousands of open jobs, so the sums follow the jobs that change. They are exact:
-    every finite float is a multiple of 2^-1074, so it is kept as an integer. A sum therefore
-    doesn't depend on the order of its terms, and equals that over all jobs.
+    The sums are updated incrementally, because a service has thousands of open jobs. They are
+    exact: every finite float is a multiple of 2^-1074, so it is kept as an integer. A sum therefore
+    doesn't depend on the order of its terms, and equals a sum computed anew from all jobs.
 
     ``open_jobs`` changes with the engine. ``changed`` receives the names of jobs that may have
     changed; first it has all open jobs.
@@ -206,7 +209,7 @@ class OpenValues:
         self._tenants: defaultdict[str, _TenantSums] = defaultdict(_TenantSums)
 
     def add_arriving(self, jobs: Iterable[Job], cluster: Cluster) -> None:
-        """Count jobs that arrive or are revised as waiting, until the next call."""
+        """Count arriving and revised jobs as waiting jobs until the next call."""
         for name in self._changed:
             state = self._open_jobs.get(name)
             if state is None:
@@ -225,7 +228,7 @@ class OpenValues:
     def mean_with(self, name: str, value: float, gpu_hours: float) -> float:
         """Return the mean value per GPU-hour that an arriving job is compared with.
 
-        ``value`` and ``gpu_hours`` are sums that count besides. The job itself and the admitted
+        ``value`` and ``gpu_hours`` are the sums of finished jobs. The job itself and the admitted
         jobs of its tenant count too, and the waiting ones that raise the mean, the densest first.
         """
         counted = self._counted[name]
@@ -303,7 +306,7 @@ class RelativeValues:
 
     @classmethod
     def from_record(cls, text: str | None) -> RelativeValues:
-        """Restore the result of `record`; None if there is none."""
+        """Restore values from a result of `record`; ``text`` is None if nothing was recorded."""
         sums = json.loads(text or "{}")
         return cls({tenant: ValueSum(*values) for tenant, values in sums.items()})
 
@@ -352,7 +355,7 @@ def count_with(job: Job, share: float) -> Job:
 
 
 def cap_utility(job: Job, cluster: Cluster) -> Job:
-    """Return a job whose speed was measured, with at most the maximum value at that speed."""
+    """Cap the utility of a job for the GPU-hours at its measured speed; return the job."""
     if job.stated_utility is None:
         return job
     largest = _largest_share(_value(job), _gpu_hours(job, cluster))

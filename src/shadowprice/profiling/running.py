@@ -48,8 +48,9 @@ ProgressCallback = Callable[[str, float, StepTime | None], None]
 def memory_by_role(execution: str) -> dict[str, int]:
     """Return the memory in bytes that the largest process of each role needs now.
 
-    It is the larger of the proportional set size of the process with all its children, which
-    control groups limit, and their largest private mapping, which ``RLIMIT_DATA`` limits.
+    It is the larger of two sizes: the proportional set size of the process with all its children,
+    which control groups limit, and the largest total of private data (``VmData``) of one of them,
+    which ``RLIMIT_DATA`` limits.
     """
     taken: Counter[tuple[str, str]] = Counter()
     mapped: Counter[tuple[str, str]] = Counter()
@@ -68,7 +69,7 @@ def memory_by_role(execution: str) -> dict[str, int]:
 
 
 def _bytes(process: int, file: str, name: bytes) -> int:
-    """Return a size that a file of the kernel states in KiB on a line of its own, in bytes."""
+    """Return, in bytes, a size that a line of a file in /proc states in KiB."""
     content = Path(f"/proc/{process}/{file}").read_bytes()
     return int(content.partition(b"\n%b:" % name)[2].split()[0]) * 1024
 
@@ -96,7 +97,7 @@ class MeasurementLimits:
     """Conditions that end the measurement of a number of workers."""
 
     seconds: float = 60.0  # maximum time since its start
-    precision: float = 0.02  # sufficient: half the confidence interval's width, as a share
+    precision: float = 0.02  # sufficient half-width of the confidence interval, over the step time
     min_seconds: float = 3.0  # minimum time since the first report
     steps: float | None = None  # sufficient number of mini-batches, whatever the precision
 
@@ -145,7 +146,7 @@ class Bench:
         self._directory = directory
         self._command = command
         options = contract.ExecutorOptions(str(directory), settings={"memory": "off"})
-        # A killed process can't stop what it runs, and no service would find it.
+        # Generations end when this pipe closes, so a killed profiler leaves nothing running.
         self._lifeline = os.pipe()
         self._executor = LocalExecutor(options, self._lifeline[0])
         self._job = 0
@@ -226,7 +227,10 @@ class Bench:
         )
 
     async def _stop(self, entry: TrackedGeneration, seen: _Observation, grace: float) -> float:
-        """Stop a generation without a task, as interrupts cancel tasks; return how long it took."""
+        """Stop a generation; return the seconds that it took.
+
+        It creates no asyncio task, because Ctrl-C cancels tasks.
+        """
         self._order += 1
         began = time.monotonic()
         await self._executor.stop(self._order, entry.job, entry.number, grace)
@@ -291,7 +295,7 @@ async def _follow_until_known(
         report = entry.poll_progress()
         if report is not None:
             try:
-                seen.pace.add(report.at, report.progress / 1e6)
+                seen.pace.add(report.at, report.progress / 1e6)  # millionths of a mini-batch
             except BackwardsError as error:
                 raise UnmeasuredError(str(error)) from None
             seen.metrics |= {n: v for n, v in report.metrics.items() if n in METRICS}

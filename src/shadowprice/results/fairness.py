@@ -77,14 +77,18 @@ def mean_present(table: pl.DataFrame) -> Floats:
 def slots_alone(cluster: Cluster, jobs: Sequence[Job], present: Floats) -> Floats:
     """Return the completion time of each job alone on a share of 1/``present`` of the cluster.
 
-    With w workers and their p parameter servers a job needs the largest of these fractions of the
-    cluster: w over the number of such workers that the servers hold, p over the number of such
-    parameter servers, and what both use of each resource over what all servers have. If that is
-    more than its share, it runs in the same proportion of the time. Of its allowed worker counts,
-    the fastest counts. The rate is the internal one if everything fits on one server. A bag of
-    tasks runs one copy of each task at once, and takes the longest mean duration. The time is from
-    the submission to the end of a slot, like the completion time of a run. It is infinite if the
-    cluster can't hold the job. ``present`` and the result have the shape (jobs,).
+    A job with w workers and p parameter servers needs the largest of these cluster fractions:
+
+    - w, over the number of its workers that fit on the empty cluster
+    - p, over the number of its parameter servers that fit on the empty cluster
+    - for each resource, the amount that it uses, over the capacity of all servers
+
+    If this fraction exceeds the job's share, its run time grows by the factor fraction / share. The
+    result is that of the fastest allowed number of workers. The rate is the internal one if
+    everything fits on one server. A bag of tasks runs one copy of each task at once, and takes the
+    longest mean duration. The time is from the submission to the end of a slot, like the completion
+    time of a run. It is infinite if the cluster can't hold the job. ``present`` and the result have
+    the shape (jobs,).
     """
     fractions = _Fractions(cluster)
     alone = np.empty(len(jobs))
@@ -113,7 +117,7 @@ def _blocks(jobs: Sequence[Job]) -> Iterator[slice]:
 
 
 class _Choices:
-    """Allowed worker counts of several jobs, in one array after another.
+    """Allowed worker counts of several jobs, concatenated into one array.
 
     ``owners`` holds the position of the job of each worker count, and ``starts`` the position of
     each job's first worker count.
@@ -179,7 +183,10 @@ class _Fractions:
         return np.asarray(needed, dtype=np.float64)
 
     def fit_one_server(self, choices: _Choices) -> NDArray[np.bool_]:
-        """Return whether a server holds everything; False for jobs with the same rate then."""
+        """Return whether one server can hold each choice.
+
+        False for jobs whose rate doesn't depend on it.
+        """
         has_two_rates = np.array([job.two_rates for job in choices.jobs])[choices.owners]
         fit = np.zeros(len(choices.owners), dtype=np.bool_)
         if not has_two_rates.any():
@@ -194,7 +201,7 @@ class _Fractions:
         return fit
 
     def _units(self, job: Job) -> tuple[float, float]:
-        """Return the numbers of the job's workers, and parameter servers, that servers hold."""
+        """Return how many workers of the job fit on the empty cluster, and how many of its PS."""
         key = job.worker.tobytes(), b"" if job.ps is None else job.ps.tobytes()
         if key not in self._held:
             self._held[key] = (

@@ -112,7 +112,7 @@ def merge_spans(rows: Sequence[tuple[Any, ...]]) -> list[PlacementSpan]:
 
 
 def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
-    # Only compare the first names, because fuzzy matching is slow and a run may be large.
+    # Only compare the first 2,000 names, because fuzzy matching is slow and a run may be large.
     near = known[:2_000] if len(name) <= bounds.NAME.maximum else []
     close = difflib.get_close_matches(name, near, 3, cutoff=0.5)
     close += [other for other in known if name.lower() in other.lower() and other not in close]
@@ -281,7 +281,10 @@ def _decision_lines(
     before: int | None,
     maximum: int | None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a decision, after which the job had been ``admitted`` or promised."""
+    """Yield the lines of a decision.
+
+    ``admitted`` and ``before``, the job's promise, are the state before the decision.
+    """
     outcome = decision["outcome"]
     if outcome == "moved":
         promise = decision["promise"]

@@ -1,6 +1,6 @@
 """The simulated cluster, which executes commands and knows nothing else of the engine.
 
-Of a bag's tasks it executes copies: the first copy to finish counts.
+A task of a bag of tasks may run as several copies. It finishes when its first copy finishes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class _Attempt:
     plan: int  # number of the plan among the bag's
     start: int  # slot in which all copies started
     left: int  # number of unfinished tasks
-    entry: Integers  # entry of the plan's copies of each task
+    entry: Integers  # index into `Run.copies` of each task
     ends: Floats
     """Slots after the start at which each copy would finish; inf beyond a task's copies."""
     alive: Integers
-    """Number of running copies, which are the task's first ones; 0 for a finished task."""
+    """Number of running copies of each task: its first columns of ``ends``; 0 once it finished."""
 
 
 class BagExecution:
@@ -60,7 +60,8 @@ class BagExecution:
     def run(self, job: Job, order: Run, slot: int) -> tuple[int, ...]:
         """Run a bag for one slot by its last command.
 
-        Returns the tasks that finished in the slot and by the deadline, by entry of its copies.
+        Returns how many tasks of each entry of ``order.copies`` finished in the slot. Tasks that
+        finish after the deadline don't count.
         """
         bag = job.bag
         assert bag is not None
@@ -131,7 +132,7 @@ class _Running:
 class SimulatedCluster:
     """Running generations and their progress, driven by commands alone.
 
-    ``restart_first`` is as in `Cluster`, and the seed that of task durations.
+    ``restart_first`` is as in `Cluster`. ``seed`` seeds the durations of tasks.
     """
 
     def __init__(
@@ -142,10 +143,12 @@ class SimulatedCluster:
         self._steady = getattr(execution, "steady", False)
         self._bags = BagExecution(seed)
         self._open: dict[str, Job] = {}
+        # Jobs that were committed or placed, until they end, are paused or are displaced.
         self._promised: set[str] = set()
         self._running: dict[str, _Running] = {}
-        # Progress of a slot in order of the running jobs, and the jobs whose next slot differs.
+        # Progress per slot of each running job, in order of their starts.
         self._gains: dict[str, int] = {}
+        # Running jobs whose progress in the next slot has to be computed: it isn't in `_gains`.
         self._varying: dict[str, _Running] = {}
 
     def copy(self) -> SimulatedCluster:
@@ -155,7 +158,7 @@ class SimulatedCluster:
         twin._open, twin._promised = self._open.copy(), self._promised.copy()
         twin._running = {name: copy(running) for name, running in self._running.items()}
         twin._gains = self._gains.copy()
-        # A job whose progress varies runs too: it is the same one.
+        # Jobs in `_varying` are also in `_running`: both hold the same object.
         twin._varying = {name: twin._running[name] for name in self._varying}
         return twin
 

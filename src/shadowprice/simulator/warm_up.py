@@ -43,6 +43,7 @@ SETTINGS: Final[Mapping[str, tuple[Document, ...]]] = {
 def workloads(policy: str) -> Iterator[Scenario]:
     """Yield workloads that together call all kernels of a policy."""
     if builtin_policies()[policy].counts_places:
+        # Servers state units, such as {worker: 4, ps: 2}.
         yield _scenario(TENANTS, _tenants_jobs(), "40 slots")
         return
     yield _scenario(MIXED, MIXED_JOBS, "20 slots", INCIDENTS)

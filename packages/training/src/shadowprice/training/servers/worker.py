@@ -96,7 +96,7 @@ class Worker:
         self._spans = [layout.span(number, len(links)) for number in range(len(links))]
         named_parameters = trainable_parameters(self.model)
         first = named_parameters[0][1]
-        # Parameters and gradients become flat tensors each, so that a server's share is a slice.
+        # One flat tensor holds all parameters, another all gradients: a server's share is a slice.
         self._values = torch.empty(layout.elements, dtype=first.dtype, device=self._device)
         self._gradient = torch.zeros_like(self._values)
         start = 0
@@ -111,12 +111,13 @@ class Worker:
         self._order = recipe.order()
         self._steps = recipe.steps(settings.parts)
         self._chunks = ChunkPrefetcher(recipe.data.fetch, settings.keep)
-        self.leads = False  # whether it is to show the result, as the first remaining one
+        # Whether this worker shows the result; the leading server chooses one worker at the end.
+        self.leads = False
         self._version = -1
         self._wanted = 0
         self._computing = self._exchanging = 0.0
         self._moved = 0
-        self._due = 0.0  # earliest commit time of a mini-batch, for a minimum pace
+        self._due = 0.0  # earliest commit time of a mini-batch, given its minimum time
 
     def work(self) -> int:
         """Process assignments until training is done; return the number of mini-batches."""
@@ -165,6 +166,7 @@ class Worker:
         self._pull()
         self._gradient.zero_()
         loss, changes = 0.0, torch.zeros_like(self._buffers)
+        # In synchronous training, ``work.chunk`` is the step.
         for part in self._steps.split_step(work.chunk)[work.first : work.last]:
             # `part.samples` are positions in the epoch's order.
             batch = self._batch_at(work.epoch, part.samples)
@@ -209,10 +211,10 @@ class Worker:
         self._computing += time.monotonic() - started
         return loss_value, change
 
-    # ------------------------------------------------------------------ minimum pace
+    # ------------------------------------------------------------------ minimum time per mini-batch
 
     def _set_pace(self) -> None:
-        """Start a mini-batch's time at the last one's end, so that pushes count."""
+        """Start a mini-batch's minimum time when the last one's ended, so it includes the push."""
         pace, now = self._settings.pace, time.monotonic()
         start = self._due if 0.0 <= now - self._due < pace else now
         self._due = start + pace
