@@ -11,8 +11,8 @@ the relaxation in which a pool is one large machine, under the limits that integ
 (`policies.pricing.posted`). It allows every schedule that the servers allow.
 
 The bound requires proved payoffs, not merely good ones. `Relaxation.price` therefore returns a
-`ProvenPayoff`, which only an exact search may create. Numbers of copies of bags of
-tasks aren't proved optimal, so a job set with a bag is refused.
+`ProvenPayoff`, which is always an upper bound. Numbers of copies of bags of tasks aren't proved
+optimal, so a job set with a bag is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def demand_key(job: Job) -> bytes:
 
 
 def ps_counts_for(job: Job, workers: Integers) -> Integers:
-    """Return the numbers of parameter servers of numbers of workers."""
+    """Return how many parameter servers each number of workers needs."""
     if job.ps is None:
         return np.zeros_like(workers)
     return np.asarray(job.ps_counts[np.searchsorted(job.worker_counts, workers)])
@@ -62,11 +62,11 @@ _ROUNDING: Final = 1e-9
 _PAIRS: Final = 200_000
 """Pairs of a job and a slot up to which every slot with a possible gain is searched."""
 _CELLS: Final = 1 << 24
-"""Slots times servers and resources up to which the same holds.
+"""Values of free capacity (slots x servers x resources) up to which every such slot is searched.
 
-Free capacity is stored for each.
+`certificate.rounding` stores all of them.
 """
-_TIMES: Final = 4  # multiple of a job's time alone that is searched if those limits are exceeded
+_TIMES: Final = 4  # multiple of a job's time alone that is searched above `_PAIRS` or `_CELLS`
 _LATE: Final = 2
 """Multiple of the relaxation's slots in which jobs may complete after their windows."""
 _SPENT: Final = 1e-12  # share of its initial utility below which a job isn't searched any further
@@ -78,7 +78,7 @@ class Column:
 
     utility: float  # utility of the schedule
     first: int  # first slot of ``use``, counted from the relaxation's first
-    use: Floats  # share of all of a pool's resource, shape (slots, pools, limits)
+    use: Floats  # used share of each limit of each pool, shape (slots, pools, limits)
     choice: Integers  # number of workers in each slot, 0 for none
 
 
@@ -104,8 +104,9 @@ class Window:
 def windows_of(cluster: Cluster, jobs: Sequence[Job], end: int) -> list[Window]:
     """Return the slots to search for each job; nothing is gained from ``end`` on.
 
-    They reach as far as anything can be gained, unless that is too far. Then they reach a horizon,
-    or a multiple of the job's time alone, and every later completion earns at most ``tail``.
+    A window ends at ``end``, or earlier if the job's utility is nearly 0 from some slot on. Above
+    `_PAIRS` or `_CELLS`, a window has at most as many slots as the horizon, or `_TIMES` times the
+    job's time alone if that is longer. Every later completion earns at most ``tail``.
     """
     spans = [max(0, end - job.arrival) for job in jobs]
     if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:
@@ -152,6 +153,7 @@ class Relaxation:
         late = any(window.tail > 0 for window in self.windows)
         self.late_slots = max(0, min(end - self.start, _LATE * self.slots)) if late else 0
         """Slots in which jobs that earn something after their windows may run."""
+        # The first pool hosts workers, the last one parameter servers. A single pool hosts both.
         self.limits = pool_limits(cluster)
         width = max(map(len, self.limits))
         self.counted = np.array([np.arange(width) < len(mine) for mine in self.limits])
@@ -244,7 +246,10 @@ class Relaxation:
 
     @property
     def capacity(self) -> Floats:
-        """1 for each price that counts, else 0; shape (slots, pools, limits)."""
+        """Capacity as a share of itself: 1 for each limit in force, 0 for dropped or missing ones.
+
+        The shape is `shape`.
+        """
         return self._capacity_shares
 
     def utilities(self, job: int) -> Floats:
@@ -298,8 +303,8 @@ class Relaxation:
     def price(self, job: int, prices: Floats) -> tuple[ProvenPayoff, Column | None]:
         """Return a bound on a job's payoff at prices, and the schedule that reaches it.
 
-        The schedule is None if none earns anything, and empty if the bound is to complete later,
-        for free.
+        The schedule is None if no schedule gains anything. It is empty if the bound assumes that
+        the job completes after its window at no cost.
         """
         window = self.windows[job]
         counts, gains, use = self._choices[job]

@@ -1,4 +1,4 @@
-"""The problem CSD: groups of tasks, the arrays of its kernels, and its feasibility."""
+"""The cloning problem of the CSD paper: its task groups, kernel arrays and feasibility check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shadowprice.kernels.cloning.curves import Columns
 from shadowprice.kernels.cloning.kinds import TABLE, WEIBULL
 
 MAX_DECAY = 700.0
-"""Decay above which a miss is impossible in double precision: e^-700."""
+"""Maximum decay a = -ln S(deadline). One copy then misses with probability e^-700, nearly 0."""
 
 MIN_DECAY = 2.0**-52
 """Decay below which a task can't finish in time: its miss probability rounds to 1."""
@@ -195,7 +195,7 @@ def fewest_machines(
     """Add copies that reduce the miss probability most; return sum phi and the machines.
 
     ``decays`` are -ln S at another deadline, of the problem's own groups. If the sum is within the
-    budget, the machines are the fewest that hold the deadline.
+    budget, the machines are the fewest that meet the deadline.
     """
     if decays is None:
         counts, decays = problem.arrays.tasks, problem.arrays.decay
@@ -210,7 +210,7 @@ def fewest_machines(
 def min_feasible_deadline(
     problem: CloningProblem, constraint: DeadlineConstraint = DeadlineConstraint.EXACT
 ) -> float:
-    """Return the earliest deadline, in seconds, that integer copies on the machines can hold."""
+    """Return the earliest deadline, in seconds, that integer copies on the machines can meet."""
 
     def holds(deadline: float) -> bool:
         decays = problem.decays(deadline)

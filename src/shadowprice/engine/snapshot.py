@@ -268,7 +268,7 @@ def _command_from_record(
     values["after"], values["frees"] = tuple(values["after"]), tuple(values["frees"])
     if kind is not Stop:
         servers, workers, ps = zip(*values.pop("on"), strict=True)
-        # They keep the order of the names: servers may have been removed, or have other rows.
+        # Map names to current rows without sorting them; -1 for a server that was removed since.
         rows = tuple(index.get(name, -1) for name in servers)
         values["placement"], values["servers"] = Placement(rows, workers, ps), servers
         values["copies"] = tuple(TaskCopies(*entry) for entry in values["copies"])

@@ -38,7 +38,8 @@ class Advice:
     # Result of the quote if it differs from that of the repeated run; ``nothing`` if no change gets
     # the job admitted at the quoted prices.
     at_quoted_prices: str | None = None
-    # Option of ``submit`` that makes the change and its values, if options set the job's keys.
+    # Option of ``submit`` for the change, and its values before and after. None if no options set
+    # the job's keys, such as for a job from a file.
     option: str | None = None
     option_before: str | None = None
     option_after: str | None = None
@@ -63,7 +64,7 @@ class JobAdvice:
 
     job: str
     slot: int  # arrival slot, in which the policy is queried again
-    held: str  # circumstances that every advice assumes unchanged
+    held: str  # everything that the advice assumes to stay unchanged, formatted
     advice: Sequence[Advice]  # one for each kind of change that gets the job admitted
     ineffective: Sequence[IneffectiveChange] = ()  # kinds that don't
     left_out: Sequence[str] = ()  # keys whose changes need runs that take too long
@@ -137,7 +138,7 @@ def advice_lines(
 
 
 def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
-    """Yield all advice, but of changes to the amount of work only the smallest."""
+    """Yield all advice, but only the smallest of the changes to the amount of work."""
     work = [item for item in advice if item.way == "work"]
     smallest = min(work, key=lambda item: 1 - int(item.after) / int(item.before), default=None)
     for item in advice:

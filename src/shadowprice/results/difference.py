@@ -212,7 +212,7 @@ GAINS_REMARK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CapacityGain:
-    """Difference between a run with more servers and the run on the cluster as it is."""
+    """Differences in utility and times of two runs, such as before and after adding servers."""
 
     change: str  # added resource and servers, formatted
     servers: Mapping[str, int]  # added, by the name of their entry
@@ -223,7 +223,7 @@ class CapacityGain:
     jct_slots: float | None  # difference in mean completion time of jobs that both runs finished
     # Difference in the mean time from submission to first start, of the jobs that ran in both.
     wait_slots: float | None
-    waiting_saved_slots: float  # sum of this difference over these jobs
+    waiting_saved_slots: float  # total decrease of these times; negative if jobs waited longer
     jobs: int  # number of these jobs
     slot_seconds: float
 
@@ -248,7 +248,7 @@ class CapacityGain:
             gain=utility - before.summary["total_utility"],
             finished=after.summary["finished"] - before.summary["finished"],
             jct_slots=None if means[0] is None or means[1] is None else means[1] - means[0],
-            wait_slots=(0.0 - saved) / len(waits) if len(waits) else None,
+            wait_slots=(0.0 - saved) / len(waits) if len(waits) else None,  # never -0.0
             waiting_saved_slots=saved,
             jobs=len(waits),
             slot_seconds=slot_seconds,
@@ -256,7 +256,7 @@ class CapacityGain:
 
     @property
     def waiting_saved_hours(self) -> float:
-        """Sum of the differences in waiting time, in hours."""
+        """Total decrease of the waiting times, in hours; negative if jobs waited longer."""
         return self.waiting_saved_slots * self.slot_seconds / 3600
 
     def record(self) -> Fields:

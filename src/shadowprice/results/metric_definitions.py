@@ -1,4 +1,4 @@
-"""Measures by which runs are compared, and their labels."""
+"""Metrics by which runs are compared, and their labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = Callable[[Mapping[str, Any]], float | None]
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """One measure of a run."""
+    """One metric of a run."""
 
     key: str  # column name in tables of runs
     name: str  # label
@@ -28,7 +28,7 @@ class MetricDefinition:
     unless_zero: bool = False  # omitted if every value is 0
 
     def written(self, value: float, figures: Callable[[float], str] = format_number) -> str:
-        """Format a value; ``figures`` formats plain numbers."""
+        """Format a value; ``figures`` formats values whose unit is ``number``."""
         if self.unit == "share":
             return f"{value:.1%}"
         return format_duration(value) if self.unit == "seconds" else figures(value)
@@ -59,7 +59,7 @@ def _read_path(*path: str) -> Read:
 def _summary(
     key: str, name: str, path: str = "", better: int = 0, *options: Any, **flags: Any
 ) -> MetricDefinition:
-    """Return a measure at a dotted path of the summary, by default its key."""
+    """Return a metric at a dotted path of the summary, by default its key."""
     read = _read_path("summary", *(path or key).split("."))
     return MetricDefinition(key, name, read, better, *options, **flags)
 
@@ -69,7 +69,7 @@ def _latency(percentile: str) -> Read:
 
 
 def _utility_share(key: str, name: str, *path: str, over_seeds: bool = False) -> MetricDefinition:
-    """Return the measure of the total utility as a fraction of the value at a path."""
+    """Return the metric of the total utility as a fraction of the value at a path."""
     whole = _read_path(*path)
 
     def read(info: Mapping[str, Any]) -> float | None:
@@ -88,12 +88,12 @@ def _completion_ratio(info: Mapping[str, Any]) -> float | None:
 
 
 RESTRICTED: Final = "restricted_mean_jct"
-"""Key of the measure that is only comparable up to a common end; see `restricted_mean_until`."""
+"""Key of the metric that is only comparable up to a common end; see `restricted_mean_until`."""
 
 _EARNED: Final = (
     _summary("total_utility", "total utility", better=1, over_seeds=True),
     _utility_share("value_share", "of the value on offer", "summary", "value", over_seeds=True),
-    # What the best possible schedule reaches at most is only known if it was requested.
+    # The upper bound on the total utility is only known if it was requested.
     _utility_share("bound_share", "at least of the best possible", "bound", "bound"),
 )
 _OUTCOMES: Final = (
@@ -156,11 +156,11 @@ TIMING_METRICS: Final = frozenset(metric.key for metric in _COMPUTING)
 OVER_SEEDS: Final = tuple(
     metric for metric in (*_BEFORE_RESOURCES, *_MONEY, *_COMPUTING) if metric.over_seeds
 )
-"""Measures with means over several seeds, in display order."""
+"""Metrics with means over several seeds, in display order."""
 
 
 def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
-    """Return the measures to show for runs on one cluster, in display order."""
+    """Return the metrics to show for runs on one cluster, in display order."""
     use = [
         MetricDefinition(
             f"in_use_{name}",
@@ -180,7 +180,7 @@ def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
 
 
 def read_metrics(info: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return every measure in `OVER_SEEDS` of a run, by key."""
+    """Return every metric in `OVER_SEEDS` of a run, by key."""
     return {measure.key: measure.read(info) for measure in OVER_SEEDS}
 
 
@@ -196,9 +196,9 @@ def best_positions(values: Sequence[float | None], better: int) -> frozenset[int
 def restricted_mean_until(info: Mapping[str, Any], end: int) -> float | None:
     """Return the restricted mean completion time of a run, extended to a later end.
 
-    Every unfinished job, including refused ones, waits until the later end. ``end`` is the first
-    slot after the common end, not before the run's own end. The result is in slots; None if no job
-    arrived.
+    Every unfinished job, including refused ones, waits until the later end. ``end`` is the common
+    end of the compared runs (exclusive), and at least that of the run itself. The result is in
+    slots; None if no job arrived.
     """
     summary = info["summary"]
     mean = summary["jct"]["restricted_mean"]

@@ -18,11 +18,12 @@ ports; containers of 0 or 1 GPU, 1 to 5 cores, 2 to 10 GB and 1 to 3 Gbps; 200 i
 first nine slots and take 40 minutes to two hours each; utilities as in the simulations. The rest is
 chosen here. The two 10 GbE ports carry the training (20 Gbps). A job's 40 minutes to two hours are
 those of one worker, so that a mini-batch of ten images takes about ten seconds on a few cores, as
-such models do; with the time of all workers it would take minutes, and parameter servers would fit
-a sixth of the work. A parameter server has at least the bandwidth of a worker, as (6) requires.
-Families take turns. Gradients are four bytes per parameter of the published architectures: AlexNet
-61.1 M (Krizhevsky et al. 2012), ResNet-50, 101 and 152 25.6, 44.5 and 60.2 M (He et al. 2016),
-VGG-11 132.9 M (Simonyan and Zisserman 2015), Inception-BN 11.3 M (Ioffe and Szegedy 2015).
+such models do. If all workers together took that time, a mini-batch would take minutes, and the
+parameter servers would have capacity for only a sixth of the work. A parameter server has at least
+the bandwidth of a worker, as (6) requires. Families are equally frequent, in random order.
+Gradients are four bytes per parameter of the published architectures: AlexNet 61.1 M (Krizhevsky et
+al. 2012), ResNet-50, 101 and 152 25.6, 44.5 and 60.2 M (He et al. 2016), VGG-11 132.9 M (Simonyan
+and Zisserman 2015), Inception-BN 11.3 M (Ioffe and Szegedy 2015).
 
 `pdors` draws jobs that train faster on one machine. Yu's thesis (section 4.1) draws everything
 uniformly. Jobs have 50 to 150 epochs, 5 to 20 chunks, 20 to 40 mini-batches per chunk, gradients of
@@ -105,20 +106,21 @@ class GeneratorOptions:
     slots: int = 300
     """Timespan T: arrivals lie in its first ``arrival_share``."""
     slot_seconds: Fraction = Fraction(1200)
-    """Length of a slot. The paper's testbed has 20 minutes; its simulation states none. It changes
-    only communication, because everything else is drawn in slots."""
+    """Length of a slot. The paper's testbed has 20 minutes; its simulation states none. In
+    `paper`, `chunk` and `calibrated`, computing times and arrivals scale with it. There it only
+    affects communication, and bursty arrivals, which follow hours."""
     arrivals: Pattern = "poisson"
     """Pattern of arrivals. The paper takes the Google cluster trace, which isn't available here."""
     arrival_share: float = 1.0
     """Share of the timespan in which jobs arrive."""
     burstiness: Burstiness | None = None
-    """Parameters of bursty arrivals; its hours are then hours of simulated time."""
+    """Parameters of bursty arrivals; None for the defaults. Hours are hours of simulated time."""
     insensitive: float = 0.10
     """Share of time-insensitive jobs."""
     sensitive: float = 0.55
     """Share of time-sensitive jobs."""
     value: tuple[float, float] = (1.0, 100.0)
-    """Range of the priority (Fig. 5 narrows it)."""
+    """Range of the utility's value, the priority of OASiS; its Fig. 5 also has narrower ranges."""
     internal_ratio: float = 40.0
     """Internal over external bandwidth, for `pdors`; with 1, co-location gains nothing."""
 
@@ -156,7 +158,7 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
 
 
 def _common_columns(options: GeneratorOptions, slots: Ints, chunks: Ints) -> dict[str, Any]:
-    """Return the columns of jobs that arrive at the beginning of slots and may use all chunks."""
+    """Return columns of jobs that arrive at slot starts, with at most one worker per chunk."""
     jobs, slot_nanoseconds = options.jobs, options.slot_seconds * NANO
     return {
         "names": [f"job-{index}" for index in range(jobs)],
@@ -360,8 +362,9 @@ def paper_cluster(
     """Return OASiS's evaluation cluster in the format of a cluster file.
 
     ``workers`` and ``parameter_servers`` are H and K of the paper. Servers for workers are random
-    EC2 P2 or G3 instances, those for parameter servers C4; the paper swaps the two, see the module.
-    Every server's bandwidth is drawn from 20 to 50 Gbps. ``horizon`` is in slots.
+    EC2 P2 or G3 instances, those for parameter servers C4; the paper swaps the two, see
+    `WORKER_INSTANCES`. Every server's bandwidth is drawn from 20 to 50 Gbps. ``horizon`` is in
+    slots.
     """
     rng = np.random.default_rng([seed, 1])
     servers = []

@@ -105,7 +105,7 @@ class SynthesisOptions:
             raise InputError(f"elasticity={self.elasticity}: write 0, or 1 to {MAX_WORKERS}")
 
     def resolved(self, trace_format: str) -> SynthesisOptions:
-        """Return the options for a trace of a format, without ``auto`` where it depends on that."""
+        """Return the options, with each default that depends on the trace's format replaced."""
         own = trace_format in OWN_LOGS
         return replace(
             self,
@@ -284,7 +284,8 @@ def _describe_drawn(
     frame: pl.DataFrame, curves: Sequence[Curve | None], options: SynthesisOptions
 ) -> tuple[str, ...]:
     """Return what is drawn because the trace lacks it, with numbers of jobs."""
-    # Models don't count if jobs run with their traced workers only, for their traced durations.
+    # With elasticity 1, jobs keep their traced workers and durations: a drawn family has no effect
+    # on them, and isn't reported.
     known = family_table().by_model
     pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), strict=True)
     unknown = sum(
@@ -368,7 +369,7 @@ def _utilities(
     count = frame.height
     value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
     target = np.ones(count)
-    within = np.full(count, -1, dtype=np.int64)
+    within = np.full(count, -1, dtype=np.int64)  # ns from submission to target; -1: in slots
     if options.target == "slots":
         target = rng.uniform(1.0, 15.0, count)
     else:
@@ -486,7 +487,7 @@ class JobSpeeds:
         self.chunks, rest = _split_into_chunks(batches, self.max_workers, exact)
         self.epochs, self.minibatches, rest = _epochs(rest, measured)
         work = self.chunks * rest
-        share = traced * self.duration / work - comm
+        share = traced * self.duration / work - comm  # computing seconds of a mini-batch
         short = ~measured & (share < 1e-9)
         if short.any():
             notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: one is made")
@@ -542,8 +543,9 @@ def _split_into_chunks(batches: Ints, wanted: Ints, exact: NDArray[np.bool_]) ->
 
 
 def _epochs(rest: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
-    """Split mini-batches per chunk and job into epochs and chunks of up to 50 mini-batches.
+    """Split each job's mini-batches per chunk into epochs of at most 50 mini-batches per chunk.
 
+    Returns the epochs, the mini-batches per chunk and epoch, and the product of both.
     If not exact, the step time absorbs rounding many mini-batches to the nearest 50 (within 1 %).
     """
     nearest = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)

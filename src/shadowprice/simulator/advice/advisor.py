@@ -52,7 +52,8 @@ from shadowprice.simulator.scenario import Scenario
 MAX_ARRIVALS: Final = 20_000
 """Arrivals replayed for one job, if changes must be verified by running again."""
 
-_MAX_SLOPE: Final = 0.01  # slope of price over utility from which on a higher utility doesn't help
+# An estimate needs a slope of log(price / utility) over log(utility) below the negative of this.
+_MAX_SLOPE: Final = 0.01
 _MAX_EXPONENT: Final = 700.0  # largest number whose exponential is finite
 
 _CONSECUTIVE_DELAYS: Final = 100
@@ -61,8 +62,9 @@ _MAX_GAP_DIVISOR: Final = 6
 """Beyond them, the gap between queried slots is at most the delay divided by this."""
 
 _GROUP_SECONDS: Final = 2.0
-"""Time that a group of jobs may take, or twice that of its first job. Advice can exceed its time
-limit, and delay a stop, by this."""
+"""Time that a group of jobs should take at most, or twice that of the first job if that is longer.
+
+Advice can exceed its time limit, and delay a stop, by the time of one group."""
 
 
 class _TooExpensiveError(Exception):
@@ -86,7 +88,7 @@ def advise(
     ``position`` is the job's index in the scenario, and ``entry`` its record in the file.
     ``max_arrivals`` limits the cost of verification, in arrivals replayed; changes beyond it are
     left out. Each change is minimal to 1 %. Raises `InputError` if the job isn't refused again,
-    because the scenario is another one.
+    because the scenario isn't that of the run.
     """
     (job_advice,) = advise_together(scenario, choice, {position: entry}, max_arrivals=max_arrivals)
     if isinstance(job_advice, InputError):
@@ -141,13 +143,13 @@ def add_advice(
     progress: Callable[[int, int], None] | None = None,
     stop: StopRequestObserver | None = None,
 ) -> RunData:
-    """Return a run with advice on its refused jobs, and on abandoned ones that count as refused.
+    """Return a run with advice on its refused jobs, and on dropped ones that were never admitted.
 
-    The scenario must have its jobs' records. After ``seconds`` no further job is started, except a
-    few. ``progress`` is called with (jobs with advice, jobs in total). A first ``stop`` request
-    ends it after the current jobs, a second one immediately.
+    The scenario must have its jobs' records. No group of jobs starts after ``seconds``, but a
+    started group is completed. ``progress`` is called with (processed jobs, jobs in total). A
+    first ``stop`` request ends the search after the current group, a second one immediately.
 
-    ``info["advice"]`` has the numbers of ``refused`` (or abandoned) jobs and of those that are
+    ``info["advice"]`` has the numbers of ``refused`` (or dropped) jobs and of those that are
     ``advised``, and the allowed ``seconds``.
     """
     refused = run.jobs.filter(run.jobs["outcome"].is_in(outcomes_with_advice(run.info)))
@@ -188,7 +190,10 @@ def add_advice(
 
 
 def one_replay_suffices(policy: Policy) -> bool:
-    """Return whether one repeated run suffices for all refused jobs, which then don't affect it."""
+    """Return whether one repeated run suffices for all refused jobs.
+
+    It does if refused jobs don't affect other decisions, and the policy quotes and decides at once.
+    """
     capabilities = policy.capabilities
     return capabilities.forgets_refused and capabilities.quotes and capabilities.answers_at_once
 
@@ -212,10 +217,10 @@ def _query_policy(
 
 
 def _break_even_step(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
-    """Return the step at which a job's utility would equal its price; 0 if unknown.
+    """Return the first step at which a job's utility should exceed its price; 0 if unknown.
 
-    The price rises with the utility if prices depend on it. Their ratio is taken as a power of the
-    utility, through the two steps with ratios nearest to 1.
+    The price may rise with the utility. The model price / utility = c * utility ** slope is fitted
+    to the two steps whose ratios are nearest to 1. With only one step, the price is constant.
     """
     nearest = sorted(
         (abs(math.log(price / utility)), step, math.log(price / utility))
@@ -407,7 +412,7 @@ class _Advisor:
         gaps: dict[int, tuple[float, float]],
         was_queried: Callable[[int], bool] = lambda _: True,
     ) -> StepFn:
-        """Return a function that gives a step's true result if the policy knows the job set.
+        """Return a function that evaluates a step with a policy built from the changed job set.
 
         As long as the change leaves all parameters unchanged, the policy decides on the other jobs
         as before, and its answer at the decision point holds if it was queried there. ``gaps``
@@ -475,10 +480,10 @@ class _Advisor:
         changes = [*self._candidates(end)]
         search = ChangeSearch(self._variants, changes, self._affordable_quote)
         with suppress(_TooExpensiveError):
-            _ = search.is_smallest_refused  # while it is affordable: it settles several changes
+            _ = search.is_smallest_refused  # cached; if True, no change of size needs a run
         for change in (*changes, self._later):
-            # A smaller request never hurts, but too large a step of another change may: in the last
-            # slot, or with one worker, there is least time.
+            # A smaller request never hurts. The largest step of another change may be refused while
+            # smaller ones are admitted: the last slot, or one worker, leaves the least time.
             evenly = 0 if is_size(change) else PROBES_WHEN_MAX_REFUSED
             try:
                 result = search.find(change, evenly)

@@ -45,10 +45,10 @@ _THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0  # at most, for threads at exit
 class TrainingResult:
     """Result of a worker.
 
-    ``model`` has the final parameters. ``minibatches`` is the number that it includes; steps in
-    synchronous training. ``leads`` is true for exactly one worker, which should report and save the
-    model. ``measured`` are measurements of the leading server, if it is in this process: outside a
-    scheduler.
+    ``model`` has the final parameters. ``minibatches`` is the number of mini-batches that trained
+    them, or of steps in synchronous training. ``leads`` is true for exactly one worker, which
+    should report and save the model. ``measured`` has the metrics of the leading server if that is
+    in this process, otherwise it is empty.
     """
 
     model: Any
@@ -176,7 +176,8 @@ def _run_ps(
             follower = _run_until_sigterm(partial(connect_pair, store, name, 1, timeout), stop)
             follower.send(restore)
             server.followers.append(follower)
-        for link in server.followers:  # one that fails would be noticed at the next message only
+        # Wait until every follower has restored its state, so that a failure is noticed now.
+        for link in server.followers:
             _run_until_sigterm(link.receive, stop)
     else:
         store = _run_until_sigterm(lambda: _store(generation, settings), stop)
@@ -333,7 +334,7 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
 
 
 def _load_state_as_leader(recipe: Recipe, settings: Settings, restore: Message) -> State | None:
-    """Return the state of the checkpoint that the leader restored: workers wait for its version."""
+    """Return, for a follower, the state that the leader restored; None if it restored none."""
     if not restore.index:
         return None
     checkpoint = checkpoints.load(step=restore.version)
