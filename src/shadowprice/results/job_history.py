@@ -176,7 +176,7 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         return _rounds_guarantee_text(data)
     if data["ratio"] is None:
         return "none: no ratio is proved for these prices"
-    answer = {True: "it does", False: "it does not", None: "which is not known"}
+    answer = {True: "it is", False: "it is not", None: "which is not known"}
     text = (
         f"for demands small beside a server at least 1/{data['ratio']:.3g} of the offline optimum, "
         f"if D0 = {data['D0']:.4g} is at most half of it: "

@@ -94,7 +94,7 @@ _EARNED: Final = (
     _summary("total_utility", "total utility", better=1, over_seeds=True),
     _utility_share("value_share", "of the value on offer", "summary", "value", over_seeds=True),
     # The upper bound on the total utility is only known if it was requested.
-    _utility_share("bound_share", "at least of the best possible", "bound", "bound"),
+    _utility_share("bound_share", "of the upper bound", "bound", "bound"),
 )
 _OUTCOMES: Final = (
     _summary("arrived", "jobs that arrived"),
@@ -111,9 +111,7 @@ _TIMES: Final = (
     # Only covers finished jobs: without a preferred direction, because a policy may finish
     # only the short ones.
     _summary("mean_jct", "mean JCT of finished, slots", "jct.mean", over_seeds=True),
-    MetricDefinition(
-        "completion_ratio", "times the least mean JCT, at most", _completion_ratio, -1
-    ),
+    MetricDefinition("completion_ratio", "mean JCT over its lower bound", _completion_ratio, -1),
     _summary("median_jct", "median JCT of finished, slots", "jct.median"),
     _summary(RESTRICTED, "restricted mean JCT, slots", "jct.restricted_mean", -1, over_seeds=True),
     _summary("makespan", "makespan, slots", over_seeds=True),

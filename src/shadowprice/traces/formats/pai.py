@@ -49,13 +49,13 @@ _GIB: Final = 2**30
             "first task's, without the instance table) to its end"
         ),
         (
-            "a job without plan_gpu is a CPU job: read unchanged, and scheduled with "
-            "cpu_jobs=keep only"
+            "a job without plan_gpu is a CPU job: read unchanged, and scheduled only "
+            "with cpu_jobs=keep"
         ),
         "jobs with a blank end_time are unfinished and dropped; only Terminated is success",
         (
             "parameter servers (task ps), workers and evaluators are tasks of one job: ps and "
-            "workers are counted apart, GPUs, cores and memory in all"
+            "workers are counted separately; GPUs, cores and memory are summed over all tasks"
         ),
         (
             "times are shifted seconds (hour and weekday kept, UTC+8); no deadline and no virtual "

@@ -31,12 +31,12 @@ _ACME_TIME: Final = "%Y-%m-%d %H:%M:%S%z"
     gotchas=(
         "Seren's times are +08:00, Kalos's +00:00: both are read as UTC",
         (
-            "Kalos's duration includes queueing (end - submit): duration is always end - start; "
-            "rows that said otherwise are counted"
+            "the duration column of Kalos includes queueing (end - submit), so end - start is "
+            "read; rows whose column says otherwise are counted"
         ),
-        "memory only in Kalos, for each pod; counts may be written 10.0",
+        "only Kalos has memory, per pod; counts may have a decimal point (10.0)",
         "no virtual cluster: the tenant is the user",
-        "gpu_num 0 is a CPU job: read unchanged, and scheduled with cpu_jobs=keep only",
+        "gpu_num 0 is a CPU job: read unchanged, and scheduled only with cpu_jobs=keep",
     ),
 )
 def read_acme(path: Path, reading: ImportContext) -> Trace:
@@ -90,14 +90,20 @@ _GAVEL_TYPE: Final = r"^(.+?)(?: \(batch size (\d+)\))?$"
     licence="MIT; the msr traces derive from Philly: also CC-BY-4.0",
     files="*.trace[.gz]",
     gotchas=(
-        "no header and no names: a job is called job-line; seven fields put arrival before GPUs",
+        (
+            "no header and no names: jobs are named job-LINE; files of 7 fields have arrival "
+            "before GPUs"
+        ),
         "total_steps are mini-batches summed over workers, like Gavel's throughput table",
         (
             "7 and 10 fields carry no duration, and total_steps came from an older throughput "
             "table: durations are left unknown and synthesis computes them from the measured curve"
         ),
         "the model was drawn at random (seeds 0-4 of the msr traces differ only in it)",
-        "SLO is -1 (none) in every published file; any other SLO or priority is not used, counted",
+        (
+            "SLO is -1 (none) in every published file; other SLOs and priorities are ignored and "
+            "counted"
+        ),
         "Shockwave's traces are synthetic, and its batch size may change during the run (mode)",
     ),
 )
@@ -152,7 +158,7 @@ _HELIOS_TIME: Final = "%Y-%m-%d %H:%M:%S"
         "times are naive local time (presumably UTC+8), kept unchanged",
         (
             "gpu_num 0 is a CPU job (53 % of the published jobs): read unchanged, and scheduled "
-            "with cpu_jobs=keep only"
+            "only with cpu_jobs=keep"
         ),
         "a job without a start or end never ran and is left out",
         "duration is end - start; a duration column that disagrees is recomputed and counted",
@@ -273,7 +279,7 @@ _DENSE_SINCE: Final = 9.0e6
         "pod_phase Running still has a deletion_time: kept, counted, status unfinished",
         "a few ancient pods precede the dense 34 days: those created before since= are left out",
         "gpu_spec may name a type twice (V100M16|V100M32|V100M32): named once",
-        "num_gpu 0 is a CPU pod: read unchanged, and scheduled with cpu_jobs=keep only",
+        "num_gpu 0 is a CPU pod: read unchanged, and scheduled only with cpu_jobs=keep",
     ),
     options={"since": "leave out pods created before this second (default 9000000; 0 keeps all)"},
 )
@@ -333,8 +339,8 @@ _TIRESIAS: Final = typed_columns("job_id num_gpu:i submit_time:f model_name dura
     gotchas=(
         "synthetic; times are seconds from the first job",
         (
-            "the duration is that with num_gpu GPUs, and is used unchanged; iterations, of an "
-            "unpublished batch size, and interval, the time to the next job, are not read"
+            "duration holds for num_gpu GPUs; iterations (of an unpublished batch size) and "
+            "interval (the time to the next job) are not read"
         ),
         "models are ten CNNs of the TensorFlow benchmarks; most have no measured throughput here",
     ),

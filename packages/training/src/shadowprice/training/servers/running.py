@@ -70,7 +70,8 @@ def run(recipe: Recipe, settings: Settings | None = None) -> TrainingResult | No
     try:
         outcome = _run_role(recipe, settings or Settings(), connection_threads)
     except SystemExit as leaving:
-        _join_or_exit(connection_threads, leaving.code if isinstance(leaving.code, int) else 0)
+        code = leaving.code  # as the interpreter counts it: a text is a failure
+        _join_or_exit(connection_threads, code if isinstance(code, int) else int(code is not None))
         raise
     except BaseException as error:
         if any(thread.is_alive() for thread in connection_threads):
