@@ -26,7 +26,7 @@ import torch
 
 from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.generation import own_device
-from shadowprice.training.servers import chunks
+from shadowprice.training.servers import chunks, running
 from shadowprice.training.servers import server as server_module
 from shadowprice.training.servers.messages import LocalLink, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
@@ -556,6 +556,27 @@ def test_errors_of_the_script_are_raised_there(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         run(replace(recipe, optimizer=careless))
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, 0), (3, 3), ("no such data", 1)])
+def test_a_process_with_a_hanging_thread_ends_with_the_status_of_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: object, status: int
+) -> None:
+    released = threading.Event()
+
+    def leave(_recipe: Any, _settings: Any, threads: list[threading.Thread]) -> None:
+        threads.append(threading.Thread(target=released.wait, args=(WAIT_LIMIT_SECONDS,)))
+        threads[0].start()
+        raise SystemExit(code)
+
+    statuses: list[int] = []
+    monkeypatch.setattr(running, "_run_role", leave)
+    monkeypatch.setattr(running, "_THREAD_EXIT_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(running, "_exit", statuses.append)
+    with pytest.raises(SystemExit):
+        run(scripts.recipe(scripts.written(tmp_path)))
+    released.set()
+    assert statuses == [status]
 
 
 @pytest.mark.parametrize("error", [TrainingError("no such backend"), SystemExit(3)])
