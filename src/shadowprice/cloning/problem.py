@@ -78,13 +78,13 @@ class CloningProblem:
                 faults.append(Fault(location, f"{group.count} tasks", "write 1 or more"))
         if not 0.0 < self.miss_probability < 1.0:
             message = f"{self.miss_probability:g} is outside (0, 1)"
-            hint = "write for example 0.05: no number of copies never misses, and 1 asks nothing"
+            hint = "write for example 0.05; 0 is impossible with any number of copies"
             faults.append(Fault("miss_probability", message, hint))
         if not self.deadline > 0.0 or not math.isfinite(self.deadline):
             faults.append(Fault("deadline", "is not a positive time", "write for example 60s"))
         if self.machines < self.tasks:
             message = (
-                f"{self.machines} machines for {self.tasks} tasks: the light regime starts "
+                f"{self.machines} machines for {self.tasks} tasks: the plan starts "
                 "every task at once"
             )
             command = "shadowprice cloning waves"
@@ -257,7 +257,7 @@ def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> N
         advice.append(f"miss_probability: {rounded:.6g} (the smallest is {smallest:.6g})")
     message = (
         f"{problem.machines} machines cannot finish {problem.tasks} tasks in {deadline} with a "
-        f"miss probability of {problem.miss_probability:g}; the best whole copies miss with "
+        f"miss probability of {problem.miss_probability:g}; with the best numbers of copies it is "
         f"{smallest:.6g}"
     )
     hint = "any one of these would do: " + "; ".join(advice)

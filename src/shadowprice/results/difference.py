@@ -166,7 +166,7 @@ def _describe_change(a: Row, b: Row, policies: tuple[str, str]) -> str:
         ]
         return "; ".join(endings)
     if a["completion"] is None or b["completion"] is None:
-        return "earned differently"
+        return "earned another utility"
     parts = []
     start_delay = b["start"] - a["start"]
     if start_delay:
@@ -204,9 +204,9 @@ HEADS: Final = (
 
 GAINS_REMARK: Final = (
     "Each row runs the same jobs again on the larger cluster, with the same seed. Gain, finished "
-    "jobs and mean times are differences from the cluster as it is; a policy that decides "
-    "otherwise can earn less with more. JCTs are of the jobs that both runs finished, waits (from "
-    "submission to first start) of those that ran in both."
+    "jobs and mean times are differences from the cluster as it is; a policy whose decisions "
+    "change can earn less on a larger cluster. JCTs are of the jobs that both runs finished, waits "
+    "(from submission to first start) of those that ran in both."
 )
 
 

@@ -79,8 +79,8 @@ class SynthesisOptions:
     stretch: float = _option(4.0, "largest stretch of a relative target, 1 or more")
     elasticity: float = _option(
         0.0,
-        "times its traced workers that a job may run with, 1 to 64; 0: 1 for your own "
-        "log, otherwise every measured number, or 2",
+        "maximum workers of a job, as a multiple of its traced ones, 1 to 64; 0 means 1 for "
+        "your own log, otherwise every measured number, or 2",
     )
     cpu_jobs: Literal["drop", "keep"] = _option(
         "drop", "whether jobs without GPUs are left out or scheduled"
@@ -404,9 +404,9 @@ def _note_early(submit: Ints, deadline: Ints, slot_seconds: Fraction, notes: lis
     early = int((deadline < (np.ceil(submit / slot) + 1) * slot).sum())
     if early:
         notes.append(
-            f"{_count(early, 'deadline')} before the end of the first slot the job could use: no "
-            f"schedule in slots of {format_seconds(float(slot_seconds))} is in time, shorter slots "
-            "may be"
+            f"{_count(early, 'deadline')} before the end of the job's first usable slot: no "
+            f"schedule in slots of {format_seconds(float(slot_seconds))} meets them; try shorter "
+            "slots"
         )
 
 
@@ -490,7 +490,7 @@ class JobSpeeds:
         share = traced * self.duration / work - comm  # computing seconds of a mini-batch
         short = ~measured & (share < 1e-9)
         if short.any():
-            notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: one is made")
+            notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: each gets one")
         step = np.where(short, 1e-9, share)
         self.minibatch_time = np.where(measured, 0, np.rint(step * NANO)).astype(np.int64)
         self.max_workers = np.minimum(self.max_workers, self.chunks)
