@@ -115,7 +115,7 @@ class View(Protocol):
 
     @property
     def may_have_unstoppable_jobs(self) -> bool:
-        """Whether running jobs can be unstoppable; in simulations only on cordoned servers."""
+        """True if running jobs can be unstoppable; in simulations only on cordoned servers."""
 
     def is_unstoppable(self, job: str) -> bool:
         """Return whether a running job must keep its placement.

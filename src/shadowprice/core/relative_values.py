@@ -197,7 +197,7 @@ class OpenValues:
 
     The sums are updated incrementally, because a service has thousands of open jobs. They are
     exact: every finite float is a multiple of 2^-1074, so it is kept as an integer. A sum therefore
-    doesn't depend on the order of its terms, and equals a sum computed anew from all jobs.
+    doesn't depend on the order of its terms, and equals a sum recomputed from all jobs.
 
     ``open_jobs`` changes with the engine. ``changed`` receives the names of jobs that may have
     changed; first it has all open jobs.

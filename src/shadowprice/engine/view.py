@@ -49,7 +49,7 @@ class EngineView:
 
     @property
     def may_have_unstoppable_jobs(self) -> bool:
-        """Whether running jobs can be unstoppable: by a driver, or on cordoned servers."""
+        """True if running jobs can be unstoppable: in a live service, or on cordoned servers."""
         return may_have_unstoppable_jobs(self._state)
 
     def is_unstoppable(self, job: str) -> bool:

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import select
 
 from shadowprice.core.budget import POINT, Budget, in_points
 from shadowprice.executors.contract import Ending
+from shadowprice.service.budgets.accounts import MAX_AHEAD_NS, Account, Accounts
 from shadowprice.service.budgets.billing import to_price_units
 from shadowprice.service.budgets.operations import (
     grant_points,
@@ -676,3 +679,29 @@ def test_prices_are_integer_millionths(cost: float) -> None:
         assert abs(price - cost * 1e6) <= 0.5
     if not cost <= 1e12:
         assert price > 10**18
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(-1, 9)), max_size=8),
+    st.lists(st.integers(-8, 60), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_due_accounts_are_those_that_a_pass_over_all_finds(
+    periods: list[tuple[int, int, int]], half_days: list[int], back: bool
+) -> None:
+    accounts = Accounts()
+    accounts.may_go_back = back
+    for name, days, period in periods:  # later ones replace earlier ones, or remove them
+        budget = Budget(10 * POINT, period=days * 86_400)
+        if period < 0:
+            accounts.pop(f"tenant-{name}", None)
+        else:
+            accounts[f"tenant-{name}"] = Account(f"tenant-{name}", budget, period=period)
+        for half_day in half_days:
+            now = (Budget(POINT, period=DAY).begins(0) + half_day * DAY // 2) * SECOND
+            expected = sorted(
+                account.tenant
+                for account in accounts.values()
+                if account.ends <= now or (back and account.begins - now > MAX_AHEAD_NS)
+            )
+            assert [account.tenant for account in accounts.due(now)] == expected
