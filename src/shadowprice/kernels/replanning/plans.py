@@ -391,7 +391,9 @@ def _count_runs(top: int, final: int, last: int, fitting: Integers) -> int:
     return runs
 
 
-@allocation_free
+# Called for each interval of each plan: passing all arrays of jobs to a function would cost
+# three times as much as packing.
+@inlined
 def pack_level(
     line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
 ) -> bool:
