@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from shadowprice.certificate.relaxation import Column, PricedJobs, Relaxation
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
+from shadowprice.policies.milp import QuietHighs
 
 _PRIMAL_SIMPLEX: Final = 4
 _IDLE: Final = 8  # rounds after which an unused column is dropped
@@ -58,9 +59,7 @@ class Master:
 
     def __init__(self, groups: int, cells: int) -> None:
         self._groups = groups
-        solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
+        solver = QuietHighs()
         solver.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
         solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
         rows = groups + cells

@@ -25,7 +25,7 @@ from shadowprice.kernels.slots.placement import RANDOMISED, Method, place_extern
 from shadowprice.kernels.slots.polygons import Counts, Point, Slot
 from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.milp import LinearProgram, weighted
+from shadowprice.policies.milp import LinearProgram, QuietHighs, weighted
 from shadowprice.policies.pdors import PdorsParameters
 from shadowprice.policies.pdors.policy import Pdors, PdorsPricedJob, SlotChoices, build_pairs
 from shadowprice.simulator.driver import Simulation
@@ -350,11 +350,8 @@ def solve_interior(
         for column, machine in enumerate(usable.tolist()):
             free = max(float(slot.free[machine, resource]), 0.0) / scale
             program.row([(column, worker / scale), (column + count, server / scale)], upper=free)
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
-    for option, value in (
-        ("output_flag", False), ("threads", 1), ("solver", "ipm"), ("run_crossover", "off"),
-        ("presolve", "off"),
-    ):  # fmt: skip
+    solver = QuietHighs()
+    for option, value in (("solver", "ipm"), ("run_crossover", "off"), ("presolve", "off")):
         solver.setOptionValue(option, value)
     solver.passModel(program.model(relaxed=True))
     points = np.full((len(workers), 2, len(slot.free)), np.nan)

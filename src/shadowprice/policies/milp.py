@@ -226,10 +226,22 @@ class IncrementalProgram:
         return _read_result(self._solver, mixed=self._mixed)
 
 
+class QuietHighs(highspy.Highs):
+    """HiGHS on one thread, which prints nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # it ships no types
+        self.silent()
+        self.setOptionValue("threads", 1)
+
+    def enableCallbacks(self) -> None:  # noqa: N802  # a name of HiGHS
+        """Enable callbacks; the constructor calls this."""
+        self.silent()  # HiGHS 1.16 prints its name and version here, unless it is silent
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+
 def _solver(gap: float) -> highspy.Highs:
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
+    solver = QuietHighs()
     solver.setOptionValue("mip_rel_gap", gap)
     solver.setOptionValue("mip_abs_gap", 1e-7)
     for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -40,6 +42,7 @@ from shadowprice.simulator.driver import Simulation
 from tests.oracles.offline import brute_optimum, plain_optimum
 from tests.support.examples import example_count
 from tests.support.policy_runs import run_policy
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.support.workloads import make_cluster, make_job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -560,3 +563,21 @@ def test_solves_where_progress_is_counted_in_millions() -> None:
     ]
     solution = solve(full_problem(cluster, jobs, 45), time_limit=2.0)
     assert 0 < solution.utility <= solution.bound
+
+
+def test_solvers_print_nothing() -> None:
+    """HiGHS prints its name and version once a process, unless every solver is silent."""
+    program = (
+        "from shadowprice.certificate.bound import Master; Master(1, 1)\n"
+        "from shadowprice.policies.milp import LinearProgram\n"
+        "program = LinearProgram()\n"
+        "program.column(cost=1.0, upper=2.0, integer=True)\n"
+        "assert program.solve().objective == 2.0\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=False,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
