@@ -233,6 +233,19 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
         assert [type(entry) for entry in decisions] == [answer, answer]
 
 
+def test_a_lone_job_that_can_earn_little_of_its_utility_is_promised_no_more_than_others() -> None:
+    on = gpus(2, 2, horizon=40)
+    watched = 80 * (1 - np.exp(-11 / 80))
+    # Ten slots of the whole cluster: at most 9 of 30, just the required part, or 8.9.
+    enough, little = (
+        training(on, "a", epochs=10, chunks=4, utility=Linear(30.0, -slope / 9))
+        for slope in (21.0, 21.1)
+    )
+    for job, factor, answer in ((enough, 6, Promise), (little, 6, Queue), (little, 1, Promise)):
+        (made,) = decide(on, [job], evidence=10.1 / factor / watched)
+        assert isinstance(made, answer)
+
+
 def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
     # 32 workers would take 4 slots, two GPUs take 64.
     on = gpus(1, 2, horizon=400)

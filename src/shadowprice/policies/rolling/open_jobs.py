@@ -62,6 +62,7 @@ class OpenJobs(JobRows):
     max_gain_colocated: Integers  # if every worker count fitted on one server
     gain_alone: Integers  # with the most workers that the empty cluster and the tenant's part hold
     full_utility: Floats  # of completing as early as `gain_alone` allows
+    initial_utility: Floats  # of completing at once, as if the work took no time
     predicted: Flags  # whether the remaining work is a prediction (`limit_predictions`)
     unstoppable: Flags  # whether a stop would lose all work: it hasn't shown checkpoints
     # Whether plans must have one level without a pause. An elastic job that may still show
@@ -173,6 +174,7 @@ class OpenJobs(JobRows):
         self.full_utility[row] = (
             utility_value(job.utility, -(-job.required // gain) - 1) if gain else 0.0
         )
+        self.initial_utility[row] = utility_value(job.utility, 0)
 
     def _fits_alone(self, tenant: int, job: Job, workers: Integers, ps_counts: Integers) -> Flags:
         """Return which worker counts fit into the empty cluster and the tenant's part of it.

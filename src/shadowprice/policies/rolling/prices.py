@@ -45,8 +45,9 @@ _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 # little of it. Workers and parameter servers pay it each.
 _DOMINANT_PRICE_SHARE: Final = 0.15
 # The limit of a lone job's promise is this many times larger: the job keeps no other job out, and a
-# user of an idle cluster expects an answer. On drawn workloads that costs 0.5 points of the value
-# on offer (`design/0017-rolling.md`).
+# user of an idle cluster expects an answer. On drawn workloads that costs 0.2 points of the value
+# on offer (`design/0017-rolling.md`). A job that can't earn much of its utility, however early it
+# completes, would keep out the first jobs that can: nothing is known about them yet.
 _ALONE_FACTOR: Final = 6.0
 # Minimum use when a density is computed: far below any share, so that no density is infinite.
 _MIN_USE: Final = 1e-200
@@ -485,7 +486,8 @@ class DemandPrices:
 
         Size and time are in slots of the part of the cluster that the job's tenant may have. The
         limit is larger for a lone job: it competes with no open job, or none of its tenant if it
-        has a share. Jobs that their tenants can't pay for don't count: they get no promise.
+        has a share. Jobs that their tenants can't pay for don't count: they get no promise. A lone
+        job must also be able to earn enough of its initial utility.
         """
         arrays, owner = jobs.arrays, jobs.arrays.tenant
         shares = self._shares(arrays).select(rows)[:2]
@@ -499,7 +501,8 @@ class DemandPrices:
         competing &= jobs.payable
         count = np.bincount(owner[competing], minlength=len(observed))
         others = count[owner[rows]] - competing[rows]  # a job doesn't compete with itself
-        factor = np.where(others == 0, _ALONE_FACTOR, 1.0)
+        attainable = jobs.full_utility[rows] >= _MIN_PROMISED_SHARE * jobs.initial_utility[rows]
+        factor = np.where((others == 0) & attainable, _ALONE_FACTOR, 1.0)
         return min_cluster_slots(arrays, rows, *shares), observed[owner[rows]], factor
 
 
