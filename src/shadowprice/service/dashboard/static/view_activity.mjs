@@ -1,4 +1,4 @@
-// What was decided, the newest first, and by page.
+// The policy's decisions, newest first, page by page.
 
 import { request } from "./api.mjs";
 import { element, empty, jobLink, localTimes, number, Pages, span, swap, table, when } from "./parts.mjs";
@@ -31,13 +31,13 @@ export class ActivityView {
   }
 }
 
-/** Return any value of an event; its fractions below a million have at most six digits. */
+/** Format a value of an event; fractions below a million have at most six digits. */
 function formatValue(value) {
   const rounded = (item) => (typeof item === "number" && !Number.isInteger(item) && Math.abs(item) < 1e6 ? Number(item.toPrecision(6)) : item);
   return typeof value === "object" ? JSON.stringify(value, (_, one) => rounded(one)) : String(rounded(value));
 }
 
-/** Return a decision in words, with the local times of slots. */
+/** Describe an event in words, with local times instead of slots; the second argument is the service's status. */
 export function describeEvent(event, { origin, slot_seconds: seconds }) {
   const begins = (slot) => new Date(new Date(origin).getTime() + slot * seconds * 1000).toISOString();
   return localTimes(textOf(event, begins));

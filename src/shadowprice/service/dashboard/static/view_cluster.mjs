@@ -1,14 +1,14 @@
-// The cluster: what runs and is promised where, and the servers with what an operator does to them.
+// The cluster: where jobs run and are promised, and the servers with an operator's actions.
 
 import { Chart } from "./charts/charts.mjs";
 import { request, part } from "./api.mjs";
 import { bar, button, chips, element, empty, jobLink, number, percent, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe, heatOf, usedNow } from "./timeline.mjs";
 
-const SPANS = [12, 24, 72, 240];
+const SPANS = [12, 24, 72, 240]; // choices of past and future slots
 const ROWS = 16; // servers of one chart
 const LIST = 25; // servers of one page of the list
-let chosenSpan = 24;
+let chosenSpan = 24; // kept when the view is left
 
 export class ClusterView {
   constructor(app, [server = null]) {
@@ -44,7 +44,7 @@ export class ClusterView {
       this.server === null ? request("prices", { query: { slots: 1 } }).catch(() => null) : null]);
     Object.assign(this.app.service, service);
     this.response = response;
-    this.known = listed.servers;
+    this.allServers = listed.servers;
     this.used = usedNow(response);
     if (this.server === null) this.sum(service, prices);
     this.draw();
@@ -53,18 +53,18 @@ export class ClusterView {
 
   sum(service, prices) {
     const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
-    const up = this.known.filter((item) => item.state === "up").length;
-    const load = this.known.length ? [...this.used.values()].reduce((a, b) => a + b, 0) / this.known.length : 0;
-    const out = ["lost", "drained", "cordoned"].map((state) => [this.known.filter((one) => one.state === state).length, state]).filter(([n]) => n).map(([n, state]) => `${n} ${state}`).join(", ");
+    const up = this.allServers.filter((item) => item.state === "up").length;
+    const load = this.allServers.length ? [...this.used.values()].reduce((a, b) => a + b, 0) / this.allServers.length : 0;
+    const out = ["lost", "drained", "cordoned"].map((state) => [this.allServers.filter((one) => one.state === state).length, state]).filter(([n]) => n).map(([n, state]) => `${n} ${state}`).join(", ");
     const waiting = count(["pending", "admitted", "standby"]);
     const price = prices?.priced ? prices.slots[0] : null;
-    const dearest = price ? Math.max(0, ...Object.values(price.kinds).map((kind) => Object.values(kind).reduce((sum, one) => sum + (one.price ?? 0), 0))) : null;
+    const highestPrice = price ? Math.max(0, ...Object.values(price.kinds).map((kind) => Object.values(kind).reduce((sum, one) => sum + (one.price ?? 0), 0))) : null;
     swap(this.tiles,
       tile("Running", number(count(["running", "resizing"])), service.jobs.resizing ? `${service.jobs.resizing} of them moving` : "jobs now"),
       tile("Waiting", number(waiting), waiting ? `${number(service.jobs.admitted ?? 0)} promised, ${number((service.jobs.standby ?? 0) + (service.jobs.pending ?? 0))} not` : "nobody waits"),
-      tile("Servers up", `${number(up)} of ${number(this.known.length)}`, out || "all of them"),
+      tile("Servers up", `${number(up)} of ${number(this.allServers.length)}`, out || "all of them"),
       tile("In use now", percent(load), bar(load, `${percent(load)} of the cluster in use`, { wide: true })),
-      tile("A server costs", dearest === null ? "–" : number(dearest), dearest === null ? "the policy posts no prices" : "utility a slot, the dearest kind, next slot"),
+      tile("A server costs", highestPrice === null ? "–" : number(highestPrice), highestPrice === null ? "the policy posts no prices" : "utility a slot, the highestPrice kind, next slot"),
       tile("Next slot", when(service.next_slot_begins, { brief: true, seconds: service.slot_seconds < 120, every: service.slot_seconds }), element("small", { "data-moment": service.next_slot_begins, "data-every": String(service.slot_seconds) }, "")),
     );
   }
@@ -80,7 +80,7 @@ export class ClusterView {
     const { charts } = this.app, { response } = this;
     const names = this.shownServers();
     this.at = Math.min(this.at, Math.max(0, Math.ceil(names.length / ROWS) - 1));
-    const few = names.slice(this.at * ROWS, (this.at + 1) * ROWS);
+    const onPage = names.slice(this.at * ROWS, (this.at + 1) * ROWS);
     swap(this.controls,
       chips("How far back and ahead", SPANS.map((count) => [count, `± ${span(count * response.slot_seconds)}`]), chosenSpan, (count) => { chosenSpan = count; this.app.refresh(); }),
       element("span", { class: "grow" }),
@@ -101,7 +101,7 @@ export class ClusterView {
       this.remark.textContent = "";
       return;
     }
-    const description = describe(response, { servers: few, promises: this.server === null && this.at === 0 && !this.words });
+    const description = describe(response, { servers: onPage, promises: this.server === null && this.at === 0 && !this.words });
     if (this.chart) this.chart.update(description);
     else this.chart = new Chart(this.host, description, charts);
     const remarks = [];
@@ -112,9 +112,9 @@ export class ClusterView {
   }
 
   list() {
-    if (!this.known) return;
+    if (!this.allServers) return;
     const wanted = new Set(this.shownServers());
-    const rows = this.known.filter((item) => wanted.has(item.name));
+    const rows = this.allServers.filter((item) => wanted.has(item.name));
     const pages = Math.max(1, Math.ceil(rows.length / LIST));
     this.page = Math.min(this.page, pages - 1);
     const columns = [
@@ -129,13 +129,13 @@ export class ClusterView {
       pages > 1 ? element("div", { class: "pager end" }, button("Previous", () => { this.page -= 1; this.list(); }, { focus: "list previous", disabled: this.page === 0 }), element("span", {}, `${this.page + 1} of ${pages}`), button("Next", () => { this.page += 1; this.list(); }, { focus: "list next", disabled: this.page >= pages - 1 })) : null);
   }
 
-  actions(one) {
-    const act = (label, run, kind = "") => button(label, run, { kind, focus: `${label} ${one.name}`, "aria-label": `${label} ${one.name}` });
+  actions(server) {
+    const act = (label, run, kind = "") => button(label, run, { kind, focus: `${label} ${server.name}`, "aria-label": `${label} ${server.name}` });
     return element("span", { class: "acts" },
-      one.state === "up" ? act("Cordon", () => this.stopPlacing(one, "cordon")) : null,
-      ["up", "cordoned"].includes(one.state) ? act("Drain", () => this.stopPlacing(one, "drain")) : null,
-      ["cordoned", "drained"].includes(one.state) ? act("Uncordon", () => this.uncordon(one)) : null,
-      act("Remove", () => this.remove(one), "quiet"));
+      server.state === "up" ? act("Cordon", () => this.stopPlacing(server, "cordon")) : null,
+      ["up", "cordoned"].includes(server.state) ? act("Drain", () => this.stopPlacing(server, "drain")) : null,
+      ["cordoned", "drained"].includes(server.state) ? act("Uncordon", () => this.uncordon(server)) : null,
+      act("Remove", () => this.remove(server), "quiet"));
   }
 
   async stopPlacing(one, how) {
@@ -179,7 +179,7 @@ export class ClusterView {
 
   async add() {
     const { app } = this;
-    const like = this.known[0];
+    const like = this.allServers[0];
     const done = await app.form({
       title: "Add servers", action: "Add", body: [element("p", { class: "soft" }, "They take work from the next slot on.")],
       fields: [
@@ -217,14 +217,14 @@ function affected(one) {
   return element("p", {}, element("b", {}, `${one.jobs.length} job${one.jobs.length === 1 ? " runs" : "s run"} there: `), one.jobs.slice(0, 12).map((job) => shown(job.job ?? "another tenant's")).join(", ") + (one.jobs.length > 12 ? " and more" : ""));
 }
 
-/** Read `name: amount` lines; numbers stay numbers. */
+/** Parse lines such as `gpu: 8`; amounts with a unit stay text. */
 export function amounts(text) {
-  const found = {};
+  const parsed = {};
   for (const line of text.split(/[\n,]+/)) {
     if (!line.trim()) continue;
     const [, name, amount] = line.match(/^\s*([^:=]+?)\s*[:=]\s*(.+?)\s*$/) ?? [];
     if (name === undefined) throw new Error(`"${line.trim()}" is not like gpu: 8`);
-    found[name] = /^\d+(\.\d+)?$/.test(amount) ? Number(amount) : amount;
+    parsed[name] = /^\d+(\.\d+)?$/.test(amount) ? Number(amount) : amount;
   }
-  return found;
+  return parsed;
 }

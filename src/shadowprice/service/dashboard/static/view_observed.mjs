@@ -1,4 +1,4 @@
-// What really ran beside what would have been decided, where the service only observes.
+// Simulated decisions beside observed executions, for a service that only observes.
 
 import { request } from "./api.mjs";
 import { badge, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
@@ -105,7 +105,7 @@ function used(response) {
   } : null;
 }
 
-/** Return the chart of servers over time; both sides alike, so that they can be read against each other. */
+/** Return the chart of servers over time until now; simulated and observed charts have the same rows, to be compared. */
 function placements(response) {
   if (response.bars === null) return null;
   const description = describe({ ...response, last: Math.max(response.first + 1, Math.ceil(response.now)) }, { servers: response.servers.slice(0, ROWS), promises: false });

@@ -1,4 +1,4 @@
-// Prices and what is reserved, by kind of server, past and to come.
+// Prices and reserved shares by kind of server, in past and coming slots.
 
 import { request } from "./api.mjs";
 import { chips, element, empty, Figure, note, number, shown, span, swap } from "./parts.mjs";

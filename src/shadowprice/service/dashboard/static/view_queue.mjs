@@ -1,4 +1,4 @@
-// The jobs: those that are open with their promise and what they wait for, and all that ever were, by page.
+// The list of jobs, open and closed: their promises, progress and reasons, page by page.
 
 import { request } from "./api.mjs";
 import { badge, chips, CLOSED, element, empty, jobLink, OPEN, Pages, progressCell, promiseCell, reasonOf, swap, table, to, when, whereCell } from "./parts.mjs";
@@ -18,7 +18,7 @@ export class QueueView {
     this.find = element("form", { class: "find", role: "search" }, name, element("button", { type: "submit" }, "Find"));
     this.find.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.go(name.value && !this.search ? "all" : this.show, this.tenant, name.value); // jobs of any state, at first
+      this.go(name.value && !this.search ? "all" : this.show, this.tenant, name.value); // a new search includes jobs of any state
     });
     this.tools = element("div", { class: "row wrap" });
     this.list = element("div", {});

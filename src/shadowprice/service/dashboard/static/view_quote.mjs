@@ -1,10 +1,10 @@
-// A quote: what would become of a job if it were submitted now; nothing is reserved by asking.
+// A quote: the decision that a job would get now, without reserving anything.
 
 import { request } from "./api.mjs";
 import { row } from "./dialogs.mjs";
 import { badge, distance, element, lengthTile, localTimes, note, number, outlookNote, shown, swap, tile, to, problemNote, when } from "./parts.mjs";
 
-// A rate with a unit, such as 0.5/h, stays text.
+// Parse a rate; with a unit, such as 0.5/h, it stays text.
 const rate = (text) => text.includes("/") ? text : Number(text);
 
 const KINDS = {
@@ -26,7 +26,7 @@ export class QuoteView {
   }
 
   async refresh() {
-    if (this.made) return; // what is being typed stays
+    if (this.made) return; // keep what is being typed
     const [servers, tenants] = await Promise.all([request("servers"), this.app.operates ? request("tenants") : null]);
     this.made = true;
     const sizes = new Map();
@@ -65,7 +65,7 @@ export class QuoteView {
     this.parameters.replaceChildren(...fields.map(([name, label, value, hint]) => row({ name: `utility ${name}`, label, value, hint }, this.inputs)));
   }
 
-  /** Return the job as it is described by the fields. */
+  /** Return the record of the job that the fields describe. */
   job() {
     const value = (name) => this.inputs.get(name)?.value.trim() ?? "";
     const worker = {};

@@ -1,10 +1,10 @@
-// A tenant's statement: what it holds, what moved it, entry by entry.
+// A tenant's statement: its balance, and the entries that changed it.
 
 import { request, now, part } from "./api.mjs";
 import { button, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 
-const LIMIT = 50, DRAWN = 1000;
+const LIMIT = 50, DRAWN = 1000; // maximum number of entries in the table and in the chart
 const KINDS = {
   grant: { colour: "c2", meaning: "granted" },
   expiry: { colour: "c7", meaning: "expired" },
@@ -104,13 +104,13 @@ export class StatementView {
   }
 }
 
-/** Return points to the hundredth, what is less to the last digit; all digits on pointing at them. */
+/** Return points with two decimals, amounts below 0.01 with six; the title has all digits. */
 function exact(points, sign = "") {
   const digits = Math.abs(points) < 0.01 ? 6 : 2;
   return element("span", { title: String(points) }, `${sign}${points.toLocaleString("en", { minimumFractionDigits: points ? 2 : 0, maximumFractionDigits: digits })}`);
 }
 
-/** Ask an operator for a tenant's budget; an empty number of points removes it. */
+/** Show a dialog that changes a tenant's budget; an empty number of points removes the budget. */
 export function changeBudget(app, name, budget) {
   return app.form({
     title: `The budget of ${shown(name)}`, action: "Change it",

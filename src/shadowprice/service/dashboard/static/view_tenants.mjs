@@ -1,4 +1,4 @@
-// Tenants: what they own and have running, and the tokens that were handed out.
+// Tenants: their shares, budgets and open jobs, and all tokens.
 
 import { request, now, part } from "./api.mjs";
 import { bar, button, element, empty, number, shown, STATES, swap, table, to, when } from "./parts.mjs";
@@ -42,11 +42,11 @@ export class TenantsView {
     swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (row) => row.name }) : empty("No tenants", "All jobs share the cluster. Add a tenant to create tokens with fewer rights than yours."));
   }
 
-  /** Return what a tenant holds, as a link to its statement. */
-  held(one) {
-    const shown = one.account ? number(one.account.held) : "statement";
-    const link = element("a", { href: to("statement", one.name), "data-focus": `held ${one.name}`, "aria-label": `${shown}: statement of ${one.name}` }, shown);
-    return one.account ? [bar(one.budget.points ? one.account.held / one.budget.points : 0, `${one.name} holds ${number(one.account.held)} of ${number(one.budget.points)} points`), " ", link] : link;
+  /** Return a tenant's points as a link to its statement. */
+  held(tenant) {
+    const text = tenant.account ? number(tenant.account.held) : "statement";
+    const link = element("a", { href: to("statement", tenant.name), "data-focus": `held ${tenant.name}`, "aria-label": `${text}: statement of ${tenant.name}` }, text);
+    return tenant.account ? [bar(tenant.budget.points ? tenant.account.held / tenant.budget.points : 0, `${tenant.name} holds ${number(tenant.account.held)} of ${number(tenant.budget.points)} points`), " ", link] : link;
   }
 
   async budget(one) {

@@ -1,12 +1,12 @@
-// What the last days would have earned with other servers, or under another policy.
+// What-if runs: the utility of the last days with other servers, or under another policy.
 
 import { request } from "./api.mjs";
 import { row } from "./dialogs.mjs";
 import { bar, button, element, empty, note, number, shown, span, swap, table, tile, to, problemNote, when } from "./parts.mjs";
 
 const STATES = { waiting: "b-c7", running: "b-c2", done: "b-done", failed: "b-c4", cancelled: "b-c7" };
-const MEASURES = [["total_utility", "Utility earned"], ["arrived", "Jobs"], ["admitted", "Admitted"], ["finished", "Finished"], ["refused", "Refused"], ["mean_jct", "Mean time until done, in slots"]];
-const AGAIN = 1000; // milliseconds between two looks at a run that goes on
+const METRICS = [["total_utility", "Utility earned"], ["arrived", "Jobs"], ["admitted", "Admitted"], ["finished", "Finished"], ["refused", "Refused"], ["mean_jct", "Mean time until done, in slots"]];
+const POLL = 1000; // milliseconds between two requests for an unfinished run
 
 export class WhatifView {
   constructor(app, [run = null]) {
@@ -26,14 +26,14 @@ export class WhatifView {
     if (this.run !== null) {
       const response = await request(`whatif/${this.run}`);
       this.show(response);
-      if (going(response)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+      if (isUnfinished(response)) this.timer = setTimeout(() => this.app.refresh(), POLL);
       return;
     }
     const response = await request("whatif");
     if (!this.made) this.form();
-    this.made = true; // what is being typed stays
+    this.made = true; // later refreshes keep what is being typed
     this.list(response.runs);
-    if (response.runs.some(going)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+    if (response.runs.some(isUnfinished)) this.timer = setTimeout(() => this.app.refresh(), POLL);
   }
 
   form() {
@@ -87,7 +87,7 @@ export class WhatifView {
 
   show(run) {
     const { as_is: before, changed: after } = run;
-    const rows = MEASURES.filter(([key]) => before?.[key] !== undefined);
+    const rows = METRICS.filter(([key]) => before?.[key] !== undefined);
     const columns = [
       { head: "", cell: ([, name]) => name },
       { head: `As it is (${before?.policy ?? ""})`, class: "num", cell: ([key]) => number(before[key]) },
@@ -97,7 +97,7 @@ export class WhatifView {
     const share = run.progress.done / run.progress.of;
     swap(this.result,
       element("h2", {}, element("span", { class: `badge ${STATES[run.state]}` }, run.state), ` ${words(run.question, this.app.service.policy)}`),
-      going(run) ? note("info", element("p", {}, `${run.progress.done} of ${run.progress.of} simulations are done. `, bar(share, `${run.progress.done} of ${run.progress.of} simulations done`, { wide: true })), button("End it", () => this.cancel(), { kind: "danger" })) : null,
+      isUnfinished(run) ? note("info", element("p", {}, `${run.progress.done} of ${run.progress.of} simulations are done. `, bar(share, `${run.progress.done} of ${run.progress.of} simulations done`, { wide: true })), button("End it", () => this.cancel(), { kind: "danger" })) : null,
       run.state === "failed" ? note("bad", element("p", {}, run.reason)) : null,
       run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), waited(run.times), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}${before?.arrived < run.jobs ? `; ${number(run.jobs - before.arrived)} fit no server and are left out` : ""}`)),
       rows.length ? table("Both simulations", columns, rows, { key: ([key]) => key }) : null,
@@ -114,17 +114,17 @@ export class WhatifView {
   }
 }
 
-/** Return a tile of the waiting time that jobs were spared. */
+/** Return a tile with the waiting time that the change saves. */
 function waited(times) {
   if (!times?.jobs) return null;
   const mean = Math.round(times.mean_wait_seconds), hours = times.waiting_saved_hours;
   return tile("Waiting saved", `${signed(hours)} h`, mean === 0 ? `as long on average, over ${number(times.jobs)} jobs that ran in both` : `${span(Math.abs(mean), 2)} ${mean < 0 ? "less" : "more"} a job, of the ${number(times.jobs)} that ran in both`);
 }
 
-const going = (run) => run.state === "waiting" || run.state === "running";
+const isUnfinished = (run) => run.state === "waiting" || run.state === "running";
 const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value))}`;
 
-/** Return the requested change as text. */
+/** Describe the requested change. */
 function words(question, policy) {
   const parts = Object.entries(question.servers).map(([name, count]) => `${count > 0 ? "+" : "−"}${Math.abs(count)} ${shown(name)}`);
   if (question.policy !== policy) parts.push(`policy ${question.policy}`);
@@ -132,19 +132,20 @@ function words(question, policy) {
   return `${parts.join(", ") || "as it is"} · ${question.days} day${question.days === 1 ? "" : "s"}`;
 }
 
+/** Return the nested parameters of a policy as [key with dots, value]. */
 const leaves = (set, before = "") => Object.entries(set).flatMap(([key, value]) => (value !== null && typeof value === "object" ? leaves(value, `${before}${key}.`) : [[`${before}${key}`, value]]));
 
-/** Read `key=value` lines; dots are nested, numbers and truth stay what they are. */
+/** Parse lines such as `key=value`; keys with dots are nested, and numbers, true and false aren't text. */
 function settings(text) {
-  const found = {};
+  const parsed = {};
   for (const line of text.split("\n")) {
     if (!line.trim()) continue;
     const [, key, value] = line.match(/^\s*([^=\s]+)\s*=\s*(.*?)\s*$/) ?? [];
     if (key === undefined) throw new Error(`"${line.trim()}" is not like key=value`);
     const path = key.split(".");
-    let inside = found;
+    let inside = parsed;
     for (const step of path.slice(0, -1)) inside = Object.hasOwn(inside, step) && typeof inside[step] === "object" ? inside[step] : (inside[step] = Object.create(null));
     inside[path.at(-1)] = value === "true" ? true : value === "false" ? false : value !== "" && Number.isFinite(Number(value)) ? Number(value) : value;
   }
-  return found;
+  return parsed;
 }
