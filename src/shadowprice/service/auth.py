@@ -85,7 +85,7 @@ class Tokens:
         """Remove a token from the index, after it was revoked in the store."""
         self._callers.pop(self._hashes.pop(number, ""), None)
 
-    def holds(self, caller: Caller, now: int) -> bool:
+    def is_valid(self, caller: Caller, now: int) -> bool:
         """Return whether an authenticated caller's token is still valid."""
         _, expires = self._callers.get(self._hashes.get(caller.id, ""), (None, now))
         return expires is None or expires > now

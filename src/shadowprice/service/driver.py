@@ -63,9 +63,11 @@ class Driver:
 
     snapshot_seconds = 0.003  # maximum duration of a piece of a snapshot between two batches
     tick_seconds = 1.0  # minimum seconds between two runs of the periodic tasks
-    sweep_seconds = 60.0  # seconds between two retention runs
-    sweep_pause = 0.5  # seconds between two transactions of one retention run
-    listen_seconds = 1.0  # of collecting reports after downtime, before missed slots are accounted
+    purge_interval_seconds = 60.0  # seconds between two retention runs
+    purge_pause_seconds = 0.5  # seconds between two transactions of one retention run
+    report_wait_seconds = (
+        1.0  # of collecting reports after downtime, before missed slots are accounted
+    )
 
     def __init__(
         self,
@@ -98,8 +100,8 @@ class Driver:
         first_purge_delay = (
             PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS if may_have_stepped else FIRST_PURGE_DELAY_SECONDS
         )
-        # The next purge is due `sweep_seconds` later, which is after the first delay:
-        self._last_purge = self._steady_since - self.sweep_seconds + first_purge_delay
+        # The next purge is due `purge_interval_seconds` later, which is after the first delay:
+        self._last_purge = self._steady_since - self.purge_interval_seconds + first_purge_delay
         self._background = BackgroundTasks(log, writer.metrics.count_failure)
         self._purge_task: asyncio.Task[None] | None = None
         self._sampler = PriceSampler()
@@ -168,13 +170,13 @@ class Driver:
         accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if accounts.due(self._clock.now()):
             await self._writer.commit([BatchEntry(start_due_periods())])
-        if now - self._last_purge > self.sweep_seconds:
+        if now - self._last_purge > self.purge_interval_seconds:
             self._last_purge = now
             self._progress.remove_closed(self._published.jobs)
             if self._purge_task is None or self._purge_task.done():
                 description = "removing expired data"
                 self._purge_task = self._background.spawn(
-                    "retention", self.sweep(), description, vital=False
+                    "retention", self.purge_expired(), description, vital=False
                 )
         self._snapshot_due = self._durable.snapshot_due()
         durable = self._durable
@@ -198,7 +200,7 @@ class Driver:
             seconds = self.snapshot_seconds
             await self._writer.run_in_thread(lambda: durable.write_snapshot_step(seconds))
 
-    async def sweep(self) -> None:
+    async def purge_expired(self) -> None:
         """Purge closed jobs, prices and uploads past their retention, in small transactions."""
         now = self._clock.now()
         cutoff = now - self._retention_ns
@@ -207,10 +209,10 @@ class Driver:
         while more:
             more, last = await self._purge_batch(cutoff, last)
             if more:
-                await asyncio.sleep(self.sweep_pause)
+                await asyncio.sleep(self.purge_pause_seconds)
         await self._writer.run_in_thread(lambda: purge_prices(self._durable.store, now, cutoff))
         if self._uploads is not None:
-            self._uploads.sweep(now)
+            self._uploads.purge_unused(now)
 
     async def _purge_batch(
         self, before: int, after: ExpiredJob | None
@@ -318,7 +320,7 @@ class Driver:
         late = running is not None and now - servers.calendar.ends(running) > servers.calendar.slot
         if late and not self._catching_up:  # while catching up, the reports are already collected
             self._start_collecting()
-        remaining = self._collecting_since + self.listen_seconds - monotonic()
+        remaining = self._collecting_since + self.report_wait_seconds - monotonic()
         if remaining > 0.0 and self._execution is not None:
             await asyncio.sleep(remaining)
 
@@ -374,7 +376,7 @@ class Driver:
             )
 
     @property
-    def stuck(self) -> str | None:
+    def health_error(self) -> str | None:
         """Why slots don't begin or a background task fails; None if neither is the case."""
         if self._boundary_failed_at:
             return "failed to start a slot; see the log"

@@ -39,11 +39,11 @@ class KubernetesIntegration:
     @property
     def health_error(self) -> str | None:
         """Why a background task is failing; None if all are healthy."""
-        controller = None if self.controller is None else self.controller.failing
+        controller = None if self.controller is None else self.controller.task_error
         return self._background.health_error or controller
 
     @property
-    def not_followed(self) -> str | None:
+    def watch_error(self) -> str | None:
         """Why TrainingJobs aren't followed; None if they are, or needn't be."""
         return None if self.controller is None else self.controller.health_error
 
@@ -52,7 +52,7 @@ class KubernetesIntegration:
         connection = await ApiClient.open(self._service.settings.cluster_address)
         await connection.close()
 
-    async def elected(self, above: int = 0) -> int | None:
+    async def acquire_leadership(self, above: int = 0) -> int | None:
         """Try to acquire the lease; return the epoch, or None if another instance leads.
 
         The epoch is higher than ``above``, the epoch of the last leader that wrote the store. It is

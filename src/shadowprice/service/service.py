@@ -254,7 +254,7 @@ class Service:
         while not self.stopping:
             try:
                 kubernetes, later = self._kubernetes, self.store.later_epoch
-                epoch = 0 if kubernetes is None else await kubernetes.elected(later)
+                epoch = 0 if kubernetes is None else await kubernetes.acquire_leadership(later)
                 open_store = partial(self.store.open, epoch or 0)
                 if epoch is not None and await loop.run_in_executor(self._readers, open_store):
                     await self.start()
@@ -461,8 +461,8 @@ class Service:
             return "this instance stands by"
         if self.writer.health_error is not None:
             return self.writer.health_error
-        if self.driver.stuck is not None:
-            return self.driver.stuck
+        if self.driver.health_error is not None:
+            return self.driver.health_error
         if self.store.damage is not None:
             return self.store.damage
         parts = (self.execution, self.observation, self._kubernetes)
@@ -480,7 +480,7 @@ class Service:
     @property
     def trainingjobs_error(self) -> str | None:
         """Why the TrainingJobs of Kubernetes aren't followed; None if they are, or needn't be."""
-        return None if self._kubernetes is None else self._kubernetes.not_followed
+        return None if self._kubernetes is None else self._kubernetes.watch_error
 
 
 def _commit_one(durable: DurableEngine, operation: Operation[Any]) -> Any:

@@ -198,7 +198,7 @@ class UploadStore:
     def _used_uploads(self) -> set[tuple[str, str]]:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
 
-    def sweep(self, now: int) -> None:
+    def purge_unused(self, now: int) -> None:
         """Remove uploads past `KEEP_SECONDS`; raise the first OSError after the last upload."""
         in_use = self._used_uploads()
         error: OSError | None = None

@@ -66,7 +66,7 @@ class VirtualService:
         assert driver is not None
         assert execution is not None
         driver.tick_seconds = max(driver.tick_seconds, slot / TICKS)
-        driver.sweep_seconds = math.inf
+        driver.purge_interval_seconds = math.inf
         execution.poll_seconds = max(execution.poll_seconds, slot / TICKS)
 
     async def stop(self) -> None:

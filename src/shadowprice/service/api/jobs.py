@@ -162,7 +162,7 @@ async def submit(
             writer,
             [key for key, _ in results],
             wait,
-            lambda: service.tokens.holds(caller, writer.clock.now()),
+            lambda: service.tokens.is_valid(caller, writer.clock.now()),
         )
         # Raises if the token became invalid meanwhile.
         service.tokens.caller(request.headers.get("authorization"), writer.clock.now())

@@ -271,7 +271,7 @@ async def events(
     broadcaster.check_limits(caller.scope)
 
     def is_allowed() -> bool:
-        return service.tokens.holds(caller, service.require_writer().clock.now())
+        return service.tokens.is_valid(caller, service.require_writer().clock.now())
 
     return StreamingResponse(
         broadcaster.follow(caller.scope, after, is_allowed),

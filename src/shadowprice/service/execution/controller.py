@@ -345,7 +345,7 @@ class ExecutionController:
 
     async def _record_server(self, entry: PendingReport, report: ServerSeen | ServerGone) -> None:
         try:
-            await self._servers.take(report)
+            await self._servers.apply_report(report)
         except ProblemError:
             raise
         except Exception as error:

@@ -328,7 +328,7 @@ class ObservationLoop:
         """Stop polling, and close the executor."""
         await run_all(self._background.end, self._executor.close)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll the executor once, and record the changes."""
         cluster = self._writer.published.servers.cluster
         if cluster is not self._cluster:
@@ -339,7 +339,7 @@ class ObservationLoop:
 
     async def _step(self) -> None:
         try:
-            await self.look()
+            await self.poll()
             self._health_error = None
         except ExecutorError as error:
             self._writer.metrics.executor_errors.inc()

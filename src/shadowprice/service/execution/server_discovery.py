@@ -43,7 +43,7 @@ class ServerDiscovery:
         self._closed_before_loss: dict[str, bool] = {}  # true for drained, false for cordoned
         self._closed: set[str] = set()  # by the executor; an operator may have closed others
 
-    async def take(self, report: ServerSeen | ServerGone) -> None:
+    async def apply_report(self, report: ServerSeen | ServerGone) -> None:
         """Add, change, close, lose or restore a server, as a report implies."""
         servers = self._writer.published.servers
         if isinstance(report, ServerGone):

@@ -194,7 +194,7 @@ class Controller:
         self._warned_of_epoch = False
         self._cluster: Cluster | None = None  # as last published
         self._recorder = EventRecorder(connection, self._may_write)
-        self._tenancy = NamespaceShares(
+        self._shares = NamespaceShares(
             connection,
             self._writer,
             service.cluster,
@@ -208,7 +208,7 @@ class Controller:
     # ---------------------------------------------------------------- life
 
     @property
-    def failing(self) -> str | None:
+    def task_error(self) -> str | None:
         """Why a background task is failing; None if all are healthy."""
         return self._background.health_error
 
@@ -221,19 +221,19 @@ class Controller:
     async def _start_workers(self) -> bool:
         """Start the informers and workers; return False if that failed, to be called again."""
         try:
-            await self._tenancy.start()
+            await self._shares.start()
             await self._resources.start()
             self.health_error = None
-            await self._tenancy.follow()  # jobs of unknown tenants would be refused
+            await self._shares.apply()  # jobs of unknown tenants would be refused
         except ApiError as error:
             missing = f"the cluster has no {CRD_NAME}; apply deploy/kubernetes/crd.yaml"
             self.health_error = missing if error.not_found else str(error)
             log.warning("TrainingJobs are not watched: %s", self.health_error)
-            await self._tenancy.close()
+            await self._shares.close()
             await asyncio.sleep(RETRY_SECONDS)
             return False
         except Exception:
-            await run_all(self._resources.close, self._tenancy.close)
+            await run_all(self._resources.close, self._shares.close)
             raise
         for name in list(self._writer.published.jobs):
             self._cached_owner(name)
@@ -245,14 +245,14 @@ class Controller:
             description = f"reconciling TrainingJobs ({number + 1})"
             spawn("trainingjobs", lambda: self._queue.work(self._reconcile_or_retry), description)
         spawn("trainingjobs", self._recorder.run, "recording events of TrainingJobs")
-        spawn("trainingjobs", self._tenancy.run, "following shares")
+        spawn("trainingjobs", self._shares.run, "following shares")
         return True
 
     async def close(self) -> None:
         """Stop all tasks and close the connection."""
         self._writer.unsubscribe(self._on_published)
         await run_all(
-            self._background.end, self._resources.close, self._tenancy.close, self._connection.close
+            self._background.end, self._resources.close, self._shares.close, self._connection.close
         )
 
     # ---------------------------------------------------------------- changes
@@ -356,7 +356,7 @@ class Controller:
         if not (resource.has_finalizer and resource.claim):
             finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
             resource = await self._claim(key, resource, finalizers=list(finalizers))
-        tenant = self._tenancy.of(resource.owner.namespace)
+        tenant = self._shares.tenant_of(resource.owner.namespace)
         result, edited = await self._job_for(resource, tenant)
         await self._write_status(key, resource, result, tenant, edited)
 
@@ -470,7 +470,7 @@ class Controller:
         cluster = self._writer.published.servers.cluster
         if cluster.tenants and tenant not in cluster.tenant_index:
             # If any tenant has a share, jobs of unknown tenants are refused: add an empty share.
-            await self._tenancy.follow()
+            await self._shares.apply()
             cluster = self._writer.published.servers.cluster
         try:
             [submission] = read_submissions(

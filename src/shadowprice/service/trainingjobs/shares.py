@@ -320,9 +320,9 @@ class NamespaceShares:
             {"labelSelector": f"{SHARE}=true"},
         )
         self._wake = asyncio.Event()
-        self._lock = asyncio.Lock()  # one `follow` at a time
+        self._lock = asyncio.Lock()  # one `apply` at a time
         self._warned: set[tuple[str, str]] = set()  # UIDs and reasons
-        self._followed = False  # whether shares were applied since this instance started
+        self._has_applied = False  # whether shares were applied since this instance started
 
     async def start(self) -> None:
         """Start the watches; raise `ApiError` if namespaces (not quotas) may not be read."""
@@ -339,7 +339,7 @@ class NamespaceShares:
         await self._namespaces.close()
         await self._quotas.close()
 
-    def of(self, namespace: str) -> str:
+    def tenant_of(self, namespace: str) -> str:
         """Return the tenant of a namespace."""
         declaration = self._namespaces.items.get(namespace)
         return namespace if declaration is None else declaration.tenant
@@ -357,14 +357,14 @@ class NamespaceShares:
             await self._wake.wait()
             await asyncio.sleep(DEBOUNCE_SECONDS)
             self._wake.clear()
-            followed = False
+            applied = False
             try:
-                followed = await self.follow()
+                applied = await self.apply()
             finally:
-                if not followed:
+                if not applied:
                     asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
-    async def follow(self) -> bool:
+    async def apply(self) -> bool:
         """Apply the current declarations; return False if the shares were refused."""
         async with self._lock:
             cluster = self._writer.published.servers.cluster
@@ -374,7 +374,7 @@ class NamespaceShares:
                 self._quotas.items.values(),
                 file=self._file,
                 cluster=cluster,
-                also=[self.of(name) for name in self._with_jobs()],
+                also=[self.tenant_of(name) for name in self._with_jobs()],
             )
             faults = list(combined.wrong)
             reason = excess_message(combined.shares, cluster)
@@ -382,9 +382,9 @@ class NamespaceShares:
                 try:
                     self._may_write("shares", "")
                     await self._writer.do(
-                        sync_shares(combined.shares, self._file.tenants, anew=not self._followed)
+                        sync_shares(combined.shares, self._file.tenants, anew=not self._has_applied)
                     )
-                    self._followed = True
+                    self._has_applied = True
                 except ShadowpriceError as error:
                     reason = str(error)
                 except Exception as error:  # jobs must be reconciled all the same
