@@ -46,7 +46,7 @@ def normalize_url(text: str, location: str = "the server") -> str:
     if is_invalid or not url.isascii() or any(character <= " " for character in url):
         raise InputError(Fault(location, f"{text!r} is not a valid address of a service", hint))
     if parts.username or parts.password or parts.query or parts.fragment:
-        message = "holds more than an address"
+        message = "contains more than an address"
         raise InputError(Fault(location, message, "leave out users, queries and fragments"))
     return url.rstrip("/")
 
@@ -112,7 +112,7 @@ class SavedEndpoints:
             f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER_VARIABLE} and {TOKEN_VARIABLE}"
         )
         if path is None:
-            raise InputError(Fault("this user", "has no home to keep servers in", hint))
+            raise InputError(Fault("this user", "has no home directory to store servers in", hint))
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -67,7 +67,7 @@ class KubernetesIntegration:
                 return self._lease.epoch
             log.warning(
                 "the Lease %s was created again: its epoch %d isn't above %d, that of the last "
-                "leader; acquiring it with a higher one",
+                "leader; acquiring it with a higher epoch",
                 self.name,
                 self._lease.epoch,
                 above,

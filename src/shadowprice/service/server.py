@@ -40,11 +40,11 @@ def bind(settings: ServiceSettings) -> socket.socket:
     except (UnicodeError, OSError) as error:  # UnicodeError: a part is empty or too long
         if listener is not None:
             listener.close()
-        message, hint = "this machine has no such address", "give 127.0.0.1"
+        message, hint = "this machine has no such address", "use 127.0.0.1"
         if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
             messages = {
-                errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
-                errno.EACCES: ("this user may not use the port", "give one from 1024 on"),
+                errno.EADDRINUSE: ("the port is in use", "stop what listens there, or use :0"),
+                errno.EACCES: ("this user may not use the port", "use a port from 1024 on"),
                 errno.EADDRNOTAVAIL: (message, hint),
             }
             other = (f"cannot listen: {error.strerror}", "")

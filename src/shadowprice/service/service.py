@@ -217,7 +217,7 @@ class Service:
             try:
                 await self.execution.limit_servers()
             except ProblemError as error:
-                log.warning("failed to limit the servers, which is tried again: %s", error)
+                log.warning("failed to limit the servers; retrying: %s", error)
             self.execution.begin()
         if self.observation is not None:
             self.observation.begin()
@@ -525,4 +525,4 @@ def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
             progress = dict.fromkeys(engine.running, 1)
             engine.handle(SlotEnded(slot, progress))
     except (ShadowpriceError, ValueError) as error:
-        log.info("the rehearsal ended early: %s", error)
+        log.info("the policy's warm-up ended early: %s", error)

@@ -67,10 +67,10 @@ def check_backup_folder(target: Path) -> None:
             raise InputError(Fault(str(folder), "expected a directory with uploads", hint))
         for path in folder.glob("*/*"):
             if not is_upload_name(path) and path.suffix != PARTIAL_SUFFIX:
-                raise InputError(Fault(str(path), "no upload, beside copies of uploads", hint))
+                raise InputError(Fault(str(path), "is not a copy of an upload", hint))
         for path in folder.glob("*"):
             if not path.is_dir() or path.is_symlink():
-                raise InputError(Fault(str(path), "no upload, beside copies of uploads", hint))
+                raise InputError(Fault(str(path), "is not a copy of an upload", hint))
     except OSError as error:
         raise InputError(Fault(str(folder), f"cannot be read: {error.strerror}")) from error
 

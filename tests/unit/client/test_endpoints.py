@@ -130,7 +130,7 @@ def test_a_user_without_a_home_names_the_service(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
     assert config_file() is None
     assert resolve_endpoint("http://lab:1", {}).url == "http://lab:1"
-    with pytest.raises(InputError, match="no home to keep servers in; set XDG_CONFIG_HOME"):
+    with pytest.raises(InputError, match="no home directory to store servers in; set XDG"):
         SavedEndpoints({"lab": Endpoint("http://lab:1")}).save()
 
 

@@ -180,7 +180,7 @@ def _span(
     if back is None:
         return _moment(since, "since"), _moment(until, "until")
     if since is not None or until is not None:
-        raise InputError(Fault("?back", "selects a span itself", "remove since and until"))
+        raise InputError(Fault("?back", "excludes since and until", "remove them"))
     if account is None:
         raise ProblemError(
             "conflict", f"tenant {quote_for_display(name)} has no budget, so it has no periods"

@@ -46,4 +46,4 @@ class InvalidProgressReporter:
             await writer.do(RecordReports([InvalidProgress(job, generation, timestamp, reason)]))
         except ShadowpriceError as failure:
             reasons.discard(reason)  # so that the next such report is recorded
-            log.info("failed to report what job %r posted: %s", job, failure)
+            log.info("failed to record an invalid progress report of job %r: %s", job, failure)

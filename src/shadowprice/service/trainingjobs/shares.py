@@ -389,7 +389,7 @@ class NamespaceShares:
                     reason = str(error)
                 except Exception as error:  # jobs must be reconciled all the same
                     self._writer.metrics.failures.labels("trainingjobs").inc()
-                    log.exception("failed to watch the shares of namespaces")
+                    log.exception("failed to apply the shares of namespaces")
                     reason = f"failed to apply them: {type(error).__name__}"
             if reason:
                 declaring = [source for source in namespaces.values() if source.text is not None]
