@@ -11,7 +11,7 @@ from shadowprice.core.budget import points_text
 from shadowprice.core.wording import escape_controls, format_number, join_lines
 from shadowprice.executors.progress import LEFT_OUT
 
-DEFAULT_REPROMISE_REASON: Final = "there is room for what is left of it"
+DEFAULT_REPROMISE_REASON: Final = "its remaining work fits again"
 """Reason of a restored promise if the policy gives none."""
 
 
@@ -43,7 +43,8 @@ def _decision_text(kind: str, data: Mapping[str, Any], reason: str) -> str | Non
     match kind:
         case "admitted":
             value = (
-                f", worth {format_number(data['utility'], 6)} for {format_number(data['cost'], 6)}"
+                f", utility {format_number(data['utility'], 6)} at cost "
+                f"{format_number(data['cost'], 6)}"
                 if data.get("utility") is not None and data.get("cost") is not None
                 else ""
             )
@@ -61,7 +62,7 @@ def _decision_text(kind: str, data: Mapping[str, Any], reason: str) -> str | Non
         case "moved":
             return f"promise moved from slot {data.get('before')} to {slot}: {reason}"
         case "broken":
-            return f"promise for slot {data.get('before')} taken back: {reason}"
+            return f"promise for slot {data.get('before')} withdrawn: {reason}"
         case "rescheduled":
             later = "later" if data["seconds"] > 0 else "earlier"
             return f"promise is {abs(data['seconds']):.6g} s {later} on the clock: {data['why']}"
@@ -104,8 +105,8 @@ def _execution_line(kind: str, data: Mapping[str, Any], suffix: str) -> str | No
         case "repeated":
             count = f"{data['steps']:.6g}"
             steps = f"{count} mini-batch{' is' if count == '1' else 'es are'} repeated"
-            detail = "those that were not saved" if data["saved"] else "nothing was saved"
-            return f"{generation} begins before what was reported: {steps}, {detail}"
+            detail = "the others were saved" if data["saved"] else "nothing was saved"
+            return f"{generation} starts behind the reported progress: {steps}, {detail}"
         case "foreign":
             return f"{generation} doesn't belong to this job{suffix}"
         case "lost":
@@ -122,7 +123,7 @@ def _change_text(kind: str, data: Mapping[str, Any], reason: str) -> str:
     """Return the line of a payment, a revision, a measurement or any other event."""
     match kind:
         case "debited" | "refunded":
-            what = "paid" if kind == "debited" else "given back"
+            what = "paid" if kind == "debited" else "refunded"
             return f"{points_text(data['points'])} points {what}, {points_text(data['held'])} left"
         case "timespan" if "until" not in data:
             return reason
@@ -147,8 +148,8 @@ def _change_text(kind: str, data: Mapping[str, Any], reason: str) -> str:
         case "remeasured" if "workers" in data:
             workers = "1 worker" if data["workers"] == 1 else f"{data['workers']} workers"
             return (
-                f"measured with {workers}: {data['factor']:.3g} times as fast as "
-                "was believed; planned by that from now on"
+                f"measured with {workers}: {data['factor']:.3g} times the expected speed; "
+                "planned by that from now on"
             )
     other_data = {key: value for key, value in data.items() if key != "reason"}
     details = f" {json.dumps(_round_fractions(other_data))}" if other_data else ""

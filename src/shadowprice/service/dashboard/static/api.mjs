@@ -94,7 +94,7 @@ export async function request(path, { method = "GET", query, body, signal, key }
       return response.status === 204 ? null : await response.json();
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Problem(0, { code: "unreachable", detail: "the answer of the service broke off" });
+      throw new Problem(0, { code: "unreachable", detail: "the connection broke during the response" });
     }
   }
   const problem = await problemOf(response);

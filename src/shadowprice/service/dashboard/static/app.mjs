@@ -76,7 +76,7 @@ class App {
 
   /** Show that the service can't be reached, and retry. */
   unreachable(problem) {
-    this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("h1", {}, "The service does not answer"),
+    this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("h1", {}, "The service does not respond"),
       note("bad", element("p", {}, problem.message)), button("Try again", () => this.start(), { kind: "primary" }), button("Sign out", () => this.signOut())));
     clearTimeout(this.retry);
     if (problem.transient) this.retry = setTimeout(() => { if (!this.service && session.token) this.start(); }, RETRY);
@@ -94,7 +94,7 @@ class App {
     const faults = element("div", {});
     const go = element("button", { type: "submit", class: "primary" }, "Sign in");
     const sheet = element("form", { class: "signin" }, element("div", { class: "field" }, element("label", { for: "token" }, "Token"), token,
-      element("small", { id: "token-hint" }, "The operator's is in the service's data directory, in operator.token; a tenant's was handed out by the operator. It is kept in this tab, and in those that are opened from its links.")), faults, go);
+      element("small", { id: "token-hint" }, "An operator's token is in the file operator.token of the service's data directory. A tenant gets its token from the operator. The token is stored in this tab, and in tabs that are opened from its links.")), faults, go);
     sheet.addEventListener("submit", async (event) => {
       event.preventDefault();
       go.disabled = true;
@@ -103,7 +103,7 @@ class App {
       session.token = typed;
       session.onexpired = () => {}; // the form itself shows an invalid token
       try {
-        if (!/^[\x21-\x7e]+$/.test(typed)) throw new Error("a token holds letters, digits, _ and - only");
+        if (!/^[\x21-\x7e]+$/.test(typed)) throw new Error("a token has only letters, digits, _ and -");
         await request("service");
         session.open(typed);
         session.onexpired = previousHandler;
@@ -146,7 +146,7 @@ class App {
     this.charts = new Page(clockOf(this.service.slot_seconds, this.service.origin), { pick: (name) => { location.hash = to("job", name).slice(1); }, announce: (text) => this.announce(text) });
     this.nav = element("nav", { "aria-label": "Views" }, ...LINKS.filter(([key]) => this.offers(key)).map(([key, name]) => element("a", { href: to(key), "data-view": key }, name)));
     this.chip = element("span", { class: "chip" });
-    this.slot = element("span", { class: "slotclock", title: "the slot that runs, and when the next begins" });
+    this.slot = element("span", { class: "slotclock", title: "the running slot, and the time until the next slot" });
     const who = caller.role === "operator" ? "operator" : caller.tenant;
     this.banner = element("section", { class: "banners", "aria-label": "Notices", hidden: true });
     this.main = element("main", { id: "main", tabindex: "-1" });
@@ -303,7 +303,7 @@ class App {
       this.moved();
       this.soon();
     }
-    if (connection.state === "lost" && previous !== "lost") this.announce("The connection is lost; what is shown may be old");
+    if (connection.state === "lost" && previous !== "lost") this.announce("The connection is lost; this page may be outdated");
     this.tick();
     if (connection.state !== previous) this.banners();
   }
@@ -312,12 +312,12 @@ class App {
     if (!this.banner) return;
     const notes = [];
     if (this.connection?.state === "lost") {
-      const since = this.connection.received ? new Date(this.connection.received).toLocaleTimeString("en-GB") : "before";
-      notes.push(note("warn", element("p", {}, element("b", {}, "Not live. "), `What you see is as it was at ${since}: ${this.connection.why ?? "the connection is lost"}. `), button("Try now", () => this.live.again(), { focus: "retry" })));
+      const since = this.connection.received ? new Date(this.connection.received).toLocaleTimeString("en-GB") : "an earlier time";
+      notes.push(note("warn", element("p", {}, element("b", {}, "Not live. "), `This page shows the state at ${since}: ${this.connection.why ?? "the connection is lost"}. `), button("Try now", () => this.live.again(), { focus: "retry" })));
     }
     if (this.problem && this.connection?.state !== "lost") notes.push(problemNote(this.problem));
     if (this.service?.health_error) notes.push(note("bad", element("p", {}, `The service is not healthy: ${this.service.health_error}.`)));
-    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it makes decisions, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
+    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it makes decisions, and runs nothing. ", element("a", { href: to("observed") }, "Compare with what really ran"))));
     for (const warning of this.service?.warnings ?? []) notes.push(note("warn", element("p", {}, `${warning.message[0].toUpperCase()}${warning.message.slice(1)}.`)));
     const ends = this.service?.timespan?.ends;
     if (ends) notes.push(note(this.service.timespan.ended ? "warn" : "info", element("p", {}, this.service.timespan.ended ? "The timespan has ended: nothing runs until an operator moves or removes its end. It ended at " : "The timespan ends, and nothing runs from then on, at ", when(ends), ".")));

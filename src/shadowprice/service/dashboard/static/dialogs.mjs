@@ -13,7 +13,7 @@ export function form({ title, body = [], fields = [], action, danger = false, se
   const faults = element("div", { class: "faults" });
   const rows = fields.map((field) => row(field, inputs));
   const go = element("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
-  const no = element("button", { type: "button", onclick: () => dialog.close() }, fields.length ? "Cancel" : "Leave it");
+  const no = element("button", { type: "button", onclick: () => dialog.close() }, fields.length ? "Cancel" : "Go back");
   const inside = element("form", { method: "dialog", class: "fields" }, ...body, ...rows, faults, element("div", { class: "actions" }, no, go));
   const dialog = element("dialog", { class: "ask", "aria-labelledby": "ask-title" }, element("div", { class: "bar" }, element("h2", { id: "ask-title" }, title)), inside);
   return new Promise((resolve) => {

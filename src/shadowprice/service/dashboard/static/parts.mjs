@@ -9,7 +9,7 @@ export { element, shown, number, span };
 
 /** Names, colours and meanings of a job's states. */
 export const STATES = {
-  pending: { name: "pending", colour: "c7", meaning: "accepted, to be decided on" },
+  pending: { name: "pending", colour: "c7", meaning: "accepted, not decided yet" },
   admitted: { name: "admitted", colour: "c0", meaning: "has a promise, does not run yet" },
   standby: { name: "standby", colour: "c1", meaning: "waits without a promise" },
   running: { name: "running", colour: "c2", meaning: "runs" },
@@ -121,7 +121,7 @@ export function note(kind, ...content) {
 export function problemNote(problem) {
   const faults = problem.errors?.length ? element("ul", {}, ...problem.errors.map((fault) => element("li", {},
     element("code", {}, fault.location ?? ""), ` ${fault.message}`, fault.hint ? element("span", { class: "soft" }, `; ${fault.hint}`) : null))) : null;
-  return note("bad", faults ? element("p", {}, "What was sent is wrong:") : element("p", {}, problem.message), faults);
+  return note("bad", faults ? element("p", {}, "The request has errors:") : element("p", {}, problem.message), faults);
 }
 
 /** A chart with its heading and caption; hidden while it has no data. */

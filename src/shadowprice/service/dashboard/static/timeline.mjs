@@ -7,7 +7,7 @@ import { KINDS } from "./charts/kinds.mjs";
 import { reference, shown } from "./parts.mjs";
 
 export const RAN = 0, PLANNED = 1, EXPECTED = 2, PROMISED = 3; // kinds of bars: 0 to 2 as in the REST API
-const SAID = ["ran", "planned", "goes on here if nothing moves", "promised by then, no place yet"];
+const MEANINGS = ["ran", "planned", "expected to stay here", "promised, not placed yet"]; // by kind of bar
 const MIN_HEIGHT = 0.13; // of a bar, as a share of a server's height, so that it can be seen and clicked
 const PROMISES = 8; // maximum number of rows for promised jobs without a placement
 
@@ -164,7 +164,7 @@ const timeline = {
     const { clock } = chart.page;
     const moment = (slot) => (clock.mode === "slots" ? `slot ${Math.floor(slot * 10) / 10}` : clock.time(slot).slice(-8).replace(/^.* /, ""));
     const widths = [bar.workers ? `${bar.workers} worker${bar.workers === 1 ? "" : "s"}` : "", bar.ps ? `${bar.ps} parameter server${bar.ps === 1 ? "" : "s"}` : ""].filter(Boolean).join(", ");
-    const rows = [[bar.colour, bar.tenant === null ? SAID[bar.what] : `${shown(bar.tenant)}: ${SAID[bar.what]}`, ""]];
+    const rows = [[bar.colour, bar.tenant === null ? MEANINGS[bar.what] : `${shown(bar.tenant)}: ${MEANINGS[bar.what]}`, ""]];
     if (bar.what === PROMISED) rows.push([null, "promised by", moment(bar.end)]);
     else rows.push([null, widths, `${Math.round(bar.share * 100)} % of ${d.rows[bar.row]}`], [null, `${moment(bar.from)} to ${moment(bar.to)}`, ""]);
     return [bar.name, rows];
@@ -178,7 +178,7 @@ const timeline = {
   },
   numbers: (d) => ({
     columns: [{ heading: "where" }, { heading: "job" }, { heading: "" }, { heading: "workers", numeric: true }, { heading: "servers", numeric: true, minor: true }, { heading: "from slot", numeric: true }, { heading: "to slot", numeric: true }],
-    rows: d.bars.map((bar) => [bar.what === PROMISED ? "no place yet" : d.rows[bar.row], bar.name, SAID[bar.what], bar.workers, bar.ps, Math.round(bar.from * 100) / 100, Math.round(bar.to * 100) / 100]),
+    rows: d.bars.map((bar) => [bar.what === PROMISED ? "not placed yet" : d.rows[bar.row], bar.name, MEANINGS[bar.what], bar.workers, bar.ps, Math.round(bar.from * 100) / 100, Math.round(bar.to * 100) / 100]),
   }),
 };
 

@@ -22,11 +22,11 @@ export class ClusterView {
     this.heatHost = element("div", { class: "chart" });
     this.host = element("div", { class: "chart" });
     this.heatFigure = element("figure", { hidden: true }, element("h2", {}, "Load"), this.heatHost,
-      element("figcaption", {}, "A row is a server (or a few, where there are many), a column a slot: the used share of its scarcest resource, past and planned. Press one to see what it runs."));
+      element("figcaption", {}, "Each row is a server, or several if there are many, and each column is a slot. The colour is the used share of the scarcest resource, past and planned. Click a row to see the server's jobs."));
     this.controls = element("div", { class: "row" });
     this.remark = element("p", { class: "remark" });
-    this.figure = element("figure", {}, element("h2", {}, server === null ? "What runs, and is promised where" : "What it runs"), this.controls, this.host, this.remark,
-      element("figcaption", { class: "looks" }, look("full", "ran"), look("half", "planned"), look("dash", "goes on here if nothing moves"), look("open", "promised by then, no place yet")));
+    this.figure = element("figure", {}, element("h2", {}, server === null ? "Jobs by server" : "Jobs on this server"), this.controls, this.host, this.remark,
+      element("figcaption", { class: "looks" }, look("full", "ran"), look("half", "planned"), look("dash", "expected to stay here"), look("open", "promised, not placed yet")));
     this.search = element("input", { type: "search", placeholder: "Find servers", "aria-label": "Find servers by name", oninput: () => { this.words = this.search.value.trim().toLowerCase(); this.page = this.at = 0; this.list(); this.draw(); } });
     this.listed = element("div", {});
     this.servers = element("section", {}, element("div", { class: "row" }, element("h2", {}, server === null ? "Servers" : "The server"), element("span", { class: "grow" }), server === null ? this.search : "",
@@ -61,10 +61,10 @@ export class ClusterView {
     const highestPrice = price ? Math.max(0, ...Object.values(price.kinds).map((kind) => Object.values(kind).reduce((sum, one) => sum + (one.price ?? 0), 0))) : null;
     swap(this.tiles,
       tile("Running", number(count(["running", "resizing"])), service.jobs.resizing ? `${service.jobs.resizing} of them moving` : "jobs now"),
-      tile("Waiting", number(waiting), waiting ? `${number(service.jobs.admitted ?? 0)} promised, ${number((service.jobs.standby ?? 0) + (service.jobs.pending ?? 0))} not` : "nobody waits"),
+      tile("Waiting", number(waiting), waiting ? `${number(service.jobs.admitted ?? 0)} promised, ${number((service.jobs.standby ?? 0) + (service.jobs.pending ?? 0))} not` : "no job waits"),
       tile("Servers up", `${number(up)} of ${number(this.allServers.length)}`, out || "all of them"),
       tile("In use now", percent(load), bar(load, `${percent(load)} of the cluster in use`, { wide: true })),
-      tile("A server costs", highestPrice === null ? "–" : number(highestPrice), highestPrice === null ? "the policy posts no prices" : "utility a slot, the highestPrice kind, next slot"),
+      tile("A server costs", highestPrice === null ? "–" : number(highestPrice), highestPrice === null ? "the policy posts no prices" : "utility per slot, most expensive kind, next slot"),
       tile("Next slot", when(service.next_slot_begins, { brief: true, seconds: service.slot_seconds < 120, every: service.slot_seconds }), element("small", { "data-moment": service.next_slot_begins, "data-every": String(service.slot_seconds) }, "")),
     );
   }
@@ -97,7 +97,7 @@ export class ClusterView {
     if (response.bars === null) {
       this.chart?.dispose();
       this.chart = null;
-      swap(this.host, empty("More than 4,000 blocks", "Press a server in the load above, or choose fewer slots."));
+      swap(this.host, empty("More than 4,000 blocks", "Click a server in the load above, or choose fewer slots."));
       this.remark.textContent = "";
       return;
     }
@@ -105,8 +105,8 @@ export class ClusterView {
     if (this.chart) this.chart.update(description);
     else this.chart = new Chart(this.host, description, charts);
     const remarks = [];
-    if (description.more) remarks.push(`${number(description.more)} more jobs are promised and have no place yet.`);
-    if (response.incomplete) remarks.push("Some of the past is left out: too much ran.");
+    if (description.more) remarks.push(`${number(description.more)} more jobs are promised and not placed yet.`);
+    if (response.incomplete) remarks.push("Older blocks are omitted, because there are too many.");
     if (!description.bars.length) remarks.push("Nothing ran in this time, and nothing is planned.");
     this.remark.textContent = remarks.join(" ");
   }
@@ -121,8 +121,8 @@ export class ClusterView {
       { head: "Server", cell: (row) => element("a", { href: to("server", row.name), class: "jobname", title: row.name, "data-focus": `server ${row.name}` }, row.name) },
       { head: "State", cell: (row) => [element("span", { class: `badge ${{ up: "b-c2", cordoned: "b-c1", drained: "b-c1", lost: "b-c4" }[row.state]}` }, row.state), row.role === "any" ? null : element("small", { class: "soft" }, ` ${row.role === "ps" ? "parameter servers" : "workers"} only`)].filter(Boolean) },
       { head: "In use", cell: (row) => element("span", { class: "progress" }, bar(this.used.get(row.name) ?? 0, `${percent(this.used.get(row.name) ?? 0)} of ${shown(row.name)} in use`), element("span", { class: "num" }, percent(this.used.get(row.name) ?? 0))) },
-      { head: "Has", class: "minor", cell: (row) => element("span", { class: "soft" }, Object.entries(row.capacity).map(([name, amount]) => `${name} ${amount}`).join(" · ")) },
-      { head: "Runs", cell: (row) => jobsOf(row) },
+      { head: "Capacity", class: "minor", cell: (row) => element("span", { class: "soft" }, Object.entries(row.capacity).map(([name, amount]) => `${name} ${amount}`).join(" · ")) },
+      { head: "Jobs", cell: (row) => jobsOf(row) },
     ];
     if (this.app.operates) columns.push({ head: "", class: "acts", cell: (row) => this.actions(row) });
     swap(this.listed, table("Servers", columns, rows.slice(this.page * LIST, (this.page + 1) * LIST), { key: (row) => row.name, none: "No server has this in its name." }),
@@ -166,7 +166,7 @@ export class ClusterView {
     const done = await app.form({
       title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it",
       body: [element("p", {}, "It leaves the cluster at the next slot. Its jobs are stopped and planned again on other servers. Promises that can't be kept without it are moved or withdrawn."), affected(one)],
-      fields: one.jobs.length ? [{ name: "name", label: `Jobs run there. Type its name to go on`, required: true }] : [],
+      fields: one.jobs.length ? [{ name: "name", label: "Jobs run there. To confirm, type the server's name", required: true }] : [],
       send: async ({ name }) => {
         if (one.jobs.length && name !== one.name) throw new Error("this is not the name of the server");
         await request(`servers/${part(one.name)}`, { method: "DELETE" });
@@ -185,8 +185,8 @@ export class ClusterView {
       fields: [
         { name: "name", label: "Name", required: true, placeholder: "gpu-b", hint: "Several are numbered: gpu-b-0, gpu-b-1, …" },
         { name: "count", label: "How many", type: "number", value: "1" },
-        { name: "capacity", label: "What each has", type: "area", required: true, rows: 4, hint: "An amount a line", value: like ? Object.entries(like.capacity).filter(([, amount]) => amount !== "unlimited").map(([name, amount]) => `${name}: ${amount}`).join("\n") : "gpu: 8\ncpu: 64" },
-        { name: "role", label: "For", options: [["any", "workers and parameter servers"], ["worker", "workers"], ["ps", "parameter servers"]], value: "any" },
+        { name: "capacity", label: "Capacity of each", type: "area", required: true, rows: 4, hint: "One amount per line", value: like ? Object.entries(like.capacity).filter(([, amount]) => amount !== "unlimited").map(([name, amount]) => `${name}: ${amount}`).join("\n") : "gpu: 8\ncpu: 64" },
+        { name: "role", label: "Role", options: [["any", "workers and parameter servers"], ["worker", "workers"], ["ps", "parameter servers"]], value: "any" },
       ],
       send: ({ name, count, capacity, role }) => request("servers", { method: "POST", body: { name, ...(Number(count) > 1 ? { count: Number(count) } : {}), role, capacity: amounts(capacity) } }),
     });
@@ -208,7 +208,7 @@ function jobsOf(one) {
   const mine = one.jobs.filter((job) => job.job !== null);
   const parts = mine.slice(0, 3).flatMap((job, at) => [at ? ", " : "", jobLink(job.job, job.job_id)]);
   if (mine.length > 3) parts.push(` and ${mine.length - 3} more`);
-  if (hidden) parts.push(element("span", { class: "soft" }, `${mine.length ? ", " : ""}${hidden} of others`));
+  if (hidden) parts.push(element("span", { class: "soft" }, `${mine.length ? ", " : ""}${hidden} of other tenants`));
   return element("span", { class: "joblist" }, ...parts);
 }
 
@@ -223,7 +223,7 @@ export function amounts(text) {
   for (const line of text.split(/[\n,]+/)) {
     if (!line.trim()) continue;
     const [, name, amount] = line.match(/^\s*([^:=]+?)\s*[:=]\s*(.+?)\s*$/) ?? [];
-    if (name === undefined) throw new Error(`"${line.trim()}" is not like gpu: 8`);
+    if (name === undefined) throw new Error(`expected a line such as gpu: 8, got "${line.trim()}"`);
     parsed[name] = /^\d+(\.\d+)?$/.test(amount) ? Number(amount) : amount;
   }
   return parsed;

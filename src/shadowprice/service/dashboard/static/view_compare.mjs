@@ -62,7 +62,7 @@ export class CompareView {
     const any = progress.some((line) => line.length > 1);
     swap(this.place, any ? null : empty("No progress yet", "The curves appear as soon as one of the jobs reports progress."));
     this.lines("progress", "Progress", "share of the work", shares.map((line, at) => scaled(line).map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1, x_label });
-    this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => scaled(throughputOf(ended(curves[at].job, line)))), { x_label });
+    this.lines("throughput", "Throughput", "mini-batches per second", progress.map((line, at) => scaled(throughputOf(ended(curves[at].job, line)))), { x_label });
     const metrics = curves.map(({ points }) => new Set(points.flatMap((point) => Object.keys(point.metrics))));
     const varies = (name) => curves.some(({ points }) => new Set(points.map((point) => point.metrics[name]).filter((value) => value !== undefined)).size > 1);
     const both = [...metrics[0]].filter((name) => metrics[1].has(name) && varies(name)).slice(0, METRICS);

@@ -67,7 +67,7 @@ export class JobView {
     swap(this.acts, job.started ? element("a", { class: "act", href: to("compare", this.given) }, "Compare") : null, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
     const reason = job.reason?.message ?? "";
     const rest = reason.split("\n").slice(1);
-    swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
+    swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "without a tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
       reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "Failed: " }[job.state] ?? ""), reasonOf(job)),
         rest.length ? element("pre", { class: "tail" }, ...rest.flatMap((line) => [clean(line), element("br")])) : null) : null);
     if (job.obstacle) this.place.append(note("bad", element("p", {}, `${job.obstacle}.`)));
@@ -108,16 +108,16 @@ export class JobView {
     const promise = job.promise ?? null;
     const expected = isOpen(job) ? job.completion : null;
     swap(this.tiles,
-      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.state === "pending" ? "not decided yet" : job.predicted ? "its length is predicted, not stated" : "as soon as it is worth the price") : ""),
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.state === "pending" ? "not decided yet" : job.predicted ? "its length is predicted, not stated" : "once its utility exceeds the price") : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
         : !isOpen(job) ? tile("Ended", when(job.closed, { brief: true }), element("span", { "data-moment": job.closed }, distance(job.closed)))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
       tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), job.required === 1 ? " of the expected time" : ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
       tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : isOpen(job) ? "no process runs" : ""),
-      tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
+      tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `utility, at a cost of ${number(job.cost)} to other jobs`),
       ...(job.predicted ? [lengthTile(job.predicted)] : []),
       ...speed(job.speed),
-      ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} came back`)] : []),
+      ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} refunded`)] : []),
       ...(job.points?.overrun_slots ? [tile("Overrun", `${number(job.points.overrun)} points`, `for ${number(job.points.overrun_slots)} slot${job.points.overrun_slots === 1 ? "" : "s"} beyond its stated work`)] : []),
       ...(job.generation || isOpen(job) ? [tile("Generation", number(job.generation), job.failures ? `${number(job.failures)} failed` : job.generation > 1 ? `moved ${job.generation - 1} time${job.generation === 2 ? "" : "s"}` : "")] : []),
     );
@@ -204,7 +204,7 @@ export class JobView {
       { head: "On", cell: (row) => row.placement.slice(0, 6).map(({ server, workers, ps }) => `${server} (${workers}${ps ? `+${ps}` : ""})`).join(", ") + (row.placement.length > 6 ? ` and ${row.placement.length - 6} more` : "") },
       { head: "Began", cell: (row) => when(row.started, { brief: true, seconds: true }) },
       { head: "Ran", class: "num", cell: (row) => (row.started ? span(Math.max(1, Math.round((new Date(row.ended ?? now()) - new Date(row.started)) / 1000))) : "–") },
-      { head: "Ended", class: "why", cell: (row) => (row.ended ? element("span", { class: "clip", title: row.reason ?? "" }, ended(row)) : row.started ? "runs" : "ordered") },
+      { head: "Ended", class: "why", cell: (row) => (row.ended ? element("span", { class: "clip", title: row.reason ?? "" }, ended(row)) : row.started ? "runs" : "starting") },
     ];
     swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (row) => String(row.generation), none: isOpen(this.job) ? "It has not run yet." : "It never ran." }));
   }
@@ -249,8 +249,8 @@ function revisionOfJob(spec) {
   const { utility } = spec;
   const work = spec.steps ? [["steps", "Steps"]] : [["minibatches", "Mini-batches of a chunk"], ["epochs", "Epochs"]];
   const fields = [
-    utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
-    { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
+    utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Time from the submission, such as 4h" } : null,
+    { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "Utility of the completion time, as JSON" },
     ...work.map(([name, label]) => ({ name, label, type: "number", value: String(spec[name] ?? 1) })),
   ].filter(Boolean);
   const changes = (values) => {
@@ -271,10 +271,10 @@ function revisionOfCommand(spec) {
   const { steps = 1 } = spec, runs = ["steps", "epochs", "chunks", "minibatches"].reduce((product, key) => product * (spec[key] ?? 1), 1);
   const before = { by: spec.by ?? "", priority: spec.priority ?? "", walltime: spec.walltime ?? "" };
   const fields = [
-    { name: "by", label: "Deadline", value: before.by, hint: "Such as 6h since it was submitted, 18:00 or 2026-11-23 18:00; empty: none" },
+    { name: "by", label: "Deadline", value: before.by, hint: "Such as 6h from the submission, 18:00 or 2026-11-23 18:00; empty for none" },
     { name: "priority", label: "Priority", options: PRIORITIES, value: before.priority },
-    { name: "time", label: "Expected run time", placeholder: "3h", hint: "Of the whole job; empty: as it is" },
-    { name: "walltime", label: "Time limit", value: before.walltime, hint: "Such as 8h; empty: none" },
+    { name: "time", label: "Expected run time", placeholder: "3h", hint: "Of the whole job; empty for no change" },
+    { name: "walltime", label: "Time limit", value: before.walltime, hint: "Such as 8h; empty for none" },
     steps > 1 ? { name: "steps", label: "Steps", type: "number", value: String(steps) } : null,
   ].filter(Boolean);
   const changes = (values) => {

@@ -41,7 +41,7 @@ export class SubmitView {
         field({ name: "workdir", label: "Directory", wide: true, placeholder: "/home/me/project", hint: "Absolute path; by default a new directory of the job" }),
         field({ name: "env", label: "Environment", type: "area", rows: 2, wide: true, placeholder: "SEED=1", hint: "One NAME=VALUE per line" })),
       group("Needs", field({ name: "gpus", label: "GPUs", placeholder: "2", hint: "2, or a100:2 for a kind" }), field({ name: "cpus", label: "CPUs", placeholder: "1" }), field({ name: "memory", label: "Memory", placeholder: "16GiB" }),
-        field({ name: "time", label: "Expected run time", placeholder: "3h", hint: "By default predicted from your earlier jobs" }), field({ name: "walltime", label: "Time limit", placeholder: "8h", hint: "The job is ended when it has run so long" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
+        field({ name: "time", label: "Expected run time", placeholder: "3h", hint: "By default predicted from your earlier jobs" }), field({ name: "walltime", label: "Time limit", placeholder: "8h", hint: "A job that runs longer is stopped" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
       group("When", field({ name: "by", label: "Deadline", placeholder: "6h", hint: "Such as 6h, 18:00 or 2026-11-23 18:00" }),
         field({ name: "priority", label: "Priority", options: PRIORITIES, value: "" }), field({ name: "retries", label: "Allowed failures", placeholder: "0" })),
       group("Job", field({ name: "name", label: "Name", hint: "By default generated from the command" }),
