@@ -115,18 +115,14 @@ class PredictedLength(ApiRecord):
 class JobPoints(ApiRecord):
     """The cost of a job to a tenant with a budget, in points."""
 
-    price: float = Field(
-        description="points paid for admission, revisions and slots beyond the stated work"
-    )
+    price: float = Field(description="paid for admission, revisions and overrun slots")
     used: float = Field(description="part of the price that was used")
     refund: float | None = Field(description="points returned when the job ended")
     planned: int = Field(description="processes x slots that the price covers")
     held: int = Field(description="processes x slots that were used")
     overrun: float = Field(description="part of `used` beyond the stated or predicted work")
     overrun_slots: int = Field(description="used slots beyond the stated or predicted work")
-    slot_price: float | None = Field(
-        description="price of the running slot, if it is beyond the stated or predicted work"
-    )
+    slot_price: float | None = Field(description="price of the running slot, if it is an overrun")
 
 
 class Job(ApiRecord):
@@ -206,12 +202,9 @@ class JobDetail(Job):
 
     spec: dict[str, Any]
     obstacle: str | None = Field(
-        None,
-        description="why a generation can't be started or ended; until then, no other one starts",
+        None, description="why a generation can't be started or ended, which delays the next one"
     )
-    broken_promise: BrokenPromise | None = Field(
-        None, description="null if the promise was kept, or may still be"
-    )
+    broken_promise: BrokenPromise | None = Field(None, description="null if kept, or still open")
 
 
 class JobPage(ApiPage):
@@ -321,9 +314,7 @@ class PredictedStart(ApiRecord):
     """The start of a job that waits, predicted from the waits of similar jobs."""
 
     by: datetime
-    probability: float = Field(
-        description="probability that the job starts by then, judging by similar jobs"
-    )
+    probability: float = Field(description="of a start by then, judging by similar jobs")
     jobs: int = Field(description="similar finished jobs that waited longer than this job so far")
 
 
@@ -343,13 +334,9 @@ class JobOutlook(ApiRecord):
     predicted_start: PredictedStart | None = Field(
         description="null if the job is promised or has run, or no similar job waited longer"
     )
-    abandoned: datetime | None = Field(
-        description="time when it is abandoned, because it can't complete in time any more"
-    )
+    abandoned: datetime | None = Field(description="when it is abandoned, as it can't end in time")
     waits_beyond: datetime | None = Field(description="last planned time, if it still waits then")
-    changes: list[SuggestedChange] = Field(
-        description="each suffices by itself, and is the smallest such change, within 1 %"
-    )
+    changes: list[SuggestedChange] = Field(description="each suffices; the smallest within 1 %")
     ineffective: list[str] = Field(description="keys of which no value gets it admitted")
     untried: list[str] = Field(description="keys that were not tried, because time ran out")
     seconds: float = Field(description="processor time of this outlook")
@@ -433,9 +420,7 @@ class Quote(ApiRecord):
     refusal: JobReason | None
     message: str
     points: QuotePoints | None
-    timespan: QuoteEnd | None = Field(
-        description="null if the timespan ends too late to limit the job"
-    )
+    timespan: QuoteEnd | None = Field(description="null if it ends too late to limit the job")
     outlook: JobOutlook | None = Field(None, description="null unless requested")
 
 
@@ -565,9 +550,7 @@ class Timeline(ApiRecord):
         "the scarcest resource, 255 if all is used; null if the query names one job",
     )
     jobs: list[TimelineJob] | None
-    bars: TimelineBars | None = Field(
-        description="null if there are more than 4,000; then query one server or job"
-    )
+    bars: TimelineBars | None = Field(description="null above 4,000: query one server or job")
     promises: list[tuple[int, int]] | None = Field(
         description="[index into `jobs`, promised slot] of jobs without a placement"
     )
@@ -602,16 +585,11 @@ class WhatIfQuestion(ApiRecord):
 class WhatIfTimes(ApiRecord):
     """Differences in time between the simulations; negative means sooner."""
 
-    mean_jct_seconds: float | None = Field(
-        description="change of the mean completion time, for jobs that finished in both"
-    )
+    mean_jct_seconds: float | None = Field(description="mean JCT of jobs that finished in both")
     mean_wait_seconds: float | None = Field(
         description="change of the mean wait for the first start, for jobs that ran in both"
     )
-    waiting_saved_hours: float = Field(
-        description="total waiting time that jobs which ran in both save; negative if they wait "
-        "longer"
-    )
+    waiting_saved_hours: float = Field(description="total waiting saved by jobs that ran in both")
     jobs: int = Field(description="number of jobs that ran in both")
 
 
@@ -937,9 +915,7 @@ class ServiceStatus(ApiRecord):
     next_slot_begins: datetime
     origin: datetime = Field(description="start of slot 0")
     timespan: Timespan
-    start_up_seconds: float | None = Field(
-        description="median time from the start of a slot until a job that starts in it works"
-    )
+    start_up_seconds: float | None = Field(description="median, from a slot's start to first work")
     warnings: list[ServiceWarning]
     pending: int = Field(description="number of undecided jobs")
     jobs: dict[str, int] = Field(description="number of open jobs by state")

@@ -153,6 +153,7 @@ class Connection(HttpToolsProtocol):
         self._header_bytes += len(data)
         super().data_received(data)
         if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            # After the start of a response, no other one can be sent.
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.write(_TOO_LARGE)
             self.transport.close()

@@ -45,8 +45,8 @@ PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5  # of polling progress before a slot 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake.
 
-A longer downtime counts as a step. In the same time after a step or a start, budget accounts whose
-period begins in the future aren't moved back.
+A longer downtime counts as a step. For the same time after a step or a start, budget accounts whose
+period begins in the future aren't moved back to the present.
 """
 
 RETRY_SECONDS: Final = 1.0  # between attempts to recover the store, begin a slot or decide jobs

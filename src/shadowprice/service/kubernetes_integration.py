@@ -76,7 +76,7 @@ class KubernetesIntegration:
             await lease.release()
         if self._connection is None:
             self._connection = await ApiClient.open(settings.cluster_address)
-            await self._mark(active=False)
+            await self._mark(active=False)  # an earlier process may have labelled the pod
         identity = f"{os.environ.get(POD, 'shadowprice')}_{secrets.token_hex(8)}"
         lease = Lease(self._connection, *settings.lease, identity, above)
         try:

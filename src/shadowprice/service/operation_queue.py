@@ -19,7 +19,7 @@ MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; m
 MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
 SLOW_OPERATIONS: Final = (quote_job, fork_engine, revise_job)
 """Operations that take as long as many submissions."""
-MAX_BATCH_SLOW_OPERATIONS: Final = 2  # per transaction, whose end all other requests wait for
+MAX_BATCH_SLOW_OPERATIONS: Final = 2  # per transaction, because other requests wait for its end
 
 
 @dataclass(slots=True)

@@ -76,8 +76,8 @@ YIELD_SECONDS: Final = 10.0  # without candidacy, for a leader that can't open t
 READER_THREADS: Final = 2
 """Threads that read the store.
 
-With two, a slow query doesn't block the others. Four answer no more requests, because they contend
-for the interpreter lock.
+With two, a slow query doesn't block the others. Four aren't faster, because they contend for the
+interpreter lock.
 """
 
 DAY: Final = 86_400 * SECOND
@@ -141,6 +141,7 @@ class Service:
     @property
     def _folder(self) -> Path:
         """Directory of files that aren't in the database."""
+        # A database server has no data directory.
         return (self.store.folder or Path.cwd() / "shadowprice-executor").absolute()
 
     def _executor_options(self) -> ExecutorOptions:
@@ -495,7 +496,7 @@ def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
     """Schedule artificial jobs, so that the policy's kernels are compiled and loaded."""
     engine = Engine(cluster, build_live_policy(choice, cluster))
     largest = cluster.capacity.max(axis=0).tolist()
-    counts = {
+    counts = {  # at most one unit of each resource, in thousandths
         name: max(1, min(amount, 1_000))
         for name, amount, dimension in zip(
             cluster.resources, largest, cluster.dimensions, strict=True

@@ -156,7 +156,7 @@ class UploadStore:
                 incoming = IncomingUpload(file, partial, digest, self.max_bytes, reserve)
                 yield incoming
                 if incoming.stored is not None:
-                    partial = None
+                    partial = None  # it was renamed
                     self._add(owner, incoming.stored)
         except OSError as error:
             raise _storage_problem(error) from error

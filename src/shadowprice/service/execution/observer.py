@@ -169,6 +169,7 @@ def _find_key(
     ``open_keys`` are the keys of open rows of its name, and ``submitted`` the jobs of its name.
     """
     if observed.tenant is not None:
+        # A job that was submitted without a tenant may be the tenant's.
         own = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
         open_keys = [key for key in open_keys if shown_key(key) in own]
         submitted = [row for row in submitted if row.qualified_name in own]
@@ -264,9 +265,8 @@ def _update_outcomes(
         else:
             updates.append(record | {"key": name})
         kind = "real-ended" if is_over else "real-moved" if name in open_rows else "real-started"
-        owner = tenant[:200] if tenant else None
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
-        batch.emit(kind, name, tenant=owner, job_id=view.id if view else None, **data)
+        batch.emit(kind, name, tenant=tenant or None, job_id=view.id if view else None, **data)
     batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}

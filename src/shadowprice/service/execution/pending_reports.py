@@ -71,10 +71,10 @@ class PendingReports:
         )
 
     def keep(self, report: DurableReport | contract.ServerSeen | contract.ServerGone) -> None:
-        """Add a report; it replaces an earlier report of the same subject, but not its backoff."""
+        """Add a report, in place of the earlier report of its subject, whose backoff is kept."""
         previous = self.kept.pop(_subject(report), None)
         if isinstance(report, contract.ServerSeen | contract.ServerGone):
-            previous = None  # its news may be recordable at once
+            previous = None  # tried at once: a newer state of a server may be recordable
             self._drop_superseded(_server_name(report))
         entry = PendingReport(report) if previous is None else replace(previous, report=report)
         self.kept[_subject(report)] = entry

@@ -49,7 +49,7 @@ class ServerDiscovery:
         if isinstance(report, ServerGone):
             name = report.server
             closed = servers.drained | servers.cordoned
-            # Closed servers are unavailable too, but only the others in there are lost already.
+            # `unavailable` contains closed servers too; its other servers are lost already.
             if name in servers.cluster.index and name not in servers.unavailable - closed:
                 if name in closed:
                     self._closed_before_loss[name] = name in servers.drained

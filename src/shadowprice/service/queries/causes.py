@@ -281,6 +281,7 @@ def _find_end_cause(run: Run, next_run: Run | None, events: Sequence[Mapping[str
     for event in reversed(events):
         if not run.started <= event["at"] <= latest:
             continue
+        # The texts are those of the engine (`server_events`) and of `state.ending`.
         data, reason = event["data"], str(event["data"].get("reason", ""))
         match event["kind"]:
             case "lost" if data["generation"] == run.generation:

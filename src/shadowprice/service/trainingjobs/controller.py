@@ -236,7 +236,7 @@ class Controller:
             await run_all(self._resources.close, self._shares.close)
             raise
         for name in list(self._writer.published.jobs):
-            self._cached_owner(name)
+            self._cached_owner(name)  # so that `_jobs` has the jobs that are already open
         self._writer.subscribe(self._on_published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
