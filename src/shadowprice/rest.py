@@ -334,7 +334,7 @@ class JobOutlook(ApiRecord):
     predicted_start: PredictedStart | None = Field(
         description="null if the job is promised or has run, or no similar job waited longer"
     )
-    abandoned: datetime | None = Field(description="when it is abandoned, as it can't end in time")
+    abandoned: datetime | None = Field(description="when it is abandoned, because it is too late")
     waits_beyond: datetime | None = Field(description="last planned time, if it still waits then")
     changes: list[SuggestedChange] = Field(description="each suffices; the smallest within 1 %")
     ineffective: list[str] = Field(description="keys of which no value gets it admitted")

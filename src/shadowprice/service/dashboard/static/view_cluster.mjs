@@ -55,10 +55,10 @@ export class ClusterView {
     const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
     const up = this.allServers.filter((item) => item.state === "up").length;
     const load = this.allServers.length ? [...this.used.values()].reduce((a, b) => a + b, 0) / this.allServers.length : 0;
-    const out = ["lost", "drained", "cordoned"].map((state) => [this.allServers.filter((one) => one.state === state).length, state]).filter(([n]) => n).map(([n, state]) => `${n} ${state}`).join(", ");
+    const out = ["lost", "drained", "cordoned"].map((state) => [this.allServers.filter((server) => server.state === state).length, state]).filter(([n]) => n).map(([n, state]) => `${n} ${state}`).join(", ");
     const waiting = count(["pending", "admitted", "standby"]);
     const price = prices?.priced ? prices.slots[0] : null;
-    const highestPrice = price ? Math.max(0, ...Object.values(price.kinds).map((kind) => Object.values(kind).reduce((sum, one) => sum + (one.price ?? 0), 0))) : null;
+    const highestPrice = price ? Math.max(0, ...Object.values(price.kinds).map((kind) => Object.values(kind).reduce((sum, resource) => sum + (resource.price ?? 0), 0))) : null;
     swap(this.tiles,
       tile("Running", number(count(["running", "resizing"])), service.jobs.resizing ? `${service.jobs.resizing} of them moving` : "jobs now"),
       tile("Waiting", number(waiting), waiting ? `${number(service.jobs.admitted ?? 0)} promised, ${number((service.jobs.standby ?? 0) + (service.jobs.pending ?? 0))} not` : "no job waits"),
@@ -138,43 +138,43 @@ export class ClusterView {
       act("Remove", () => this.remove(server), "quiet"));
   }
 
-  async stopPlacing(one, how) {
+  async stopPlacing(server, how) {
     const drain = how === "drain";
     const done = await this.app.form({
-      title: `${drain ? "Drain" : "Cordon"} ${shown(one.name)}?`,
+      title: `${drain ? "Drain" : "Cordon"} ${shown(server.name)}?`,
       body: [element("p", {}, drain
         ? "It takes no more work from the next slot on. Its jobs are stopped at the end of their slot, with their grace period, and planned again elsewhere."
-        : "It takes no more work from the next slot on. Its jobs stay there until they end."), drain ? affected(one) : ""],
+        : "It takes no more work from the next slot on. Its jobs stay there until they end."), drain ? affected(server) : ""],
       action: drain ? "Drain it" : "Cordon it", danger: drain,
-      send: () => request(`servers/${part(one.name)}`, { method: "PATCH", body: { [how]: true } }),
+      send: () => request(`servers/${part(server.name)}`, { method: "PATCH", body: { [how]: true } }),
     });
-    if (done) await this.app.did(`${shown(one.name)} is ${drain ? "drained" : "cordoned"}`);
+    if (done) await this.app.did(`${shown(server.name)} is ${drain ? "drained" : "cordoned"}`);
   }
 
-  async uncordon(one) {
+  async uncordon(server) {
     const done = await this.app.form({
-      title: `Let ${shown(one.name)} take work again?`,
+      title: `Let ${shown(server.name)} take work again?`,
       body: [element("p", {}, "Jobs may be placed there from the next slot on.")],
       action: "Uncordon it",
-      send: () => request(`servers/${part(one.name)}`, { method: "PATCH", body: { drain: false } }),
+      send: () => request(`servers/${part(server.name)}`, { method: "PATCH", body: { drain: false } }),
     });
-    if (done) await this.app.did(`${shown(one.name)} takes work again`);
+    if (done) await this.app.did(`${shown(server.name)} takes work again`);
   }
 
-  async remove(one) {
+  async remove(server) {
     const { app } = this;
     const done = await app.form({
-      title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it",
-      body: [element("p", {}, "It leaves the cluster at the next slot. Its jobs are stopped and planned again on other servers. Promises that can't be kept without it are moved or withdrawn."), affected(one)],
-      fields: one.jobs.length ? [{ name: "name", label: "Jobs run there. To confirm, type the server's name", required: true }] : [],
+      title: `Remove ${shown(server.name)}?`, danger: true, action: "Remove it",
+      body: [element("p", {}, "It leaves the cluster at the next slot. Its jobs are stopped and planned again on other servers. Promises that can't be kept without it are moved or withdrawn."), affected(server)],
+      fields: server.jobs.length ? [{ name: "name", label: "Jobs run there. To confirm, type the server's name", required: true }] : [],
       send: async ({ name }) => {
-        if (one.jobs.length && name !== one.name) throw new Error("this is not the name of the server");
-        await request(`servers/${part(one.name)}`, { method: "DELETE" });
+        if (server.jobs.length && name !== server.name) throw new Error("this is not the name of the server");
+        await request(`servers/${part(server.name)}`, { method: "DELETE" });
       },
     });
     if (!done) return;
     if (this.server !== null) location.hash = "/";
-    await app.did(`${shown(one.name)} is removed`);
+    await app.did(`${shown(server.name)} is removed`);
   }
 
   async add() {
@@ -202,19 +202,19 @@ function look(kind, text) {
   return element("span", { class: "look" }, element("i", { class: `look-${kind}`, "aria-hidden": "true" }), text);
 }
 
-function jobsOf(one) {
-  if (!one.jobs.length) return element("span", { class: "soft" }, "–");
-  const hidden = one.jobs.filter((job) => job.job === null).length;
-  const mine = one.jobs.filter((job) => job.job !== null);
+function jobsOf(server) {
+  if (!server.jobs.length) return element("span", { class: "soft" }, "–");
+  const hidden = server.jobs.filter((job) => job.job === null).length;
+  const mine = server.jobs.filter((job) => job.job !== null);
   const parts = mine.slice(0, 3).flatMap((job, at) => [at ? ", " : "", jobLink(job.job, job.job_id)]);
   if (mine.length > 3) parts.push(` and ${mine.length - 3} more`);
   if (hidden) parts.push(element("span", { class: "soft" }, `${mine.length ? ", " : ""}${hidden} of other tenants`));
   return element("span", { class: "joblist" }, ...parts);
 }
 
-function affected(one) {
-  if (!one.jobs.length) return element("p", { class: "soft" }, "Nothing runs there now.");
-  return element("p", {}, element("b", {}, `${one.jobs.length} job${one.jobs.length === 1 ? " runs" : "s run"} there: `), one.jobs.slice(0, 12).map((job) => shown(job.job ?? "another tenant's")).join(", ") + (one.jobs.length > 12 ? " and more" : ""));
+function affected(server) {
+  if (!server.jobs.length) return element("p", { class: "soft" }, "Nothing runs there now.");
+  return element("p", {}, element("b", {}, `${server.jobs.length} job${server.jobs.length === 1 ? " runs" : "s run"} there: `), server.jobs.slice(0, 12).map((job) => shown(job.job ?? "another tenant's")).join(", ") + (server.jobs.length > 12 ? " and more" : ""));
 }
 
 /** Parse lines such as `gpu: 8`; amounts with a unit stay text. */

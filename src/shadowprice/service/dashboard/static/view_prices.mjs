@@ -14,8 +14,8 @@ export class PricesView {
     this.tools = element("div", { class: "row" });
     this.place = element("div", {});
     this.kinds = element("div", {});
-    this.total = new Figure(app, "A server, by kind", "The price of all resources of a server for one slot. Past prices are as posted; future prices are those that a job would pay now.");
-    this.one = new Figure(app, "By resource", "The price of a server's whole capacity of each resource for one slot.", this.kinds);
+    this.total = new Figure(app, "A server, by kind", "The price of all resources of a server in a slot. Past prices are as posted; future prices are those that a job would pay now.");
+    this.one = new Figure(app, "By resource", "The price of a server's whole capacity of each resource in a slot.", this.kinds);
     this.used = new Figure(app, "Reserved, by kind", "The share of the scarcest resource that is in use or planned.");
     this.node = element("div", {}, this.place, this.tools, this.total.node, this.one.node, this.used.node);
   }
