@@ -223,13 +223,13 @@ class Driver:
         """
         writer, store = self._writer, self._durable.store
         expired = await writer.run_in_thread(lambda: retention.expired_jobs(store, before, after))
-        if expired is None:
+        if expired is None:  # the store failed
             return False, after
         keys: Sequence[str] = [job.key for job in expired]
         if expired and self._execution is not None:
             keys = await self._execution.delete_job_data(keys)
         more = await writer.run_in_thread(lambda: retention.purge(store, before, keys))
-        if more is None:
+        if more is None:  # the store failed
             return False, after
         for key in keys:
             self._published.recent.pop(key, None)

@@ -69,7 +69,7 @@ def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
     last_seen = now if previous_poll is None else min(previous_poll, now)
     open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
     open_rows = {row.job: row for row in connection.execute(open_query)}
-    newest: dict[str, ObservedJob] = {}
+    newest: dict[str, ObservedJob] = {}  # by key; running jobs win over ended jobs of the same key
     for observed in _with_keys(connection, seen, open_rows):
         if observed.job in newest:
             newest[observed.job] = max(

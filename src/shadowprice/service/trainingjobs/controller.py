@@ -236,7 +236,7 @@ class Controller:
             await run_all(self._resources.close, self._shares.close)
             raise
         for name in list(self._writer.published.jobs):
-            self._cached_owner(name)  # so that `_jobs` has the jobs that are already open
+            self._find_owner(name)  # so that `_jobs` has the jobs that are already open
         self._writer.subscribe(self._on_published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
@@ -262,6 +262,7 @@ class Controller:
     ) -> None:
         del old
         is_new = new is not None and not new.status
+        # A negative delay puts new resources before status writes that are due.
         self._queue.add(key, -NEW_RESOURCE_PRIORITY_SECONDS if is_new else None)
 
     def _namespace_changed(self, name: str) -> None:
@@ -271,11 +272,11 @@ class Controller:
 
     def _on_published(self, committed: CommitResult) -> None:
         for name in committed.views:
-            owner = self._cached_owner(name)
+            owner = self._find_owner(name)
             if owner is not None:
                 self._queue.add(_key(owner))
         for event in committed.events:
-            owner = None if event.job is None else self._owner(event.job)
+            owner = None if event.job is None else self._cached_owner(event.job)
             if owner is not None:
                 self._recorder.record(owner, event)
         self._requeue_invalid()
@@ -296,13 +297,13 @@ class Controller:
                 if resource.status.get("reason") == Reason.INVALID:
                     self._queue.add(key)
 
-    def _owner(self, job: str) -> Owner | None:
+    def _cached_owner(self, job: str) -> Owner | None:
         """Return the cached owner of a job; it may be closed."""
         return self._jobs.get(_key_of_job(job), {}).get(job)
 
-    def _cached_owner(self, job: str) -> Owner | None:
+    def _find_owner(self, job: str) -> Owner | None:
         """Return the owner of an open job, and cache it; None if no resource owns it."""
-        cached = self._owner(job)
+        cached = self._cached_owner(job)
         if cached is not None:
             return cached
         record = self._writer.published.specs.get(job)
