@@ -110,7 +110,7 @@ export function percent(share) {
 }
 
 export function empty(title, ...text) {
-  return element("div", { class: "empty" }, element("p", { class: "emptyhead" }, title), ...text.map((one) => element("p", {}, one)));
+  return element("div", { class: "empty" }, element("p", { class: "emptyhead" }, title), ...text.map((line) => element("p", {}, line)));
 }
 
 export function note(kind, ...content) {
@@ -158,7 +158,7 @@ export class Figure {
  */
 export function table(caption, columns, rows, { key = null, none = "None." } = {}) {
   const made = element("table", { class: "cards" }, element("caption", { class: "sr" }, caption),
-    element("thead", {}, element("tr", {}, ...columns.map((one) => element("th", { scope: "col", class: one.class ?? "" }, one.head || element("span", { class: "sr" }, "Actions"))))),
+    element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", class: column.class ?? "" }, column.head || element("span", { class: "sr" }, "Actions"))))),
     element("tbody", {}, ...rows.map((row) => {
       const line = element("tr", {}, ...columns.map((item) => {
         const inside = item.cell(row);
@@ -177,7 +177,7 @@ export function swap(host, ...content) {
   const focused = host.contains(document.activeElement) ? document.activeElement.closest("[data-focus]")?.dataset.focus : null;
   const scrolled = [...host.querySelectorAll(".scroll")].map((item) => item.scrollLeft);
   host.replaceChildren(...content.filter((item) => item !== null));
-  [...host.querySelectorAll(".scroll")].forEach((one, at) => { if (scrolled[at]) one.scrollLeft = scrolled[at]; });
+  [...host.querySelectorAll(".scroll")].forEach((node, index) => { if (scrolled[index]) node.scrollLeft = scrolled[index]; });
   if (focused !== null && focused !== undefined) {
     [...host.querySelectorAll("[data-focus]")].find((item) => item.dataset.focus === focused)?.focus({ preventScroll: true });
   }

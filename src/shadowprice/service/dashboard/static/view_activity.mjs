@@ -34,7 +34,7 @@ export class ActivityView {
 /** Format a value of an event; fractions below a million have at most six digits. */
 function formatValue(value) {
   const rounded = (item) => (typeof item === "number" && !Number.isInteger(item) && Math.abs(item) < 1e6 ? Number(item.toPrecision(6)) : item);
-  return typeof value === "object" ? JSON.stringify(value, (_, one) => rounded(one)) : String(rounded(value));
+  return typeof value === "object" ? JSON.stringify(value, (_, item) => rounded(item)) : String(rounded(value));
 }
 
 /** Describe an event in words, with local times instead of slots; the second argument is the service's status. */

@@ -191,8 +191,8 @@ export class JobView {
       rows.push({ ...newest[at], more: same > 3 ? same - 1 : 0 });
       if (same > 3) at += same - 1;
     }
-    swap(this.history, element("h2", {}, "History"), element("ol", { class: "history-list", reversed: true }, ...rows.map((one) => element("li", {},
-      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, describeEvent(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
+    swap(this.history, element("h2", {}, "History"), element("ol", { class: "history-list", reversed: true }, ...rows.map((event) => element("li", {},
+      when(event.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[event.kind] ?? "b-c7"}` }, event.kind), element("span", { class: "what" }, describeEvent(event, this.app.service), event.more ? element("span", { class: "soft" }, ` (and ${event.more} times before)`) : "")))),
     count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full prints all.`) : null);
   }
 
@@ -300,9 +300,9 @@ function speed(estimate) {
   return measured.length ? [tile("Speed", "measured", remark)] : [];
 }
 
-function ended(one) {
-  const [first] = String(one.reason ?? "").split("\n");
-  return first || (one.exit === null ? "ended" : `exit status ${one.exit}`);
+function ended(generation) {
+  const [first] = String(generation.reason ?? "").split("\n");
+  return first || (generation.exit === null ? "ended" : `exit status ${generation.exit}`);
 }
 
 function json(text) {
@@ -357,9 +357,9 @@ class Logs {
   }
 
   choose() {
-    const one = this.started.find((each) => String(each.generation) === this.which.value) ?? this.started[0];
+    const generation = this.started.find((each) => String(each.generation) === this.which.value) ?? this.started[0];
     const before = this.process.value;
-    const names = [...Array.from({ length: Math.min(one.workers, 500) }, (_, at) => `worker-${at}`), ...Array.from({ length: Math.min(one.ps, 500) }, (_, at) => `ps-${at}`)];
+    const names = [...Array.from({ length: Math.min(generation.workers, 500) }, (_, at) => `worker-${at}`), ...Array.from({ length: Math.min(generation.ps, 500) }, (_, at) => `ps-${at}`)];
     this.process.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
     const preferred = before || this.failed;
     if (names.includes(preferred)) this.process.value = preferred;

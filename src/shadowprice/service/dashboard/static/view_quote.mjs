@@ -38,7 +38,7 @@ export class QuoteView {
   draw(sizes, tenants) {
     const field = (options) => row(options, this.inputs);
     const group = (legend, ...inside) => element("fieldset", {}, element("legend", {}, legend), element("div", { class: "pairs" }, ...inside));
-    const kind = field({ name: "kind", label: "Kind", options: Object.entries(KINDS).map(([name, one]) => [name, `${name}: ${one.meaning}`]), value: "deadline", wide: true });
+    const kind = field({ name: "kind", label: "Kind", options: Object.entries(KINDS).map(([name, utility]) => [name, `${name}: ${utility.meaning}`]), value: "deadline", wide: true });
     this.parameters = element("div", { class: "pairs inner" });
     const form = element("form", { class: "fields quote" },
       group("One worker needs", ...[...sizes].slice(0, 6).map(([name, size], at) => field({ name: `worker ${name}`, label: shown(name), value: at === 0 ? "1" : "", placeholder: "0", hint: `servers have ${size}` }))),

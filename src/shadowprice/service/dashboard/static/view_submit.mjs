@@ -83,7 +83,7 @@ export class SubmitView {
     const time = value("time");
     const work = !time ? { steps } : steps === undefined ? { steps: 1, minibatch_time: time } : { steps, minibatch_time: timePerStep(time, steps, wrong) };
     if (errors.length) throw Object.assign(new Error("the form has problems"), { errors });
-    const optional = (entries) => Object.fromEntries(Object.entries(entries).filter(([, one]) => one !== undefined && one !== "" && !(typeof one === "object" && !Object.keys(one).length)));
+    const optional = (entries) => Object.fromEntries(Object.entries(entries).filter(([, item]) => item !== undefined && item !== "" && !(typeof item === "object" && !Object.keys(item).length)));
     return { name: value("name") || this.nameFor(value("command")), ...optional({ tenant: value("tenant"), by: absoluteMoment(value("by")), priority: value("priority"), walltime: value("walltime"), ...work }), worker,
       run: { command: value("command"), ...optional({ workdir: value("workdir"), env, retries }) } };
   }

@@ -49,8 +49,8 @@ export class TenantsView {
     return tenant.account ? [bar(tenant.budget.points ? tenant.account.held / tenant.budget.points : 0, `${tenant.name} holds ${number(tenant.account.held)} of ${number(tenant.budget.points)} points`), " ", link] : link;
   }
 
-  async budget(one) {
-    if (await changeBudget(this.app, one.name, one.budget)) await this.app.did("The budget is changed");
+  async budget(tenant) {
+    if (await changeBudget(this.app, tenant.name, tenant.budget)) await this.app.did("The budget is changed");
   }
 
   drawTokens(tokens, tenants) {
@@ -66,21 +66,21 @@ export class TenantsView {
       table("Tokens", columns, tokens, { key: (row) => String(row.id) }), element("p", { class: "remark" }, "A token is shown once, when it is created."));
   }
 
-  async put(one) {
+  async put(tenant) {
     const { app } = this;
     const done = await app.form({
-      title: one ? `The share of ${shown(one.name)}` : "Add a tenant", action: one ? "Change it" : "Add",
-      fields: [...(one ? [] : [{ name: "name", label: "Name", required: true }]),
-        { name: "share", label: "Share", type: "area", rows: 3, value: one ? Object.entries(one.share).map(([name, amount]) => `${name}: ${amount}`).join("\n") : "", hint: "One amount per line, such as gpu: 4; empty for no share" }],
-      send: ({ name, share }) => request(`tenants/${part(one ? one.name : name)}`, { method: "PUT", body: { share: amounts(share) } }),
+      title: tenant ? `The share of ${shown(tenant.name)}` : "Add a tenant", action: tenant ? "Change it" : "Add",
+      fields: [...(tenant ? [] : [{ name: "name", label: "Name", required: true }]),
+        { name: "share", label: "Share", type: "area", rows: 3, value: tenant ? Object.entries(tenant.share).map(([name, amount]) => `${name}: ${amount}`).join("\n") : "", hint: "One amount per line, such as gpu: 4; empty for no share" }],
+      send: ({ name, share }) => request(`tenants/${part(tenant ? tenant.name : name)}`, { method: "PUT", body: { share: amounts(share) } }),
     });
-    if (done) await app.did(one ? "The share is changed" : "The tenant is added");
+    if (done) await app.did(tenant ? "The share is changed" : "The tenant is added");
   }
 
-  async remove(one) {
+  async remove(tenant) {
     const { app } = this;
-    const done = await app.form({ title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share and its budget are removed too. Its tokens stay valid until they are revoked.")], send: () => request(`tenants/${part(one.name)}`, { method: "DELETE" }) });
-    if (done) await app.did(`${shown(one.name)} is removed`);
+    const done = await app.form({ title: `Remove ${shown(tenant.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share and its budget are removed too. Its tokens stay valid until they are revoked.")], send: () => request(`tenants/${part(tenant.name)}`, { method: "DELETE" }) });
+    if (done) await app.did(`${shown(tenant.name)} is removed`);
   }
 
   async token(tenant, tenants = []) {
@@ -111,9 +111,9 @@ export class TenantsView {
     await app.refresh();
   }
 
-  async revoke(one) {
+  async revoke(token) {
     const { app } = this;
-    const done = await app.form({ title: `Revoke token ${one.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Its user (${one.role === "operator" ? "an operator" : shown(one.tenant)}${one.note ? `, “${shown(one.note)}”` : ""}) is signed out at once.`)], send: () => request(`tokens/${one.id}`, { method: "DELETE" }) });
-    if (done) await app.did(`Token ${one.id} is revoked`);
+    const done = await app.form({ title: `Revoke token ${token.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Its user (${token.role === "operator" ? "an operator" : shown(token.tenant)}${token.note ? `, “${shown(token.note)}”` : ""}) is signed out at once.`)], send: () => request(`tokens/${token.id}`, { method: "DELETE" }) });
+    if (done) await app.did(`Token ${token.id} is revoked`);
   }
 }
