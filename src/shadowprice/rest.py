@@ -1,8 +1,8 @@
 """The REST API's resources as typed models, shared by the service and the client.
 
-FastAPI generates the OpenAPI document from them, the service's handlers return them and the client
-reads them. They import pydantic only, so that the client loads no service. Code that has classes of
-the same names writes them as ``rest.Job``.
+The service's handlers return them, FastAPI generates the OpenAPI document from them, and the client
+parses them. The module imports nothing of the service, so that the client doesn't load it. Other
+classes have the same names, so most code writes ``rest.Job``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shadowprice.short_table import MAX_FIELDS, ShortTable, format_value
 
 
 class ApiRecord(BaseModel):
-    """A value that the service sends. Keys that this version doesn't know are kept."""
+    """A value that the service sends. Unknown keys, of a newer service, are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
@@ -27,7 +27,7 @@ class ApiRecord(BaseModel):
         return self.model_dump(mode="json")
 
     def _repr_html_(self) -> str:
-        """Return the fields that have a value as a table, without secrets."""
+        """Return an HTML table of the fields that have a value, without secrets."""
         rows = [
             (str(name), format_value(value))
             for name, value in self.__repr_args__()
@@ -50,7 +50,7 @@ class ApiPage(ApiRecord):
 
 
 class Diagnostic(ApiRecord):
-    """One problem of a request: its location, and a hint."""
+    """One problem of a request: its location, message and hint."""
 
     location: str
     message: str
@@ -85,7 +85,7 @@ CLOSED: Final[frozenset[JobState]] = frozenset({"finished", "refused", "failed",
 
 
 class JobReason(ApiRecord):
-    """Why a job waits, was refused or ended without success; ``code`` adds keys of its own."""
+    """Why a job waits, was refused or ended without success; some codes have further keys."""
 
     code: str
     message: str = ""
@@ -97,7 +97,7 @@ class JobSpeed(ApiRecord):
     """The origin of a job's throughput curve."""
 
     source: Literal["stated", "family"]
-    family: str | None
+    family: str | None = Field(description="family of models whose measured curve is used")
     measured: tuple[int, ...] = Field(description="worker counts with a measured speed")
 
 
@@ -105,30 +105,30 @@ class PredictedLength(ApiRecord):
     """The predicted run time of a job that states none, at its fastest worker count."""
 
     seconds: float
-    jobs: int = Field(description="similar finished jobs that it was predicted from; 0 if too few")
+    jobs: int = Field(description="similar finished jobs behind the prediction; 0 if too few")
     probability: float | None = Field(
-        description="with which the job takes no longer, if it is like them: null without them, "
-        "and 1 if it is the time limit"
+        description="probability that the job takes no longer, judging by similar jobs; null "
+        "without similar jobs, and 1 if the time is the job's time limit"
     )
 
 
 class JobPoints(ApiRecord):
     """The cost of a job to a tenant with a budget, in points."""
 
-    price: float = Field(description="for admission, revisions and slots beyond the stated work")
+    price: float = Field(description="paid for admission, revisions and overrun slots")
     used: float = Field(description="part of the price that was used")
     refund: float | None = Field(description="points returned when the job ended")
-    planned: int = Field(description="places x slots in the price")
-    held: int = Field(description="places x slots that were used")
+    planned: int = Field(description="processes x slots that the price covers")
+    held: int = Field(description="processes x slots that were used")
     overrun: float = Field(description="part of `used` beyond the stated or predicted work")
     overrun_slots: int = Field(description="used slots beyond the stated or predicted work")
-    slot_price: float | None = Field(description="price of the running slot, if beyond that work")
+    slot_price: float | None = Field(description="price of the running slot, if it is an overrun")
 
 
 class Job(ApiRecord):
     """A job. The times ``promise`` and ``completion`` are the ends of slots.
 
-    A promise may be much later than the expected completion, if later is worth as much to the job.
+    A promise may be much later than the expected completion if the job's utility is the same then.
     """
 
     id: int
@@ -144,9 +144,8 @@ class Job(ApiRecord):
     promise_margin_slots: int = Field(description="learnt slots from planned completion to promise")
     promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
     completion: datetime | None = Field(
-        description="completion; while the job is open, the expected one, if work and speed are as "
-        "stated. null if it waits without a promise or longer than planned, or runs longer than "
-        "stated"
+        description="completion; of an open job the expected one, at the stated work and speed. "
+        "null if the job waits without a promise or longer than planned, or runs longer than stated"
     )
     completion_slot: int | None
     closed: datetime | None
@@ -160,11 +159,11 @@ class Job(ApiRecord):
     utility: float | None
     cost: float | None
     reason: JobReason | None
-    failures: int = Field(description="failed generations, the lost ones included")
+    failures: int = Field(description="failed generations, including lost ones")
     lost: int = Field(description="generations lost through no fault of the job")
     speed: JobSpeed
     predicted: PredictedLength | None = Field(
-        description="null if the job states its length, its speed is measured, or it is over. A "
+        description="null if the job states its length, its speed is measured, or it is closed. A "
         "job with a prediction has no promise"
     )
     points: JobPoints | None
@@ -203,9 +202,9 @@ class JobDetail(Job):
 
     spec: dict[str, Any]
     obstacle: str | None = Field(
-        None, description="why a generation can't be started or ended; no later one starts before"
+        None, description="why a generation can't be started or ended, which delays the next one"
     )
-    broken_promise: BrokenPromise | None = Field(None, description="null if kept, or still may be")
+    broken_promise: BrokenPromise | None = Field(None, description="null if kept, or still open")
 
 
 class JobPage(ApiPage):
@@ -295,17 +294,17 @@ class OmittedEvents(ApiRecord):
 
 
 class SuggestedChange(ApiRecord):
-    """The smallest change of one key that gets a job admitted, and promised if it waits."""
+    """The smallest change of a key that gets a refused job admitted or a waiting job promised."""
 
     key: str = Field(description="such as utility.value or worker.gpu")
     before: str
-    after: str = Field(description="value as a job file writes it")
+    after: str = Field(description="value, as in a job file")
     change: str = Field(description="size of the change, for people")
     option: str | None = Field(
-        None, description="option of `submit` that makes the change, if options set the job"
+        None, description="option of `submit` for the change; null if options don't set the key"
     )
-    option_before: str | None = Field(default=None, description="value of the option")
-    option_after: str | None = Field(default=None, description="value for the option")
+    option_before: str | None = Field(default=None, description="present value of the option")
+    option_after: str | None = Field(default=None, description="new value of the option")
     completion: datetime | None = Field(description="planned completion; a promise adds the margin")
     utility: float | None
     price: float | None
@@ -315,14 +314,14 @@ class PredictedStart(ApiRecord):
     """The start of a job that waits, predicted from the waits of similar jobs."""
 
     by: datetime
-    probability: float = Field(description="with which the job starts by then, if it is like them")
-    jobs: int = Field(description="similar finished jobs that waited longer than this one has")
+    probability: float = Field(description="of a start by then, judging by similar jobs")
+    jobs: int = Field(description="similar finished jobs that waited longer than this job so far")
 
 
 class JobOutlook(ApiRecord):
     """What a job that waits or was refused lacks now, and what would get it admitted.
 
-    Of a promised job that doesn't run yet, it only has the start and the completion.
+    For a promised job that doesn't run yet, only the start and the completion are set.
     """
 
     resource: str | None = Field(description="the scarcest resource for the job")
@@ -335,13 +334,13 @@ class JobOutlook(ApiRecord):
     predicted_start: PredictedStart | None = Field(
         description="null if the job is promised or has run, or no similar job waited longer"
     )
-    abandoned: datetime | None = Field(description="abandonment, because it couldn't end in time")
+    abandoned: datetime | None = Field(description="when it is abandoned, because it is too late")
     waits_beyond: datetime | None = Field(description="last planned time, if it still waits then")
-    changes: list[SuggestedChange] = Field(description="each on its own, smallest to 1 %")
+    changes: list[SuggestedChange] = Field(description="each suffices; the smallest within 1 %")
     ineffective: list[str] = Field(description="keys of which no value gets it admitted")
-    untried: list[str] = Field(description="keys for which the time was too short")
-    seconds: float = Field(description="processor time of the answer")
-    lines: list[str] = Field(description="for people")
+    untried: list[str] = Field(description="keys that were not tried, because time ran out")
+    seconds: float = Field(description="processor time of this outlook")
+    lines: list[str] = Field(description="the outlook as text")
 
 
 class JobHistory(ApiRecord):
@@ -352,9 +351,9 @@ class JobHistory(ApiRecord):
     events: list[StoredEvent]
     omitted: OmittedEvents | None
     generations: list[Generation]
-    lines: list[str] = Field(description="one sentence for people an event")
+    lines: list[str] = Field(description="the events as text, one line per event")
     outlook: JobOutlook | None = Field(
-        default=None, description="null unless requested, and if the job runs, or ran and ended"
+        default=None, description="null unless requested, and for a job that runs or has run"
     )
 
 
@@ -381,13 +380,13 @@ class LogChunk(ApiRecord):
     start: int
     end: int
     text: str
-    complete: bool = Field(description="whether the process has ended and nothing follows")
+    complete: bool = Field(description="whether the process has ended and no output follows")
 
 
 class QuotePoints(ApiRecord):
-    """The points of the tenant that would pay."""
+    """The points of the tenant that would pay for a quoted job."""
 
-    held: float
+    held: float = Field(description="points that the tenant has now")
     left: float | None = Field(description="remaining points after the job's price")
 
 
@@ -412,7 +411,7 @@ class Quote(ApiRecord):
     expected: datetime | None = Field(description="completion in the plan of an admitted job")
     promise_margin_slots: int = Field(description="learnt slots from planned completion to promise")
     promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
-    predicted: PredictedLength | None = Field(description="as that of a job")
+    predicted: PredictedLength | None = Field(description="as `predicted` of a job")
     utility: float | None
     price: float | None
     displaced: list[str] | int = Field(
@@ -421,12 +420,12 @@ class Quote(ApiRecord):
     refusal: JobReason | None
     message: str
     points: QuotePoints | None
-    timespan: QuoteEnd | None = Field(description="null if the end of the timespan is far")
+    timespan: QuoteEnd | None = Field(description="null if it ends too late to limit the job")
     outlook: JobOutlook | None = Field(None, description="null unless requested")
 
 
 class ServerJob(ApiRecord):
-    """The processes of one job on a server; tenants get no names of others' jobs."""
+    """The processes of one job on a server; tenants get no names of other tenants' jobs."""
 
     job: str | None
     job_id: int | None
@@ -446,7 +445,7 @@ class Server(ApiRecord):
 
 
 class ServerSlot(ApiRecord):
-    """The slot that runs and the one that is decided next."""
+    """The running slot, and the slot that is decided next."""
 
     seconds: float
     horizon: int
@@ -456,21 +455,21 @@ class ServerSlot(ApiRecord):
 
 
 class ServerList(ApiRecord):
-    """Servers."""
+    """A list of servers."""
 
     servers: list[Server]
 
 
 class Cluster(ServerList):
-    """All servers, and the slot."""
+    """All servers, and the current slot."""
 
     slot: ServerSlot
 
 
 class ResourcePrice(TypedDict, total=False):
-    """Reserved share of a resource, and the mean price of one server's total amount of it.
+    """A resource of a kind of server in one slot; absent keys are unknown.
 
-    Absent keys are unknown.
+    ``used`` is the reserved share. ``price`` is the mean price of the total amount of one server.
     """
 
     used: float
@@ -518,7 +517,7 @@ class TimelineJob(ApiRecord):
 
 
 class TimelineBars(ApiRecord):
-    """Runs and reservations as columns; times are in slots since ``origin``."""
+    """Past and planned placements as columns; times are in slots since ``origin``."""
 
     job: list[int] = Field(description="index into `jobs`")
     server: list[str]
@@ -530,7 +529,7 @@ class TimelineBars(ApiRecord):
         description="0: the job ran; 1: reserved by the plan; 2: expected at the current rate, if "
         "the policy decides slot by slot"
     )
-    share: list[float] = Field(description="share of the server's scarcest resource")
+    share: list[float] = Field(description="used share of the server, in the bar's main resource")
 
 
 class Timeline(ApiRecord):
@@ -551,7 +550,7 @@ class Timeline(ApiRecord):
         "the scarcest resource, 255 if all is used; null if the query names one job",
     )
     jobs: list[TimelineJob] | None
-    bars: TimelineBars | None = Field(description="null above 4,000 bars: query one server or job")
+    bars: TimelineBars | None = Field(description="null above 4,000: query one server or job")
     promises: list[tuple[int, int]] | None = Field(
         description="[index into `jobs`, promised slot] of jobs without a placement"
     )
@@ -570,15 +569,15 @@ class WhatIfProgress(ApiRecord):
     """Finished simulations of a what-if run."""
 
     done: int = Field(description="finished simulations")
-    of: int = Field(description="simulations of the run")
+    of: int = Field(description="all simulations of the run")
 
 
 class WhatIfQuestion(ApiRecord):
-    """The change that a what-if run simulates."""
+    """The change that a what-if run simulates, and for which days."""
 
     days: float
     at: datetime = Field(description="end of these days")
-    servers: dict[str, int]
+    servers: dict[str, int] = Field(description="added servers by kind; negative if removed")
     policy: str
     set: dict[str, Any] = Field(description="policy parameters that the run changes")
 
@@ -586,16 +585,16 @@ class WhatIfQuestion(ApiRecord):
 class WhatIfTimes(ApiRecord):
     """Differences in time between the simulations; negative means sooner."""
 
-    mean_jct_seconds: float | None = Field(description="change for jobs that finished in both")
+    mean_jct_seconds: float | None = Field(description="mean JCT of jobs that finished in both")
     mean_wait_seconds: float | None = Field(
-        description="change of the mean wait for the first start, of jobs that ran in both"
+        description="change of the mean wait for the first start, for jobs that ran in both"
     )
-    waiting_saved_hours: float = Field(description="waiting saved by these jobs, in total")
-    jobs: int = Field(description="number of these jobs")
+    waiting_saved_hours: float = Field(description="total waiting saved by jobs that ran in both")
+    jobs: int = Field(description="number of jobs that ran in both")
 
 
 class WhatIf(ApiRecord):
-    """A what-if run: the recent jobs simulated on the cluster as it is, and changed."""
+    """A what-if run: the recent jobs, simulated on the present and on the changed cluster."""
 
     id: int
     requested_at: datetime
@@ -603,9 +602,9 @@ class WhatIf(ApiRecord):
     progress: WhatIfProgress
     jobs: int
     question: WhatIfQuestion
-    as_is: dict[str, Any] | None = Field(description="summary on the cluster as it is")
+    as_is: dict[str, Any] | None = Field(description="summary on the present cluster")
     changed: dict[str, Any] | None = Field(description="summary with the change")
-    gain: float | None = Field(description="total utility of `changed` less that of `as_is`")
+    gain: float | None = Field(description="total utility of `changed` minus that of `as_is`")
     times: WhatIfTimes | None = Field(description="differences in completion and waiting times")
     reason: str | None = Field(description="why the run failed")
 
@@ -643,7 +642,7 @@ class ObservedTotals(ApiRecord):
 
 
 class CompletedInBoth(ApiRecord):
-    """Jobs that completed on both sides, and their mean completion times."""
+    """Jobs that completed in the simulation and in reality, and their mean completion times."""
 
     jobs: int
     simulated_seconds: float | None
@@ -651,7 +650,7 @@ class CompletedInBoth(ApiRecord):
 
 
 class ComparedPromises(ApiRecord):
-    """Promised jobs, and those that really completed in time."""
+    """How many promised jobs really completed, and how many by their promised time."""
 
     jobs: int
     observed_in_time: int
@@ -687,7 +686,7 @@ class ComparedUtilization(ApiRecord):
 
 
 class ComparisonTotals(ApiRecord):
-    """Totals of the submitted jobs on both sides; withdrawn jobs count on neither."""
+    """Simulated and observed totals of the submitted jobs, without withdrawn (cancelled) jobs."""
 
     jobs: int
     withdrawn: int
@@ -698,11 +697,11 @@ class ComparisonTotals(ApiRecord):
 
 
 class Comparison(ComparisonTotals):
-    """The jobs of the last days on both sides."""
+    """The jobs of the last days, as simulated and as observed."""
 
     days: float
     last_observation: datetime | None = Field(description="time of the last observation")
-    incomplete: bool
+    incomplete: bool = Field(description="whether older jobs are omitted, because of their number")
     unmanaged_jobs: UnmanagedJobs
     utilization: ComparedUtilization
 
@@ -729,7 +728,7 @@ class ObservedJob(ApiRecord):
 
 
 class ComparedJob(ApiRecord):
-    """A job on both sides; ``gain`` is the difference of the utilities."""
+    """A job as simulated and as observed; ``gain`` is the simulated minus the observed utility."""
 
     id: int
     name: str
@@ -758,13 +757,13 @@ class Budget(ApiRecord):
 class Account(ApiRecord):
     """The points of a tenant in the current period.
 
-    Held, reserved and spent points add up to those at the start of the period, plus those granted
-    or paid to the tenant since then, less those that expired.
+    Held, reserved and spent points add up to the points at the start of the period, plus points
+    granted or paid to the tenant since then, minus expired points.
     """
 
     held: float = Field(
-        description="points that can be spent; negative if the budget was lowered below what was "
-        "debited, and then only jobs that cost nothing are admitted"
+        description="points that can be spent. They are negative if the budget was lowered below "
+        "the debited points; then only jobs that cost nothing are admitted"
     )
     reserved_points: float = Field(description="points paid for open jobs and not used yet")
     spent: float = Field(description="points that jobs used in this period")
@@ -774,7 +773,7 @@ class Account(ApiRecord):
 
 
 class Tenant(ApiRecord):
-    """A tenant; one without a budget spends without limit and has no account."""
+    """A tenant. Without a budget, it spends without limit and has no account."""
 
     name: str
     share: dict[str, str]
@@ -784,7 +783,7 @@ class Tenant(ApiRecord):
 
 
 class TenantList(ApiRecord):
-    """Tenants."""
+    """A list of tenants."""
 
     tenants: list[Tenant]
 
@@ -792,7 +791,7 @@ class TenantList(ApiRecord):
 class AccountEntry(ApiRecord):
     """One change of an account; ``other`` is the tenant that paid.
 
-    A tenant doesn't get the names of other tenants' jobs that paid it.
+    A tenant doesn't get the names of the jobs for which other tenants paid it.
     """
 
     id: int
@@ -848,7 +847,7 @@ class Token(ApiRecord):
 
 
 class TokenList(ApiRecord):
-    """Tokens, the valid ones first."""
+    """Tokens; valid ones come first."""
 
     tokens: list[Token]
 
@@ -859,7 +858,7 @@ class Upload(ApiRecord):
     digest: str = Field(description="SHA-256 of the archive, in hexadecimal")
     tenant: str | None
     bytes: int
-    used: datetime = Field(description="last upload or submission with it")
+    used: datetime = Field(description="time of its upload, or of the last submission with it")
 
 
 class UploadLimits(ApiRecord):
@@ -870,7 +869,7 @@ class UploadLimits(ApiRecord):
 
 
 class Health(ApiRecord):
-    """Whether the process answers, or the service can do its work."""
+    """Whether the process responds (`/healthz`), or can do its work (`/readyz`)."""
 
     status: Literal["ok", "ready", "degraded", "not ready", "standby"]
 
@@ -892,7 +891,7 @@ class Timespan(ApiRecord):
 
 
 class ServiceWarning(ApiRecord):
-    """Something that an operator should change; further keys carry its numbers."""
+    """A condition that an operator should change; further keys have details."""
 
     code: str
     message: str
@@ -916,9 +915,9 @@ class ServiceStatus(ApiRecord):
     next_slot_begins: datetime
     origin: datetime = Field(description="start of slot 0")
     timespan: Timespan
-    start_up_seconds: float | None = Field(description="median time to start a job")
+    start_up_seconds: float | None = Field(description="median, from a slot's start to first work")
     warnings: list[ServiceWarning]
-    pending: int
+    pending: int = Field(description="number of undecided jobs")
     jobs: dict[str, int] = Field(description="number of open jobs by state")
     families: list[str]
     kinds: list[str]

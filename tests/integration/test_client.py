@@ -353,7 +353,7 @@ def test_names_of_the_chosen_service_are_completed(
     monkeypatch.delenv("SHADOWPRICE_SERVER")
     monkeypatch.delenv("SHADOWPRICE_TOKEN")
     closed = Endpoint("http://127.0.0.1:1", "sp_token")
-    SavedEndpoints({"closed": closed, "lab": address}, chosen="closed").save()
+    SavedEndpoints({"closed": closed, "lab": address}, default="closed").save()
     assert offered("shadowprice drain g-", tmp_path) == []
     assert len(offered("shadowprice drain -s lab g-", tmp_path)) == 4
 
@@ -462,16 +462,16 @@ def test_login_stores_only_a_valid_token(
     assert capsys.readouterr().err.strip().endswith(f"run: chmod 600 {token}")
     token.chmod(0o600)
     assert main(["login", address.url, "--token-file", str(token)]) in {1, 2}
-    assert SavedEndpoints.load().known == {}
+    assert SavedEndpoints.load().endpoints == {}
     token.write_text(f"{address.token}\n")
     assert main(["login", address.url, "--name", "lab", "--token-file", str(token)]) == 0
-    assert SavedEndpoints.load().known == {"lab": address}
+    assert SavedEndpoints.load().endpoints == {"lab": address}
     assert main(["queue"]) == 0
     assert main(["queue", "-s", "lab"]) == 0
     assert main(["login", "-o", "json"]) == 0
     capsys.readouterr()
     assert main(["login", "lab", "--remove"]) == 0
-    assert SavedEndpoints.load().known == {}
+    assert SavedEndpoints.load().endpoints == {}
     assert address.token not in capsys.readouterr().out
 
 
@@ -481,13 +481,13 @@ def test_services_of_equal_hosts_are_saved_under_different_names(
     monkeypatch.delenv("SHADOWPRICE_SERVER")
     monkeypatch.delenv("SHADOWPRICE_TOKEN")
     other = Endpoint("http://127.0.0.1:1", "sp_other")
-    SavedEndpoints({"local": other}, chosen="local").save()
+    SavedEndpoints({"local": other}, default="local").save()
     token = tmp_path / "token"
     token.write_text(f"{address.token}\n")
     token.chmod(0o600)
     for _ in range(2):  # again is the same server
         assert main(["login", address.url, "--token-file", str(token)]) == 0
-        assert SavedEndpoints.load().known == {"local": other, "local-2": address}
+        assert SavedEndpoints.load().endpoints == {"local": other, "local-2": address}
 
 
 @pytest.mark.parametrize(

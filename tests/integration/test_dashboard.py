@@ -750,10 +750,10 @@ def test_an_operator_drains_adds_and_removes_servers(
         page.get_by_role("button", name="Add servers").click()
         dialog = page.locator("dialog[open]")
         dialog.get_by_label("Name").fill("extra")
-        dialog.get_by_label("What each has").fill("gpus: 4")
+        dialog.get_by_label("Capacity of each").fill("gpus: 4")
         dialog.get_by_role("button", name="Add").click()
         assert "did you mean 'gpu'" in dialog.get_by_role("alert").inner_text()
-        dialog.get_by_label("What each has").fill("gpu: 4\ncpu: 16")
+        dialog.get_by_label("Capacity of each").fill("gpu: 4\ncpu: 16")
         dialog.get_by_role("button", name="Add").click()
         page.get_by_role("button", name="Cordon extra").click()
         page.get_by_role("button", name="Cordon it").click()
@@ -797,7 +797,7 @@ def test_tenant_sees_only_its_own_jobs(browser: Browser, live: RunningService) -
         for view in ("#/", "#/queue/all", "#/activity", "#/tenants", "#/prices"):
             open_view(page, view)
             text = page.locator("body").inner_text()
-            assert "others" not in text.replace("of others", "").replace("others'", "")
+            assert "others" not in text.replace("others'", "")
             assert "blue" not in text
             for name in ("Drain", "Remove", "Add servers", "Add a tenant", "Make a token"):
                 assert page.get_by_role("button", name=name).count() == 0
@@ -937,9 +937,9 @@ def test_answer_that_breaks_off_is_fetched_again(browser: Browser, live: Running
         )
         page = sign_in(visit, live.address, operator_token(live), "#/queue")
         page.evaluate("location.hash = '#/prices'")
-        page.get_by_text("the answer of the service broke off").wait_for()
+        page.get_by_text("the connection broke during the response").wait_for()
         page.locator("main figure canvas").first.wait_for()
-        page.get_by_text("the answer of the service broke off").wait_for(state="detached")
+        page.get_by_text("the connection broke during the response").wait_for(state="detached")
         assert not visit.faults
 
 
@@ -1028,7 +1028,7 @@ def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: RunningS
         assert "42.50" in first.inner_text()
         box = page.locator("figure", has=page.get_by_role("heading", name="Held"))
         assert [float(row[1]) for row in numbers_of(box.locator(".numbers"))][-2:] == [40, 42.5]
-        page.get_by_role("button", name="The one before").click()
+        page.get_by_role("button", name="Previous period").click()
         page.get_by_text("Nothing was granted or paid").wait_for()
         assert all("422" in fault for fault in visit.faults)  # of the wrong period
     with Visit(browser) as visit:
@@ -1046,12 +1046,12 @@ def test_tenants_and_tokens_are_managed(browser: Browser, live: RunningService) 
         page.get_by_role("button", name="Add a tenant").click()
         dialog = page.locator("dialog[open]")
         dialog.get_by_label("Name").fill("green")
-        dialog.get_by_label("Owns").fill("gpu: 2")
+        dialog.get_by_label("Share", exact=True).fill("gpu: 2")
         dialog.get_by_role("button", name="Add").click()
         page.get_by_role("button", name="Make a token for green").click()
         page.locator("dialog[open]").get_by_role("button", name="Make it").click()
         token = page.get_by_role("textbox", name="The token").input_value()
-        page.get_by_role("button", name="I have it").click()
+        page.get_by_role("button", name="Close").click()
         # A dialog is removed from the page a moment after it was closed.
         page.locator("dialog").wait_for(state="detached")
         with live.as_(token) as green:

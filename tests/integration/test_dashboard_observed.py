@@ -88,8 +88,8 @@ def test_comparison_draws_both_schedulers(
         )
         assert row.get_by_text("ended").count() == 1
         assert other.get_by_text("running").count() == 1
-        assert page.get_by_text("not known", exact=True).count() == len(HOSTILE)
-        assert page.get_by_text("ran without being submitted here: their").count() == 1
+        assert page.get_by_text("unknown", exact=True).count() == len(HOSTILE)
+        assert page.get_by_text("ran without being submitted here. Their").count() == 1
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
         response = watched.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 1}})
@@ -115,14 +115,14 @@ def test_tenants_have_no_whatif_page(browser: Browser, watched: RunningService) 
 def test_whatif_is_started_followed_and_shown(browser: Browser, watched: RunningService) -> None:
     with Visit(browser) as visit:
         page = sign_in(visit, watched.address, operator_token(watched), "#/whatif")
-        page.get_by_role("button", name="Find out").click()
+        page.get_by_role("button", name="Simulate").click()
         page.get_by_text("no change is requested").wait_for()
         page.get_by_label("g", exact=True).fill("-9")
-        page.get_by_role("button", name="Find out").click()
+        page.get_by_role("button", name="Simulate").click()
         page.get_by_text("can't remove 9 of 2 servers").wait_for()
         page.get_by_label("g", exact=True).fill("2")
         page.get_by_label("Policy").select_option("drf")
-        page.get_by_role("button", name="Find out").click()
+        page.get_by_role("button", name="Simulate").click()
         page.get_by_role("heading", name=re.compile(r"What if \d")).wait_for()
         page.get_by_text("Gain", exact=True).wait_for(timeout=WAIT_LIMIT_SECONDS * 1_000)
         run = page.url.rpartition("/")[2]
@@ -131,7 +131,7 @@ def test_whatif_is_started_followed_and_shown(browser: Browser, watched: Running
         assert body["question"]["policy"] == "drf"
         row = page.locator("tbody tr[data-key='total_utility']")
         assert row.locator("td").count() == 4
-        page.get_by_role("link", name="← All of them").click()
+        page.get_by_role("link", name="← All what-if runs").click()
         page.get_by_role("link", name="+2 g, policy drf").wait_for()
         # The console of every browser shows the invalid response (422).
         assert [fault for fault in visit.faults if "422" not in fault] == []

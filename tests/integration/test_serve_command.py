@@ -242,7 +242,7 @@ def test_unknown_executor_is_refused(
         ("--policy", "rollin", "did you mean 'rolling'?"),
         ("--listen", "here:now", "is not HOST:PORT"),
         ("--listen", f"here:{'9' * 5_000}", "is not HOST:PORT"),
-        ("--listen", f"{'a' * 64}:0", "this machine has no such address; give 127.0.0.1"),
+        ("--listen", f"{'a' * 64}:0", "this machine has no such address; use 127.0.0.1"),
         ("--keep", "10 slots", "--keep: '10 slots' is in slots, not on the clock; write 365d"),
         ("--keep", "3", "--keep: '3' is a duration without a unit"),
         ("--keep", "-1d", "--keep: '-1d' is negative"),

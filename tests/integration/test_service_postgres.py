@@ -121,7 +121,7 @@ def test_purge_of_a_former_leader_does_not_make_it_a_writer_again(
                     await service.require_writer().do(
                         put_tenant("vision", {}, None, budgeted=False)
                     )
-                await service.driver.sweep()  # before the first attempt to recover
+                await service.driver.purge_expired()  # before the first attempt to recover
 
             loop = service._tasks[0].get_loop()
             future = asyncio.run_coroutine_threadsafe(write_and_purge(), loop)

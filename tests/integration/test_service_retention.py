@@ -98,7 +98,7 @@ def test_purge_removes_old_data_only(tmp_path: Path, kind: int) -> None:
             hour.fault = hour.store.fault = fault
             left[0] = point
             try:
-                await hour.driver.sweep()
+                await hour.driver.purge_expired()
             except Crash:
                 struck += 1
             done = left[0] >= 0
@@ -196,12 +196,12 @@ def test_job_whose_data_cannot_be_deleted_blocks_no_other_job(
             await delete(job)
 
         hour.executor.delete_job_data = fail_for_one  # type: ignore[method-assign]
-        await hour.driver.sweep()
+        await hour.driver.purge_expired()
         assert hour.world.kept == hour.rows == {bad, "young"}
         assert hour.execution.health_error is None
         assert f"failed to delete the data of job {bad}: Permission denied" in caplog.messages
         hour.executor.delete_job_data = delete  # type: ignore[method-assign]
-        await hour.driver.sweep()
+        await hour.driver.purge_expired()
         assert hour.world.kept == hour.rows == {"young"}
         hour.end()
 
@@ -223,10 +223,10 @@ def test_jobs_still_known_to_the_executor_are_not_purged(tmp_path: Path) -> None
             return (*await listed(), held)
 
         hour.executor.list = listing  # type: ignore[method-assign]
-        await hour.driver.sweep()
+        await hour.driver.purge_expired()
         assert hour.world.kept == {old[0], "young"} <= hour.rows
         hour.executor.list = listed  # type: ignore[method-assign]
-        await hour.driver.sweep()
+        await hour.driver.purge_expired()
         assert hour.world.kept == hour.rows == {"young"}
         hour.end()
 

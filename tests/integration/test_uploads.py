@@ -399,7 +399,7 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
     now = clock.now()
     for digest in digests:
         uploads.use(None, digest, now - (KEEP_SECONDS + 1) * SECOND)
-    uploads.sweep(now)
+    uploads.purge_unused(now)
     assert uploads.find(None, digests[0]).used == now
     assert uploads.find(None, digests[1]) is None
     assert live.client.delete("/v1/jobs/uses").status_code == 200
@@ -407,7 +407,7 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
     assert repeated.status_code == 200, repeated.text
     assert live.client.delete("/v1/jobs/uses-again").status_code == 200
     uploads.use(None, digests[0], now - (KEEP_SECONDS + 1) * SECOND)
-    uploads.sweep(now)
+    uploads.purge_unused(now)
     refused = live.client.post("/v1/jobs/uses/resubmit", json={"name": "uses-once-more"})
     assert refused.status_code == 409
     assert "the files of job 'uses' were deleted; submit it from its" in refused.json()["detail"]

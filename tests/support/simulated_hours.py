@@ -93,7 +93,7 @@ class SteppedDriver(Driver):
     """A driver that performs what is due when told, and writes a snapshot over several turns."""
 
     snapshot_seconds = 0.0
-    listen_seconds = 0.0  # reports of a simulated executor don't arrive meanwhile
+    report_wait_seconds = 0.0  # reports of a simulated executor don't arrive meanwhile
 
     async def turn(self) -> None:
         """Perform what is due."""

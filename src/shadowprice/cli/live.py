@@ -42,7 +42,7 @@ def _complete_server(incomplete: str) -> list[str]:
     try:
         from shadowprice.client.endpoints import SavedEndpoints
 
-        return [name for name in SavedEndpoints.load().known if name.startswith(incomplete)]
+        return [name for name in SavedEndpoints.load().endpoints if name.startswith(incomplete)]
     except Exception:  # completion must not print to the shell
         return []
 

@@ -1,6 +1,7 @@
-"""The calls of the REST API: each one's request and the model of its response; errors. No I/O.
+"""The calls of the REST API: their requests and the models of their responses; errors. No I/O.
 
-Most are methods of both clients, which send them: a docstring here is that of the method.
+Most functions here become methods of both clients, with the same docstring. The methods send the
+call that the function returns.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _KEY_HEADER: Final = "Idempotency-Key"
 class ServiceError(ShadowpriceError):
     """The service refused a request.
 
-    ``record`` holds the problem details (RFC 9457). ``code`` is the machine-readable kind:
-    ``not-found``, ``name-conflict``, ``forbidden``, ... ``faults`` are diagnostics with locations
-    in the request, and may be empty.
+    ``record`` has the problem details (RFC 9457). ``code`` is the machine-readable kind, such as
+    ``not-found``, ``name-conflict`` or ``forbidden``. ``faults`` are diagnostics with locations in
+    the request, and may be empty.
     """
 
     def __init__(self, status: int, record: Mapping[str, Any]) -> None:
@@ -54,8 +55,8 @@ class ServiceError(ShadowpriceError):
 class ServiceUnreachableError(ShadowpriceError):
     """The service is unreachable, or the connection broke; the request may have taken effect.
 
-    Look for the job before you repeat a submission: the content of a failed, cancelled or refused
-    job is a new job.
+    Look for the job before you repeat a submission. If it has already failed, or was cancelled or
+    refused, the repetition submits a new job.
     """
 
     code = "unreachable"
@@ -69,27 +70,27 @@ class MissingClientError(MissingExtraError):
 
 @dataclass(frozen=True, slots=True)
 class ApiCall(Generic[T_co]):
-    """One request."""
+    """A request, and how its response is parsed."""
 
     method: str
     path: str
     read: Callable[[bytes], T_co]  # parses the content of the response
-    query: Mapping[str, str | int | None] | None = None  # None, False and "" leave one out
+    query: Mapping[str, str | int | None] | None = None  # without values None, False and ""
     body: Any = None  # JSON; None for no body
-    patience: float = 0.0  # seconds added to the usual timeout
-    repeatable: bool = True  # idempotent, so that it may be retried
-    headers: Mapping[str, str] = field(default_factory=dict)  # besides those of every request
+    extra_seconds: float = 0.0  # added to the default timeout
+    repeatable: bool = True  # whether it is idempotent, so that it may be retried
+    headers: Mapping[str, str] = field(default_factory=dict)  # in addition to common headers
     archive: Archive | None = None  # content of the body instead of JSON
-    sent: Callable[[int], None] | None = None  # receives the number of bytes sent
-    may_miss: bool = False  # whether the result is None if the service has no such thing
+    sent: Callable[[int], None] | None = None  # called with the number of bytes sent so far
+    may_be_absent: bool = False  # whether `not-found` gives the result None
 
     def or_none(self) -> ApiCall[T_co | None]:
-        """Return the call whose result is None if the service has no such thing."""
-        return replace(self, may_miss=True)
+        """Return the call whose result is None instead of a `not-found` error."""
+        return replace(self, may_be_absent=True)
 
     @property
     def is_submission(self) -> bool:
-        """Whether it has a key, by which only its own retries are recognized."""
+        """Whether the call has an idempotency key, which only its own retries repeat."""
         return _KEY_HEADER in self.headers
 
     def next_page(self, cursor: int) -> ApiCall[T_co]:
@@ -110,14 +111,14 @@ class ApiCall(Generic[T_co]):
 class SubmitProblem:
     """Why one of several submitted jobs wasn't accepted."""
 
-    index: int  # of the job in the request, from 0; several tenants may use its name
+    index: int  # of the job in the request, from 0, because names may be equal
     name: str
     error: ServiceError
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SubmitResult(ShownAsTable):
-    """The result of submitting several jobs: accepted jobs, and the problems of the others."""
+    """The result of submitting several jobs: the accepted jobs, and the problems of others."""
 
     jobs: Sequence[rest.Job]
     problems: Sequence[SubmitProblem]
@@ -135,7 +136,7 @@ class SubmitResult(ShownAsTable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Page(ShownAsTable, Generic[T]):
-    """A page of a listing, and the cursor of the next one."""
+    """A page of a listing, and the cursor of the next page (None: the last page)."""
 
     entries: Sequence[T]
     next: int | None
@@ -148,7 +149,7 @@ class Page(ShownAsTable, Generic[T]):
 
 
 class RecordTuple(ShownAsTable, tuple[T, ...]):
-    """Records of one listing."""
+    """Records of a complete listing."""
 
     __slots__ = ()
 
@@ -158,7 +159,7 @@ class RecordTuple(ShownAsTable, tuple[T, ...]):
 
 
 def _short(record: object) -> Iterable[tuple[str | None, object]]:
-    """Return the fields of a record for a table: those of a job that `queue` prints."""
+    """Return the fields of a record for a table; of a job, only the columns of `queue`."""
     if isinstance(record, rest.Job):
         return [(name, getattr(record, name)) for name in _JOB_COLUMNS]
     if isinstance(record, rest.ApiRecord):
@@ -181,9 +182,9 @@ _JOB_COLUMNS: Final = (
 
 
 def _path(*parts: str) -> str:
-    """Return a path; slashes in names are encoded, and names that are steps of a path."""
-    steps = {".": "%2E", "..": "%2E%2E"}
-    return "/v1/" + "/".join(steps.get(part) or quoted(part, safe="") for part in parts)
+    """Return a path of the API; slashes in names are encoded, as are the names ``.`` and ``..``."""
+    dots = {".": "%2E", "..": "%2E%2E"}  # otherwise HTTP libraries would resolve them
+    return "/v1/" + "/".join(dots.get(part) or quoted(part, safe="") for part in parts)
 
 
 def _without_none(**values: object) -> dict[str, object]:
@@ -215,7 +216,7 @@ def _page_parser(
 
 
 def _idempotency_key() -> dict[str, str]:
-    """Return a header by which the service recognizes a retry, also after the job has ended."""
+    """Return a header by which the service recognizes a retry, even after the job has ended."""
     return {_KEY_HEADER: secrets.token_urlsafe(24)}
 
 
@@ -223,9 +224,10 @@ def _idempotency_key() -> dict[str, str]:
 
 
 def submit(job: Json, *, wait: int = 0) -> ApiCall[rest.Job]:
-    """Submit one job, as in a job file.
+    """Submit one job, as in a job file, and return it.
 
-    The name and content of an open or finished job return that job.
+    If an open or finished job has the same name and content, return that job. ``wait`` is the
+    maximum number of seconds to wait for the decision.
     """
     read, headers = _read(rest.Job), _idempotency_key()
     return ApiCall(
@@ -234,7 +236,10 @@ def submit(job: Json, *, wait: int = 0) -> ApiCall[rest.Job]:
 
 
 def submit_many(jobs: Sequence[Json], *, wait: int = 0) -> ApiCall[SubmitResult]:
-    """Submit at most 1,000 jobs, all or none; a name that is taken is returned with its problem."""
+    """Submit at most 1,000 jobs. If one is invalid, none is submitted; taken names are problems.
+
+    ``wait`` is the maximum number of seconds to wait for the decisions.
+    """
 
     def read(content: bytes) -> SubmitResult:
         results = rest.SubmittedJobs.model_validate_json(content).jobs
@@ -248,9 +253,9 @@ def submit_many(jobs: Sequence[Json], *, wait: int = 0) -> ApiCall[SubmitResult]
         return SubmitResult(tuple(job for job in results if isinstance(job, rest.Job)), problems)
 
     body = {"jobs": [dict(job) for job in jobs]}
-    patience, headers = wait + len(jobs) / 100, _idempotency_key()
+    extra_seconds, headers = wait + len(jobs) / 100, _idempotency_key()
     return ApiCall(
-        "POST", _path("jobs"), read, {"wait": wait or None}, body, patience, headers=headers
+        "POST", _path("jobs"), read, {"wait": wait or None}, body, extra_seconds, headers=headers
     )
 
 
@@ -269,7 +274,7 @@ def send_upload(
         _path("uploads", archive.digest),
         _read(rest.Upload),
         {"tenant": tenant},
-        patience=60,  # the service writes it to its disk
+        extra_seconds=60,  # the service writes the archive to disk
         headers={"Content-Type": MEDIA_TYPE, "Content-Length": str(archive.size)},
         archive=archive,
         sent=sent,
@@ -277,7 +282,7 @@ def send_upload(
 
 
 def jobs(*states: str, tenant: str | None = None, search: str = "") -> ApiCall[Page[rest.Job]]:
-    """Yield jobs, newest first; ``search`` is a part of their names."""
+    """Yield the jobs of some states and a tenant, newest first; ``search`` is a part of names."""
     return page_of_jobs(*states, tenant=tenant, search=search)
 
 
@@ -288,7 +293,7 @@ def page_of_jobs(
     limit: int | None = None,
     search: str = "",
 ) -> ApiCall[Page[rest.Job]]:
-    """Return one page of jobs. A page of a search may be empty and not the last one."""
+    """Return one page of jobs. A page of a search may be empty without being the last page."""
     query = {"state": ",".join(states), "tenant": tenant, "search": search}
     read = _page_parser(rest.JobPage, lambda page: page.jobs)
     return ApiCall("GET", _path("jobs"), read, {**query, "cursor": cursor, "limit": limit})
@@ -307,7 +312,7 @@ def cancel(name: str) -> ApiCall[rest.Job]:
 def resubmit(name: str, new_name: str, *, cancel: bool = False) -> ApiCall[rest.Job]:
     """Submit a job again under a new name, from its beginning.
 
-    ``cancel`` cancels an open job in the same operation; without it, an open job is an error.
+    With ``cancel``, an open job is cancelled in the same operation. Otherwise it is an error.
     """
     path, body = _path("jobs", name, "resubmit"), {"name": new_name}
     headers = _idempotency_key()
@@ -317,13 +322,13 @@ def resubmit(name: str, new_name: str, *, cancel: bool = False) -> ApiCall[rest.
 def revise(name: str, /, *, dry_run: bool = False, **changes: object) -> ApiCall[rest.Job]:
     """Revise an open job: its ``utility``, its work or its ``deadline``.
 
-    With ``dry_run``, nothing changes: the result is the job as it would be, with its price.
+    With ``dry_run``, nothing changes, and the result is the job as it would be, with its price.
     """
     return revise_keys(name, changes, dry_run=dry_run)
 
 
 def revise_keys(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[rest.Job]:
-    """Revise an open job as `revise` does, by a mapping of any keys."""
+    """Revise an open job as `revise` does, with changes as a mapping."""
     query = {"dry_run": dry_run}
     return ApiCall("PATCH", _path("jobs", name), _read(rest.Job), query, dict(changes))
 
@@ -331,12 +336,12 @@ def revise_keys(name: str, changes: Json, *, dry_run: bool = False) -> ApiCall[r
 def explain(name: str, *, outlook: bool = False) -> ApiCall[rest.JobHistory]:
     """Return a job's history, which explains the decisions on it.
 
-    With ``outlook``, it also says when a job that doesn't run yet starts, what one that waits or
-    was refused lacks now, and which changes would get it admitted. The service takes up to a second
-    for that.
+    ``outlook`` adds the expected start of a job that doesn't run yet. For a job that waits or was
+    refused, it also adds what the job lacks now, and which changes would get it admitted. The
+    service takes up to a second for an outlook.
     """
     path, read = _path("jobs", name, "explain"), _read(rest.JobHistory)
-    return ApiCall("GET", path, read, {"outlook": outlook}, patience=30)
+    return ApiCall("GET", path, read, {"outlook": outlook}, extra_seconds=30)
 
 
 def job_events(name: str) -> ApiCall[Page[rest.JobEvent]]:
@@ -352,7 +357,7 @@ def generations(name: str, limit: int | None = None) -> ApiCall[tuple[rest.Gener
 
 
 def progress(name: str, limit: int | None = None) -> ApiCall[tuple[rest.ProgressPoint, ...]]:
-    """Return a job's progress reports in order, evenly sampled above ``limit``."""
+    """Return a job's progress reports in order; above ``limit``, an even sample."""
     read = _list_parser(rest.ProgressCurve, lambda response: response.points)
     return ApiCall("GET", _path("jobs", name, "progress"), read, {"limit": limit})
 
@@ -365,7 +370,7 @@ def logs(
     start: int | None = None,
     max_bytes: int | None = None,
 ) -> ApiCall[rest.LogChunk]:
-    """Return a part of one process's output; by default the end of worker-0's.
+    """Return a part of one process's output, by default the end of the output of worker-0.
 
     ``start`` is the first byte, and ``max_bytes`` the maximum number of bytes.
     """
@@ -381,9 +386,9 @@ def log_chunk(
 
 
 def quote(job: Json, *, outlook: bool = False) -> ApiCall[rest.Quote]:
-    """Return the decision that a job would get now; reserves nothing.
+    """Return the decision that a job would get now, without reserving anything.
 
-    ``outlook`` is that of `explain`.
+    ``outlook`` adds an outlook, as for `explain`.
     """
     return ApiCall("POST", _path("quote"), _read(rest.Quote), {"outlook": outlook}, dict(job), 30)
 
@@ -394,7 +399,7 @@ def quote(job: Json, *, outlook: bool = False) -> ApiCall[rest.Quote]:
 def prices(slots: int | None = None) -> ApiCall[tuple[rest.PriceSlot, ...]]:
     """Return prices by kind of server over the coming slots."""
     read = _list_parser(rest.Prices, lambda response: response.slots)
-    return ApiCall("GET", _path("prices"), read, {"slots": slots}, patience=30)
+    return ApiCall("GET", _path("prices"), read, {"slots": slots}, extra_seconds=30)
 
 
 def servers() -> ApiCall[tuple[rest.Server, ...]]:
@@ -404,18 +409,18 @@ def servers() -> ApiCall[tuple[rest.Server, ...]]:
 
 
 def add_servers(server: Json) -> ApiCall[tuple[rest.Server, ...]]:
-    """Add a server, or ``count`` equal ones, as in a cluster file."""
+    """Add a server as in a cluster file, or several equal servers with ``count``."""
     read = _list_parser(rest.ServerList, lambda response: response.servers)
     return ApiCall("POST", _path("servers"), read, body=dict(server), repeatable=False)
 
 
 def drain(name: str) -> ApiCall[rest.Server]:
-    """Drain a server; jobs there run on until the end of the slot."""
+    """Drain a server; its jobs continue until the end of the slot."""
     return change_server(name, drain=True)
 
 
 def cordon(name: str) -> ApiCall[rest.Server]:
-    """Cordon a server; jobs there run until they end."""
+    """Cordon a server; its jobs continue until they end."""
     return change_server(name, cordon=True)
 
 
@@ -430,7 +435,7 @@ def change_server(name: str, /, **changes: object) -> ApiCall[rest.Server]:
 
 
 def remove_server(name: str) -> ApiCall[None]:
-    """Remove a server; jobs there are replanned."""
+    """Remove a server; its jobs are stopped and replanned."""
     return ApiCall("DELETE", _path("servers", name), _ignore)
 
 
@@ -475,9 +480,10 @@ def statement(
 ) -> ApiCall[rest.Statement]:
     """Return a tenant's statement, with one page of its entries.
 
-    The entries are of the kinds ``kinds`` (all if empty), from ``since`` to before ``until`` (times
-    with a time zone), or of the period ``back``: 0 is the current one, 1 the previous one.
-    ``cursor`` is the ``next`` of the previous page, and ``limit`` the maximum length of the page.
+    ``kinds`` filters the entries; empty for all kinds. The time span is from ``since`` to before
+    ``until`` (times with a time zone), or the period ``back``: 0 is the current period, 1 the
+    previous one. ``cursor`` is the ``next`` of the previous page, and ``limit`` the maximum number
+    of entries.
     """
     query = {
         "since": None if since is None else since.isoformat(),
@@ -498,7 +504,7 @@ def entries(
     back: int | None = None,
     kinds: Sequence[str] = (),
 ) -> ApiCall[rest.Statement]:
-    """Yield the entries of a tenant's account, newest first; the parameters are `statement`'s."""
+    """Yield the entries of a tenant's account, newest first; parameters as for `statement`."""
     return statement(name, since=since, until=until, back=back, kinds=kinds)
 
 
@@ -545,16 +551,16 @@ def start_whatif(
     settings: Json | None = None,
     at: datetime | None = None,
 ) -> ApiCall[rest.WhatIf]:
-    """Start a what-if run, which simulates the last days; returns at once.
+    """Start a what-if run, which simulates the last days, and return without waiting for it.
 
-    The run repeats the last ``days`` with ``servers`` added by kind (negative: removed), under
-    ``policy`` with its ``settings``; None is the service's own policy. The days end ``at`` a
-    moment, by default now.
+    The run repeats the ``days`` before the moment ``at`` (default: now). ``servers`` is the number
+    of added servers by kind, negative if removed. ``policy`` and its ``settings`` are those of the
+    service by default.
     """
     end = None if at is None else at.isoformat()
     body = _without_none(days=days, servers=servers, policy=policy, set=settings, at=end)
     read = _read(rest.WhatIf)
-    return ApiCall("POST", _path("whatif"), read, body=body, repeatable=False, patience=30)
+    return ApiCall("POST", _path("whatif"), read, body=body, repeatable=False, extra_seconds=30)
 
 
 def whatif(run: int) -> ApiCall[rest.WhatIf]:
@@ -576,11 +582,11 @@ def cancel_whatif(run: int) -> ApiCall[rest.WhatIf]:
 def comparison(days: float | None = None) -> ApiCall[rest.Comparison]:
     """Compare an observing service's decisions with what really ran."""
     query = {"days": None if days is None else f"{days:g}"}
-    return ApiCall("GET", _path("comparison"), _read(rest.Comparison), query, patience=30)
+    return ApiCall("GET", _path("comparison"), _read(rest.Comparison), query, extra_seconds=30)
 
 
 def compared_jobs() -> ApiCall[Page[rest.ComparedJob]]:
-    """Yield jobs with both of their histories, newest first."""
+    """Yield jobs with their simulated and observed results, newest first."""
     read = _page_parser(rest.ComparedJobPage, lambda page: page.jobs)
     return ApiCall("GET", _path("comparison", "jobs"), read)
 
@@ -598,4 +604,4 @@ def timespan() -> ApiCall[rest.Timespan]:
 def change_timespan(until: str | None) -> ApiCall[rest.Timespan]:
     """Set or move the end of the timespan (``18:00``, ``6h``), or remove it with None."""
     read, body = _read(rest.Timespan), {"until": until}
-    return ApiCall("PUT", _path("timespan"), read, body=body, patience=30)
+    return ApiCall("PUT", _path("timespan"), read, body=body, extra_seconds=30)

@@ -38,11 +38,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 # ------------------------------------------------------------------ requests and responses
 
-DEFAULT_TIMEOUT_SECONDS: Final = 30.0  # timeout of a response in seconds; a call can extend it
-_ERROR_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")  # means nothing to users
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0  # timeout of a response, which a call can extend
+_ERROR_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")  # removed, because it says nothing to users
 PIECE_BYTES: Final = 256 << 10  # bytes of an archive that are read and sent together
 STREAM_READ_TIMEOUT_SECONDS: Final = 45.0  # the service sends a keep-alive every 15 s
-_RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})  # of a proxy, too, during a restart
+_RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})  # 502 and 504 come from a proxy
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -56,22 +56,26 @@ def httpx_options(address: Endpoint) -> dict[str, Any]:
         "headers": {"User-Agent": "shadowprice-client", "Accept": "application/json", **token},
         "timeout": DEFAULT_TIMEOUT_SECONDS,
         "follow_redirects": False,  # a redirect could leak the token
-        "trust_env": not is_local,  # no proxy to this machine
-        # No certificate authorities: loading them takes longer than a local call over plain HTTP.
+        "trust_env": not is_local,  # don't use a proxy to reach this machine
+        # Without certificate authorities, whose loading takes longer than a local call.
         "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_local else True,
     }
 
 
 def request(
-    call: ApiCall[Any], maximum: float | None, read_archive: Callable[[ApiCall[Any]], Any]
+    call: ApiCall[Any], timeout: float | None, read_archive: Callable[[ApiCall[Any]], Any]
 ) -> dict[str, Any]:
-    """Return the arguments of an `httpx` request; raise `InputError` if it can't be JSON."""
+    """Return the arguments of an `httpx` request; raise `InputError` if the body can't be JSON.
+
+    ``timeout`` in seconds replaces the call's, unless it is None. ``read_archive`` returns an
+    iterator over the bytes of the call's archive.
+    """
     arguments: dict[str, Any] = {
         "method": call.method,
         "url": call.path,
         "params": call.parameters,
         "headers": dict(call.headers),
-        "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if maximum is None else maximum,
+        "timeout": DEFAULT_TIMEOUT_SECONDS + call.extra_seconds if timeout is None else timeout,
     }
     if call.archive is not None:
         arguments["content"] = read_archive(call)
@@ -95,16 +99,16 @@ def read_pieces(call: ApiCall[Any]) -> Iterator[bytes]:
 
 
 async def aread_pieces(call: ApiCall[Any]) -> AsyncIterator[bytes]:
-    """Yield the same as `read_pieces`, for an asynchronous client."""
+    """Yield the archive of a call in pieces, for an asynchronous client."""
     for piece in read_pieces(call):
         yield piece
 
 
 def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
-    """Parse a response; raise an error for a refusal, or a response of another program."""
+    """Parse a response; raise an error for a refusal, or if another program responded."""
     if not response.is_success:
         error = to_service_error(response)
-        if call.may_miss and error.code == "not-found":
+        if call.may_be_absent and error.code == "not-found":
             return cast(T, None)
         raise error
     try:
@@ -114,7 +118,7 @@ def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
 
 
 def stream_request(after: int | None) -> dict[str, Any]:
-    """Return the arguments of an `httpx` request of the event stream after an event."""
+    """Return the arguments of an `httpx` request for the event stream after an event."""
     return {
         "method": "GET",
         "url": "/v1/events",
@@ -125,7 +129,7 @@ def stream_request(after: int | None) -> dict[str, Any]:
 
 
 def check_stream(response: httpx.Response) -> None:
-    """Raise `ServiceUnreachableError` if a response isn't a stream of events."""
+    """Raise `ServiceUnreachableError` if a response isn't an event stream."""
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         raise _foreign_response(response)
 
@@ -166,7 +170,7 @@ _ERRORS_BEFORE_SENDING: Final = (
 def to_unreachable_error(
     address: Endpoint, error: httpx.HTTPError | httpx.InvalidURL, call: ApiCall[Any] | None = None
 ) -> ServiceUnreachableError:
-    """Return a connection error with a hint for the user; ``call`` is None for a stream."""
+    """Return a connection error with a hint for the user; ``call`` is None for the event stream."""
     message = _ERROR_NUMBER.sub("", " ".join(str(error).split())) or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
         message = "no answer in time"
@@ -186,7 +190,7 @@ def to_unreachable_error(
 
 
 class Attempts:
-    """The attempts of a call; ``error`` is the one to raise if all of them failed."""
+    """The failed attempts of a call; ``error`` is the error to raise if no attempt succeeds."""
 
     def __init__(self, call: ApiCall[Any], address: Endpoint) -> None:
         self._call = call
@@ -196,7 +200,7 @@ class Attempts:
 
     @property
     def error(self) -> Exception:
-        """The error of an attempt that may have taken effect, or of the last one."""
+        """The error of an attempt that may have taken effect, or else of the last attempt."""
         error = self._unanswered or self._last
         assert error is not None  # an attempt was made
         return error
@@ -215,7 +219,7 @@ class Attempts:
 
 
 def retry_delays(call: ApiCall[Any], retry: float) -> Iterator[float]:
-    """Yield the seconds to wait before each attempt, for ``retry`` seconds in total."""
+    """Yield the seconds to wait before each attempt; retries end after ``retry`` seconds."""
     yield 0.0
     deadline = time.monotonic() + (retry if call.repeatable else 0.0)
     for pause in reconnect_delays():
@@ -226,7 +230,7 @@ def retry_delays(call: ApiCall[Any], retry: float) -> Iterator[float]:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Return whether a retry may succeed, after a restart or a takeover."""
+    """Return whether a retry may succeed, because the service restarts or is taken over."""
     return isinstance(error, ServiceUnreachableError) or (
         isinstance(error, ServiceError) and error.status in _RETRYABLE_STATUSES
     )
@@ -239,16 +243,17 @@ MAX_EVENT_CHARS: Final = 8 << 20  # maximum characters of one event
 
 @dataclass(slots=True)
 class SseDecoder:
-    """Parses lines into events; ``last`` is the number to resume after."""
+    """Parses the lines of an event stream (server-sent events) into events."""
 
-    last: int | None = None
+    last: int | None = None  # number of the last event, after which the stream can be resumed
+    # Of the incomplete event:
     _number: int | None = None
     _kind: str = ""
     _data: list[str] = field(default_factory=list)
-    _size: int = 0
+    _size: int = 0  # characters of the data
 
     def feed(self, line: str) -> Iterator[rest.Event]:
-        """Yield an event if the line completes it; raise `ValueError` if the stream is foreign."""
+        """Yield an event if the line completes one; raise `ValueError` for invalid data."""
         if not line:
             if self._data:
                 record = json.loads("\n".join(self._data))
@@ -259,7 +264,7 @@ class SseDecoder:
                 else:
                     self.last = self._number
                 yield rest.Event.model_validate({"kind": self._kind, **record, "id": self._number})
-            elif self._number is not None:  # where the stream starts
+            elif self._number is not None:  # a number without data only sets where to resume
                 self.last = self._number
             self.discard()
             return
@@ -277,7 +282,7 @@ class SseDecoder:
                 self._number = int(value)
 
     def discard(self) -> None:
-        """Discard an incomplete event, after the stream broke."""
+        """Discard the incomplete event, because the stream broke or the event is complete."""
         self._number, self._kind, self._size = None, "", 0
         self._data.clear()
 
@@ -343,7 +348,7 @@ def _sending(call: Callable[P, Any], send: Callable[[Any], Any]) -> Callable[P, 
 
 
 class _Methods:
-    """The methods that send one call, or one call for each page."""
+    """The common methods of both clients: each sends one call, or one call for each page."""
 
     _http: Any
     _http_class: Any
@@ -406,7 +411,7 @@ class _Methods:
         self._http = self._http_class(**httpx_options(address))
 
     def hurry(self, seconds: float = 0.5) -> None:
-        """Set a short timeout for all further calls, in seconds."""
+        """Set a short timeout in seconds for all further calls."""
         self._timeout = seconds
 
 
@@ -420,8 +425,8 @@ class Client(_Methods):
     ``SHADOWPRICE_SERVER``, then the server of the last login. ``token`` replaces the stored token
     and ``SHADOWPRICE_TOKEN``.
 
-    A call is retried for ``retry`` seconds while the service is unreachable or another instance
-    takes over. Calls that aren't idempotent are never retried.
+    A call is retried for up to ``retry`` seconds while the service is unreachable or another
+    instance takes over. Calls that aren't idempotent are never retried.
 
     Every method raises `ServiceError` if the service refuses the request, and
     `ServiceUnreachableError` if it doesn't respond. An unknown server is an `InputError`.
@@ -453,7 +458,7 @@ class Client(_Methods):
         raise attempts.error
 
     def send_pages(self, call: ApiCall[_Entries[T]]) -> Iterator[T]:
-        """Send a call for a page and those for the following ones; yield their entries."""
+        """Send a call for a page, and calls for all following pages; yield their entries."""
         while True:
             page = self.send(call)
             yield from page.entries
@@ -468,11 +473,11 @@ class Client(_Methods):
         tenant: str | None = None,
         sent: Callable[[int], None] | None = None,
     ) -> rest.Upload:
-        """Store an archive of files for jobs, unless it is there.
+        """Store an archive of files for jobs, unless the service has it.
 
-        `shadowprice.uploads.packing.temporary_archive` yields the archive; jobs name its ``digest``
-        in ``run.upload``. Operators give the ``tenant`` of the jobs. ``sent`` receives the number
-        of bytes sent so far.
+        `shadowprice.uploads.packing.temporary_archive` yields the archive. Jobs name its ``digest``
+        in ``run.upload``. Operators give the ``tenant`` of the jobs. ``sent`` is called with the
+        number of bytes sent so far.
         """
         if (present := self.send(calls.upload(archive.digest, tenant))) is not None:
             return present
@@ -498,8 +503,9 @@ class Client(_Methods):
             if chunk is None or chunk.complete:
                 job = self.job(name)
                 if generation is not None and job.generation > generation:
-                    following = self.send(read(generation + 1, 0))
-                    if following is not None or job.generation > generation + 1:
+                    next_chunk = self.send(read(generation + 1, 0))
+                    # A generation that never started is skipped once a later one exists.
+                    if next_chunk is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
                 if not job.open:
@@ -524,11 +530,11 @@ class Client(_Methods):
         """Yield events as they happen, without end.
 
         ``after`` is the number of the event to resume after; None starts with the next event. With
-        ``reconnect``, a stream that ended is resumed without gaps.
+        ``reconnect``, a stream that broke is resumed without gaps.
         """
         decoder = SseDecoder(after)
         delays = reconnect_delays()
-        has_connected = False  # without a first connection, the address may be wrong
+        has_connected = False  # if the first connection fails, the address may be wrong
         while True:
             try:
                 with self._http.stream(**stream_request(decoder.last)) as response:
@@ -554,7 +560,7 @@ class Client(_Methods):
 
 
 class AsyncClient(_Methods):
-    """Sends requests to a live service without blocking: `Client` with its methods awaited.
+    """Sends requests to a live service without blocking: `Client` with coroutines as methods.
 
     Lists and streams are asynchronous iterators.
     """
@@ -585,7 +591,7 @@ class AsyncClient(_Methods):
         raise attempts.error
 
     async def send_pages(self, call: ApiCall[_Entries[T]]) -> AsyncIterator[T]:
-        """Send a call for a page and those for the following ones; yield their entries."""
+        """Send a call for a page, and calls for all following pages; yield their entries."""
         while True:
             page = await self.send(call)
             for entry in page.entries:
@@ -601,7 +607,7 @@ class AsyncClient(_Methods):
         tenant: str | None = None,
         sent: Callable[[int], None] | None = None,
     ) -> rest.Upload:
-        """Store an archive of files for jobs, unless it is there."""
+        """Store an archive of files for jobs, unless the service has it."""
         if (present := await self.send(calls.upload(archive.digest, tenant))) is not None:
             return present
         return await self.send(calls.send_upload(archive, tenant, sent))
@@ -623,8 +629,8 @@ class AsyncClient(_Methods):
             if chunk is None or chunk.complete:
                 job = await self.job(name)
                 if generation is not None and job.generation > generation:
-                    following = await self.send(read(generation + 1, 0))
-                    if following is not None or job.generation > generation + 1:
+                    next_chunk = await self.send(read(generation + 1, 0))
+                    if next_chunk is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
                 if not job.open:
@@ -651,7 +657,7 @@ class AsyncClient(_Methods):
         """Yield events as they happen, without end."""
         decoder = SseDecoder(after)
         delays = reconnect_delays()
-        has_connected = False  # without a first connection, the address may be wrong
+        has_connected = False  # if the first connection fails, the address may be wrong
         while True:
             try:
                 async with self._http.stream(**stream_request(decoder.last)) as response:

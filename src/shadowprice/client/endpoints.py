@@ -42,11 +42,11 @@ def normalize_url(text: str, location: str = "the server") -> str:
         is_invalid = parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0
     except ValueError:
         is_invalid = True
-    # Non-ASCII host names have to be given in their ASCII form (xn--...).
+    # Only the ASCII form of an international host name (xn--...) is allowed.
     if is_invalid or not url.isascii() or any(character <= " " for character in url):
         raise InputError(Fault(location, f"{text!r} is not a valid address of a service", hint))
     if parts.username or parts.password or parts.query or parts.fragment:
-        message = "holds more than an address"
+        message = "contains more than an address"
         raise InputError(Fault(location, message, "leave out users, queries and fragments"))
     return url.rstrip("/")
 
@@ -60,21 +60,21 @@ def normalize_token(text: str, location: str) -> str:
 
 
 def config_file() -> Path | None:
-    """Return the file of stored servers; None for a user without a home directory."""
+    """Return the path of the file of stored servers; None for a user without a home directory."""
     base = os.environ.get("XDG_CONFIG_HOME")
     try:
         folder = Path(base) if base else Path.home() / ".config"
-    except RuntimeError:  # a user without a name, as containers have them
+    except RuntimeError:  # a user id without an entry in passwd, as in some containers
         return None
     return folder / "shadowprice" / "servers.json"
 
 
 @dataclass(slots=True)
 class SavedEndpoints:
-    """Endpoints that ``login`` stored, by name, and the name of the default one."""
+    """The endpoints that ``login`` stored."""
 
-    known: dict[str, Endpoint] = field(default_factory=dict)
-    chosen: str | None = None
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)  # by name
+    default: str | None = None  # name of the endpoint of the last login
 
     @classmethod
     def load(cls) -> SavedEndpoints:
@@ -100,10 +100,10 @@ class SavedEndpoints:
                 str(name): Endpoint(normalize_url(entry["url"], str(path)), entry.get("token"))
                 for name, entry in document["servers"].items()
             }
-            chosen = document.get("chosen")
+            default = document.get("chosen")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(Fault(str(path), "is damaged", hint)) from error
-        return cls(servers, chosen if chosen in servers else next(iter(servers), None))
+        return cls(servers, default if default in servers else next(iter(servers), None))
 
     def save(self) -> None:
         """Write the file atomically, readable by its owner only."""
@@ -112,7 +112,7 @@ class SavedEndpoints:
             f"set XDG_CONFIG_HOME to a folder of its own, or {SERVER_VARIABLE} and {TOKEN_VARIABLE}"
         )
         if path is None:
-            raise InputError(Fault("this user", "has no home to keep servers in", hint))
+            raise InputError(Fault("this user", "has no home directory to store servers in", hint))
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -121,10 +121,10 @@ class SavedEndpoints:
             message = f"cannot be written ({error.strerror})"
             raise InputError(Fault(str(path), message, hint)) from error
         document = {
-            "chosen": self.chosen,
+            "chosen": self.default,
             "servers": {
                 name: {"url": address.url, "token": address.token}
-                for name, address in self.known.items()
+                for name, address in self.endpoints.items()
             },
         }
         try:
@@ -152,28 +152,28 @@ def resolve_endpoint(
     env_server = environment.get(SERVER_VARIABLE) or None
     stored = SavedEndpoints.load()
     if named is None and env_server is None:
-        if stored.chosen is None:
+        if stored.default is None:
             return Endpoint(DEFAULT_URL, token)
-        address = stored.known[stored.chosen]
+        address = stored.endpoints[stored.default]
         return Endpoint(address.url, token or address.token)
     target, location = (
         (named, "--server") if named is not None else (str(env_server), SERVER_VARIABLE)
     )
-    if target in stored.known:
-        address = stored.known[target]
+    if target in stored.endpoints:
+        address = stored.endpoints[target]
     elif not any(character in target for character in ":./") and target != "localhost":
         hint = "write its address, or save it with shadowprice login"
-        if stored.known:
-            hint += f"; saved: {', '.join(stored.known)}"
+        if stored.endpoints:
+            hint += f"; saved: {', '.join(stored.endpoints)}"
         raise InputError(Fault(location, f"unknown server {target!r}", hint))
     else:
         url = normalize_url(target, location)
-        tokens = (entry.token for entry in stored.known.values() if entry.url == url)
+        tokens = (entry.token for entry in stored.endpoints.values() if entry.url == url)
         address = Endpoint(url, next(tokens, None))
+    # The environment's token belongs to the environment's server, and is sent nowhere else.
     if named is not None and env_server is not None:
-        known = stored.known.get(env_server)
-        env_url = normalize_url(env_server, SERVER_VARIABLE) if known is None else known.url
-        # The environment's token belongs to the environment's server; don't send it elsewhere.
+        saved = stored.endpoints.get(env_server)
+        env_url = normalize_url(env_server, SERVER_VARIABLE) if saved is None else saved.url
         token = token if address.url == env_url else None
     elif named is not None:
         token = None

@@ -1,6 +1,6 @@
 """Authentication and authorization by bearer tokens.
 
-The store keeps hashes. A token itself is shown once, when it is created.
+The store has only hashes of tokens. A token itself is shown once, when it is created.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from shadowprice.service.state.batch import Batch, operation
 from shadowprice.service.store import Store, tables
 
 TOKEN_FILE: Final = "operator.token"  # file of the operator's token in the data directory
-_BEGINNING: Final = "sp_"
+_PREFIX: Final = "sp_"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="shadowprice"'}
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request: a token's number and role, and the tenant of a tenant's token."""
+    """The sender of a request, as its token identifies it."""
 
-    id: int
+    id: int  # number of the token
     role: TokenRole
-    tenant: str | None
+    tenant: str | None  # None for an operator's token
 
     @property
     def is_operator(self) -> bool:
@@ -61,21 +61,21 @@ class Tokens:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, tuple[Caller, int | None]] = {}  # each token's caller and expiry
-        self._hashes: dict[int, str] = {}
+        self._callers: dict[str, tuple[Caller, int | None]] = {}  # caller and expiry, by hash
+        self._hashes: dict[int, str] = {}  # by number
 
     def load(self) -> None:
         """Load the index from the store; call once, before the first request."""
         table = tables.tokens
         with self._store.reading() as connection:
             rows = connection.execute(select(table).where(table.c.revoked.is_(None))).all()
-        self._known, self._hashes = {}, {}
+        self._callers, self._hashes = {}, {}
         for row in rows:
             self._add(row.hash, Caller(row.id, row.role, row.tenant), row.expires)
 
-    def _add(self, key: str, caller: Caller, expires: int | None) -> None:
-        self._known[key] = caller, expires
-        self._hashes[caller.id] = key
+    def _add(self, token_hash: str, caller: Caller, expires: int | None) -> None:
+        self._callers[token_hash] = caller, expires
+        self._hashes[caller.id] = token_hash
 
     def add(self, token: str, caller: Caller, expires: int | None) -> None:
         """Add a token to the index, after it was stored."""
@@ -83,17 +83,17 @@ class Tokens:
 
     def remove(self, number: int) -> None:
         """Remove a token from the index, after it was revoked in the store."""
-        self._known.pop(self._hashes.pop(number, ""), None)
+        self._callers.pop(self._hashes.pop(number, ""), None)
 
-    def holds(self, caller: Caller, now: int) -> bool:
+    def is_valid(self, caller: Caller, now: int) -> bool:
         """Return whether an authenticated caller's token is still valid."""
-        _, expires = self._known.get(self._hashes.get(caller.id, ""), (None, now))
+        _, expires = self._callers.get(self._hashes.get(caller.id, ""), (None, now))
         return expires is None or expires > now
 
     def caller(self, header: str | None, now: int) -> Caller:
-        """Return the caller of an ``Authorization`` header; raise `ProblemError` without one."""
+        """Return the caller of an ``Authorization`` header, or raise `ProblemError`."""
         kind, _, token = (header or "").partition(" ")
-        entry = self._known.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
+        entry = self._callers.get(hash_token(token.strip())) if kind.lower() == "bearer" else None
         if entry is not None and (entry[1] is None or entry[1] > now):
             return entry[0]
         detail = "send `Authorization: Bearer TOKEN`"
@@ -105,13 +105,13 @@ class Tokens:
 
 
 def hash_token(token: str) -> str:
-    """Return the stored hash of a token; 256 random bits need no salt."""
+    """Return the hash of a token, without salt, because a token has 256 random bits."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def new_token() -> str:
     """Return a new random token."""
-    return _BEGINNING + secrets.token_urlsafe(32)
+    return _PREFIX + secrets.token_urlsafe(32)
 
 
 @operation
@@ -142,7 +142,7 @@ def create_token(
 
 @operation
 def revoke_token(batch: Batch, number: int) -> None:
-    """Revoke a token; raise `ProblemError` if none with the number is valid."""
+    """Revoke a token; raise `ProblemError` if the number is unknown or revoked."""
     table = tables.tokens
     batch.state.store.fault("write")
     changed = batch.connection.execute(
@@ -162,7 +162,10 @@ def tokens_query(now: int) -> Select[Any]:
 
 
 def read_token_file(path: Path) -> str | None:
-    """Return the token in a private file, or None without a file; else raise `InputError`."""
+    """Return the token in a file, or None without a file.
+
+    Raise `InputError` if the file can't be read, isn't private, or has no token.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -222,13 +225,13 @@ def _base64(content: bytes) -> str:
 
 
 def command_identity(key: bytes, job: str, generation: int, commanded_at: int) -> str:
-    """Return the identity of a command, by which commands of other stores and copies differ."""
+    """Return the identity of a command, which differs for commands of other stores and copies."""
     text = f"order\0{generation}\0{commanded_at}\0{job}".encode("utf-8", "surrogateescape")
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
 
 
 def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
-    """Return the job's key and generation of a progress token, or raise `ProblemError`."""
+    """Return the job's key and the generation of a progress token, or raise `ProblemError`."""
     kind, _, token = (header or "").partition(" ")
     match = _PROGRESS_TOKEN.fullmatch(token.strip())
     if kind.lower() == "bearer" and match is not None:
@@ -242,6 +245,6 @@ def verify_progress_token(key: bytes, header: str | None) -> tuple[str, int]:
 
 
 def invalid_progress_token() -> ProblemError:
-    """Return the error of a request without the progress token of its job."""
+    """Return the error for a request without the progress token of its job."""
     detail = "send the value of SHADOWPRICE_PROGRESS_TOKEN as a bearer token"
     return ProblemError("unauthenticated", detail, headers=_CHALLENGE)

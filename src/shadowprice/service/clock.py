@@ -1,4 +1,4 @@
-"""Clocks and the calendar of slots.
+"""Clocks, and the calendar of slots.
 
 Physical (monotonic) time drives the slots, and the wall clock only labels them. Times are integer
 nanoseconds: wall times since 1970, physical times since an arbitrary moment.
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 SECOND: Final = 1_000_000_000  # nanoseconds in a second
 MICROSECOND: Final = 1_000  # nanoseconds in a microsecond
 STEP_TOLERANCE_NS: Final = SECOND
-"""Maximum drift of the wall clock, in nanoseconds; a larger difference is a clock step."""
+"""Maximum drift of the wall clock against physical time; a larger difference is a clock step."""
 
 
 class Clock(Protocol):
@@ -68,12 +68,13 @@ class SlotCalendar:
         return self.begins(slot + 1)
 
     def slot_length(self, slot: int) -> int:
-        """Return the length of a slot in nanoseconds, which rounding varies by one."""
+        """Return the length of a slot in nanoseconds; rounded ends make some longer by one."""
         return self.ends(slot) - self.begins(slot)
 
     def slot_at(self, moment: int) -> int:
         """Return the slot that contains a moment; a slot includes its start."""
         slot = int((moment - self.origin) // self.slot)
+        # `begins` rounds down, so the moment may already be in the next slot.
         return slot + 1 if self.begins(slot + 1) <= moment else slot
 
     def in_slots(self, moment: int) -> Fraction:
@@ -86,12 +87,12 @@ class SlotCalendar:
 
 
 class MonotonicWallClock:
-    """The service's time, which only a step of the wall clock (`follow`) can set back."""
+    """The service's wall clock: physical time plus an offset, which only `follow` changes."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._offset = clock.wall() - clock.physical()
-        self._last = 0
+        self._last = 0  # newest result of `now`
 
     def now(self) -> int:
         """Return the service's time, in nanoseconds since 1970."""
@@ -99,11 +100,11 @@ class MonotonicWallClock:
         return self._last
 
     def physical(self) -> int:
-        """Return monotonic nanoseconds for intervals, which no step of the wall clock changes."""
+        """Return monotonic nanoseconds, for intervals that no step of the wall clock changes."""
         return self.clock.physical()
 
     def detected_step_ns(self) -> int:
-        """Return the nanoseconds by which the wall clock was set; 0 within the tolerance."""
+        """Return by how many nanoseconds the wall clock was set; 0 within the tolerance."""
         physical = self.clock.physical()
         step = self.clock.wall() - physical - self._offset
         # If the process was descheduled between the two readings, the step is an artifact.
@@ -123,7 +124,7 @@ def format_rfc3339(moment: int) -> str:
 
 
 def to_datetime(moment: int) -> datetime:
-    """Return a time in UTC, to the microsecond; at most the year 9999's end, at least year 1."""
+    """Return a time in UTC, to the microsecond, limited to the years 1 to 9999."""
     try:
         return datetime.fromtimestamp(moment // 1_000 / 1_000_000, UTC)
     except (ValueError, OverflowError, OSError):

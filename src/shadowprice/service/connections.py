@@ -1,8 +1,8 @@
 """Limits before authentication: number of connections, size and time of headers, logged errors.
 
 Any client that reaches the port can open connections without a token. Neither httptools nor
-uvicorn limits the size or the duration of a request's header. Each connection also takes one of the
-file descriptors that the store and the executor need. Errors are logged once a minute per address,
+uvicorn limits the size or the duration of a request's header. Each connection also takes a file
+descriptor, which the store and the executor need too. Errors are logged once a minute per address,
 because a client can cause them at any rate.
 """
 
@@ -23,10 +23,11 @@ MAX_HEADER_BYTES: Final = 64 << 10  # maximum size of a request's header
 HEADER_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a request's header, from the start of the connection or of the header.
 
-Also of the rest of a body, from the response: after a refusal a client could send it for ever.
+It is also the timeout of the remaining body after a response: otherwise, a refused client could
+send its body forever.
 """
 
-FILE_LIMIT: Final = 4_096  # open files to allow, if fewer are; it bounds connections
+FILE_LIMIT: Final = 4_096  # open files to which a lower soft limit is raised
 RESERVED_FILES: Final = 256  # open files reserved for the store, the executor and records
 LOG_INTERVAL_SECONDS: Final = 60.0  # minimum seconds between two logged errors of one address
 MAX_LOGGED_ADDRESSES: Final = 100  # maximum addresses whose errors are logged in one interval
@@ -39,7 +40,7 @@ _TOO_LARGE: Final = (
 
 
 def max_connections() -> int:
-    """Return the maximum number of connections, after raising the soft limit of open files."""
+    """Raise the soft limit of open files; return the maximum number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILE_LIMIT if hard == resource.RLIM_INFINITY else min(FILE_LIMIT, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
@@ -52,11 +53,11 @@ class ErrorLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._logged: dict[str, float] = {}
-        self._dropped: Counter[str] = Counter()
+        self._logged: dict[str, float] = {}  # time of the last logged error by address, in order
+        self._dropped: Counter[str] = Counter()  # errors by address since its last logged one
 
     def admit(self, address: str) -> int | None:
-        """Return the number of dropped errors of an address, or None if this one is dropped too."""
+        """Return the number of dropped errors of an address, or None to drop this error too."""
         now = self._clock()
         while self._logged:
             oldest = next(iter(self._logged))
@@ -75,7 +76,7 @@ _limit: Final = ErrorLimit()
 
 
 class ErrorLog:
-    """uvicorn's logger of one connection: drops warnings, and limits errors by `ErrorLimit`."""
+    """Logger for uvicorn, of one connection: drops warnings, and limits errors by `ErrorLimit`."""
 
     level: Final = logging.ERROR
 
@@ -97,13 +98,13 @@ class ErrorLog:
 
 
 class OpenTransport:
-    """Transport whose methods do nothing once it is closing; uvloop would raise."""
+    """Transport whose methods do nothing once it is closing; those of uvloop would raise."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of the transport, or one that does nothing."""
+        """Return an attribute of the transport, or a method that does nothing."""
         if name in {"write", "pause_reading", "resume_reading"} and self._transport.is_closing():
             return lambda *_: None
         return getattr(self._transport, name)
@@ -152,6 +153,7 @@ class Connection(HttpToolsProtocol):
         self._header_bytes += len(data)
         super().data_received(data)
         if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            # After the start of a response, no other one can be sent.
             if self.cycle is None or self.cycle.response_complete:
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
@@ -182,8 +184,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Start the timeout, if the request was answered before all of its body came."""
-        # With a pipelined request, it is that request's body which isn't complete, and its handler
-        # limits it.
+        # If a pipelined request follows, the incomplete body is that request's, and its handler
+        # limits the body.
         is_newest = self._current_cycle is self.cycle
         super().on_response_complete()
         if is_newest and not self._is_body_complete and self._header_timer is None:

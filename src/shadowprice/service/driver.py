@@ -1,4 +1,4 @@
-"""The event loop of the writer: runs the durable engine in real time.
+"""The main loop of the writing service, which runs the engine in real time.
 
 It commits requests and reports in batches, accounts slots at their boundaries, and runs periodic
 tasks: snapshots, retention, clock checks.
@@ -37,32 +37,37 @@ log = logging.getLogger("shadowprice.service")
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
-PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5  # of fetching progress before a slot is accounted
+INITIAL_BACKLOG_CHUNK: Final = 16  # jobs of the backlog in a transaction, before any was timed
+MIN_BACKLOG_CHUNK: Final = 4
+MAX_BACKLOG_CHUNK: Final = 256
+PROGRESS_POLL_TIMEOUT_SECONDS: Final = 0.5  # of polling progress before a slot is accounted
 
 PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS: Final = 3_600.0
 """Seconds without retention after a step of the wall clock, which may be a mistake.
 
-A start counts as a step if the store's last change is longer ago than that. Budget accounts don't
-go back in that time, nor in the same time after the start.
+A longer downtime counts as a step. For the same time after a step or a start, budget accounts whose
+period begins in the future aren't moved back to the present.
 """
 
-RECOVERY_INTERVAL_SECONDS: Final = 1.0  # maximum seconds between two attempts to recover the store
-FIRST_PURGE_DELAY_SECONDS: Final = 10.0  # from the start: one that is restarted often purges too
+RETRY_SECONDS: Final = 1.0  # between attempts to recover the store, begin a slot or decide jobs
+FIRST_PURGE_DELAY_SECONDS: Final = 10.0  # short, so that a service that often restarts purges too
 
 
 class Driver:
     """Runs the durable engine in real time: decides when the writer commits, and what is due.
 
-    ``writer`` is that of ``durable``. ``execution`` is None if no jobs run, and ``uploads`` if jobs
-    get no files from their submitters. If ``virtual``, the service only observes and simulates its
+    ``writer`` commits to ``durable``. ``execution`` is None if no jobs run, and ``uploads`` if jobs
+    get no files from their submitters. If ``virtual``, the service only observes, and simulates its
     decisions. ``keep`` is the retention of closed jobs in nanoseconds.
     """
 
     snapshot_seconds = 0.003  # maximum duration of a piece of a snapshot between two batches
-    tick_seconds = 1.0  # maximum seconds between two checks of the clock
-    sweep_seconds = 60.0  # seconds between two retention runs
-    sweep_pause = 0.5  # seconds between two transactions of one retention run
-    listen_seconds = 1.0  # for which reports are collected after downtime, before missed slots
+    tick_seconds = 1.0  # minimum seconds between two runs of the periodic tasks
+    purge_interval_seconds = 60.0  # seconds between two retention runs
+    purge_pause_seconds = 0.5  # seconds between two transactions of one retention run
+    report_wait_seconds = (
+        1.0  # of collecting reports after downtime, before missed slots are accounted
+    )
 
     def __init__(
         self,
@@ -87,15 +92,16 @@ class Driver:
         self._catching_up = False
         self._start_collecting()
         self._boundary_failed_at = self._backlog_failed_at = 0.0
-        self._chunk = 16
+        self._backlog_chunk = INITIAL_BACKLOG_CHUNK
         self._last_tick = 0.0
         self._snapshot_due = False
-        self._steady_since = monotonic()
+        self._steady_since = monotonic()  # since when the clock has made no step
         may_have_stepped = durable.downtime_ns > PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS * SECOND
         first_purge_delay = (
             PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS if may_have_stepped else FIRST_PURGE_DELAY_SECONDS
         )
-        self._last_purge = self._steady_since - self.sweep_seconds + first_purge_delay
+        # The next purge is due `purge_interval_seconds` later, which is after the first delay:
+        self._last_purge = self._steady_since - self.purge_interval_seconds + first_purge_delay
         self._background = BackgroundTasks(log, writer.metrics.count_failure)
         self._purge_task: asyncio.Task[None] | None = None
         self._sampler = PriceSampler()
@@ -114,7 +120,7 @@ class Driver:
                     continue
                 await self._tick()
                 if self._writer.health_error is not None:
-                    continue  # the state may be that of the failed commit
+                    continue  # a commit failed, and the state in memory must be recovered first
                 await self._step()
                 await self._snapshot()
         finally:
@@ -132,18 +138,18 @@ class Driver:
             await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
         due = min(self.tick_seconds, self._seconds_to_boundary())
-        await self._writer.wait(due if is_healthy else RECOVERY_INTERVAL_SECONDS)
+        await self._writer.wait(due if is_healthy else RETRY_SECONDS)
 
     def _seconds_to_boundary(self) -> float:
         servers, now = self._published.servers, self._clock.now()
-        if self._boundary_failed_at and monotonic() - self._boundary_failed_at < 1.0:
-            return 1.0
+        if self._boundary_failed_at and monotonic() - self._boundary_failed_at < RETRY_SECONDS:
+            return RETRY_SECONDS
         running = servers.slot_running
         if running is not None:
             return (servers.calendar.ends(running) - now) / SECOND
         if self._published.jobs or servers.backlog:
             return (servers.calendar.begins(servers.next_slot) - now) / SECOND
-        return self.tick_seconds
+        return self.tick_seconds  # without jobs, no slot begins
 
     async def _tick(self) -> None:
         """Run the periodic tasks: clock check, budget renewal, retention, snapshot, prices."""
@@ -156,7 +162,7 @@ class Driver:
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
             shift = BatchEntry(shift_slot_origin(step, reason), partial(self._on_shift, step))
             await self._writer.commit([shift])
-            # Operators can correct a wrong clock before it makes data look old.
+            # Gives operators time to correct a wrong clock, by which data would look expired.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
             self._steady_since = now
         steady_seconds = now - self._steady_since
@@ -164,13 +170,13 @@ class Driver:
         accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if accounts.due(self._clock.now()):
             await self._writer.commit([BatchEntry(start_due_periods())])
-        if now - self._last_purge > self.sweep_seconds:
+        if now - self._last_purge > self.purge_interval_seconds:
             self._last_purge = now
             self._progress.remove_closed(self._published.jobs)
             if self._purge_task is None or self._purge_task.done():
                 description = "removing expired data"
                 self._purge_task = self._background.spawn(
-                    "retention", self.sweep(), description, vital=False
+                    "retention", self.purge_expired(), description, vital=False
                 )
         self._snapshot_due = self._durable.snapshot_due()
         durable = self._durable
@@ -178,7 +184,7 @@ class Driver:
             await self._writer.run_in_thread(lambda: self._sampler.take(durable.state))
 
     def _on_shift(self, step: int, result: Exception | None) -> None:
-        """Follow the wall clock's step if the slots did; else the next tick tries again."""
+        """Follow a step of the wall clock if the slots were shifted; else the next tick retries."""
         if isinstance(result, Exception):
             self._metrics.count_failure("clock")
             log.error("failed to shift the slots after a clock step: %s", result)
@@ -194,7 +200,7 @@ class Driver:
             seconds = self.snapshot_seconds
             await self._writer.run_in_thread(lambda: durable.write_snapshot_step(seconds))
 
-    async def sweep(self) -> None:
+    async def purge_expired(self) -> None:
         """Purge closed jobs, prices and uploads past their retention, in small transactions."""
         now = self._clock.now()
         cutoff = now - self._retention_ns
@@ -203,28 +209,32 @@ class Driver:
         while more:
             more, last = await self._purge_batch(cutoff, last)
             if more:
-                await asyncio.sleep(self.sweep_pause)
+                await asyncio.sleep(self.purge_pause_seconds)
         await self._writer.run_in_thread(lambda: purge_prices(self._durable.store, now, cutoff))
         if self._uploads is not None:
-            self._uploads.sweep(now)
+            self._uploads.purge_unused(now)
 
     async def _purge_batch(
         self, before: int, after: ExpiredJob | None
     ) -> tuple[bool, ExpiredJob | None]:
-        """Purge jobs that follow one; return whether more may remain, and the last job."""
+        """Purge a batch of the jobs after ``after``; return whether more may remain, and its last.
+
+        Jobs whose files the executor can't delete are skipped until the next retention run.
+        """
         writer, store = self._writer, self._durable.store
-        old = await writer.run_in_thread(lambda: retention.expired_jobs(store, before, after))
-        if old is None:
+        expired = await writer.run_in_thread(lambda: retention.expired_jobs(store, before, after))
+        if expired is None:  # the store failed
             return False, after
-        discarded: Sequence[str] = [job.key for job in old]
-        if old and self._execution is not None:
-            discarded = await self._execution.delete_job_data(discarded)
-        more = await writer.run_in_thread(lambda: retention.purge(store, before, discarded))
-        if more is None:
+        keys: Sequence[str] = [job.key for job in expired]
+        if expired and self._execution is not None:
+            keys = await self._execution.delete_job_data(keys)
+        more = await writer.run_in_thread(lambda: retention.purge(store, before, keys))
+        if more is None:  # the store failed
             return False, after
-        for name in discarded:
-            self._published.recent.pop(name, None)
-        return more or len(old) == retention.PURGE_BATCH_JOBS, old[-1] if old else after
+        for key in keys:
+            self._published.recent.pop(key, None)
+        more = more or len(expired) == retention.PURGE_BATCH_JOBS
+        return more, expired[-1] if expired else after
 
     async def _step(self) -> None:
         """Commit the pending operations, and the slot boundary if it is due, in one batch."""
@@ -247,7 +257,8 @@ class Driver:
         batch += [entry.to_entry() for entry in pending]
         decides_backlog = self._decides_backlog
         if decides_backlog:
-            batch.append(BatchEntry(decide_backlog(self._chunk), self._on_backlog))
+            chunk = decide_backlog(self._backlog_chunk)
+            batch.append(BatchEntry(chunk, self._on_backlog))
         if not batch:
             return
         started = monotonic()
@@ -257,17 +268,17 @@ class Driver:
         duration = monotonic() - started
         self._metrics.commit.observe(duration)
         if decides_backlog:
-            faster = duration < BACKLOG_TIME_BUDGET_SECONDS
-            self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
+            if duration < BACKLOG_TIME_BUDGET_SECONDS:
+                self._backlog_chunk = min(MAX_BACKLOG_CHUNK, self._backlog_chunk * 2)
+            else:
+                self._backlog_chunk = max(MIN_BACKLOG_CHUNK, self._backlog_chunk // 2)
 
     @property
     def _decides_backlog(self) -> bool:
-        """Whether the next batch decides jobs of the backlog; not for a second after a failure."""
-        has_failed = (
-            self._backlog_failed_at
-            and monotonic() - self._backlog_failed_at < RECOVERY_INTERVAL_SECONDS
-        )
-        return self._published.servers.backlog > 0 and not has_failed
+        """Whether the next batch decides jobs of the backlog; not directly after a failure."""
+        failed_at = self._backlog_failed_at
+        has_just_failed = failed_at and monotonic() - failed_at < RETRY_SECONDS
+        return self._published.servers.backlog > 0 and not has_just_failed
 
     def _on_backlog(self, result: int | Exception) -> None:
         self._backlog_failed_at = 0.0
@@ -286,7 +297,7 @@ class Driver:
         return AdvanceSlots(self._virtual, self._stale_jobs(), reports, self._since, last_reports)
 
     def _stale_jobs(self) -> frozenset[str]:
-        """Return the jobs whose current progress is unknown: all if the executor fails."""
+        """Return the jobs whose current progress is unknown: all jobs if the executor fails."""
         if self._execution is None:
             return frozenset()
         try:
@@ -299,8 +310,8 @@ class Driver:
     async def _wait_for_reports(self) -> None:
         """Wait for reports after downtime, before the missed slots are accounted.
 
-        Executors report the progress and the ends of that time within moments. If slots were
-        accounted earlier, jobs would seem to have made no progress and to have ended late.
+        Executors soon report the progress and the ends of that time. If the slots were accounted
+        before, jobs would seem to have made no progress and to have ended late.
         """
         if self._virtual or not self._published.desired:
             return
@@ -309,7 +320,7 @@ class Driver:
         late = running is not None and now - servers.calendar.ends(running) > servers.calendar.slot
         if late and not self._catching_up:  # while catching up, the reports are already collected
             self._start_collecting()
-        remaining = self._collecting_since + self.listen_seconds - monotonic()
+        remaining = self._collecting_since + self.report_wait_seconds - monotonic()
         if remaining > 0.0 and self._execution is not None:
             await asyncio.sleep(remaining)
 
@@ -317,14 +328,14 @@ class Driver:
         self._since, self._collecting_since = self._clock.now(), monotonic()
 
     async def _poll_progress(self) -> None:
-        """Fetch current progress; on timeout or error, the slot is accounted without it."""
+        """Poll current progress; on timeout or error, the slot is accounted without it."""
         if self._execution is None:
             return
         try:
             async with asyncio.timeout(PROGRESS_POLL_TIMEOUT_SECONDS):
                 await self._execution.fetch_progress()
         except TimeoutError:
-            pass  # later reports count for the next slot
+            pass  # late reports count for the next slot
         except Exception:  # an executor's fault must not stop the slots
             self._metrics.count_failure("progress")
             log.exception("failed to poll job progress before a slot was accounted")
@@ -334,7 +345,7 @@ class Driver:
         reports: Sequence[PendingOperation],
         result: AdvanceResult | Exception,
     ) -> None:
-        """Handle the result of `AdvanceSlots`; reports wait until all due slots have begun."""
+        """Handle the result of `AdvanceSlots`; ``reports`` wait until all due slots have begun."""
         error = result if isinstance(result, Exception) else result.error
         if isinstance(result, Exception) or error is not None:
             self._boundary_failed_at = monotonic()
@@ -349,7 +360,7 @@ class Driver:
                 for entry in reports:
                     entry.resolve(result.failed_reports)
                 return
-        # Put all reports back: some belong to later slots, and recording one twice has no effect.
+        # All, because some belong to later slots, and recording a report twice has no effect.
         self._writer.queue.put_back(reports)
 
     def _publish_slot(self) -> None:
@@ -365,7 +376,7 @@ class Driver:
             )
 
     @property
-    def stuck(self) -> str | None:
+    def health_error(self) -> str | None:
         """Why slots don't begin or a background task fails; None if neither is the case."""
         if self._boundary_failed_at:
             return "failed to start a slot; see the log"
@@ -373,9 +384,9 @@ class Driver:
 
 
 def _reports_exit_after_stop(entry: PendingOperation) -> bool:
-    """Return whether an operation reports an exit 0 after a stop.
+    """Return whether an operation reports an exit 0 after a stop command.
 
-    Progress that was reported before must be recorded first: it decides if the job is completed.
+    Earlier progress must be recorded first, because it decides whether the job is completed.
     """
     return isinstance(entry.operation, RecordReports) and any(
         isinstance(report, Ended) and report.ending is Ending.DONE and report.command

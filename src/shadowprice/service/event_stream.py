@@ -1,7 +1,7 @@
 """The event stream: numbered events, delivered live and resumable from a number.
 
 New events are encoded once for all subscribers. Deliveries happen at most ten times a second, and
-less often with more subscribers, so that a hundred of them cost little more than one.
+less often with more subscribers, so that many subscribers don't block the event loop.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.store_queries import event_resource
 
 MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
-DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025  # added to the interval, which is at most 1 s
+DELIVERY_SECONDS_PER_SUBSCRIBER: Final = 0.0025  # the interval for many subscribers, at most 1 s
 AUTH_RECHECK_SECONDS: Final = 1.0  # between two permission checks of a subscriber without events
 HEARTBEAT: Final = 15.0  # seconds without events after which a stream sends a keep-alive
-SUBSCRIBER_QUEUE_SIZE: Final = 256  # maximum deliveries queued for one; one more ends its stream
+SUBSCRIBER_QUEUE_SIZE: Final = 256  # maximum queued deliveries; a slower subscriber's stream ends
 MAX_SUBSCRIBERS: Final = 1_000  # maximum number of concurrent subscribers
-MAX_TENANT_SUBSCRIBERS: Final = 100  # maximum number of one tenant's among them
+MAX_TENANT_SUBSCRIBERS: Final = 100  # maximum number of subscribers of one tenant
 
 OPERATOR_SUBSCRIBERS: Final = 100
-"""Subscribers, of the maximum, that are reserved for operators.
+"""Number of subscribers that are reserved for operators, of the maximum.
 
-A tenant without a stream may still take one of the first half of them.
+Half of them may still be taken by tenants without a stream.
 """
 
 
 def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
-    """Return whether a tenant may see an event; None is the operator, who sees all."""
+    """Return whether a tenant may see an event. An operator (None) sees all events."""
     if tenant is None:
         return True
     return event.tenant == tenant or (event.tenant is None and event.job is None)
@@ -50,9 +50,9 @@ def format_sse(event: StoredEvent) -> bytes:
 
 
 def keep_alive(number: int) -> bytes:
-    """Return a comment, with the number up to which the subscriber has every event it may see.
+    """Return a comment that sets the number from which a subscriber resumes.
 
-    Without it, a subscriber with few events would resume from an old one, and each time the service
+    Without it, a subscriber with few visible events would resume from an old event, and the service
     would read all events since then.
     """
     return f": alive\nid: {number}\n\n".encode()
@@ -60,25 +60,28 @@ def keep_alive(number: int) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """A subscriber, who sees one tenant's events; those of all tenants if ``tenant`` is None."""
+    """A subscriber of a tenant's events, or of all events if ``tenant`` is None.
+
+    ``queue`` has deliveries with the number of their last event; None ends the stream.
+    """
 
     tenant: str | None
     queue: asyncio.Queue[tuple[int, bytes] | None] = field(
         default_factory=lambda: asyncio.Queue(SUBSCRIBER_QUEUE_SIZE)
     )
-    ended: bool = False
+    ended: bool = False  # whether the stream ends after the queued deliveries
 
 
 class EventBroadcaster:
-    """Broadcasts events; ``read`` blocks, and returns stored ones after a number, in order."""
+    """Broadcasts events; ``read`` blocks, and returns stored events after a number, in order."""
 
     def __init__(self, read: Callable[[int], list[StoredEvent]], last: int = 0) -> None:
         self._read = read
         self._subscribers: set[Subscriber] = set()
-        self._fresh: deque[StreamEvent] = deque()
-        self._transient: list[bytes] = []
+        self._fresh: deque[StreamEvent] = deque()  # stored, and not delivered
+        self._transient: list[bytes] = []  # not stored, and not delivered
         self._wake = asyncio.Event()
-        self.last = last
+        self.last = last  # number of the last delivered event
         self.closed = False
 
     @property
@@ -87,7 +90,7 @@ class EventBroadcaster:
         return len(self._subscribers)
 
     def check_limits(self, tenant: str | None) -> None:
-        """Raise `ProblemError` if a tenant, or an operator if None, may not subscribe."""
+        """Raise `ProblemError` if a tenant (None: an operator) may not subscribe."""
         maximum = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS // 2)
         if self.subscribers >= maximum:
             raise ProblemError("overloaded", f"the stream has {self.subscribers} subscribers")
@@ -95,7 +98,7 @@ class EventBroadcaster:
             return
         own = sum(subscriber.tenant == tenant for subscriber in self._subscribers)
         free = MAX_SUBSCRIBERS - OPERATOR_SUBSCRIBERS - self.subscribers
-        # A tenant has at most as many as are free, so that together they don't take all.
+        # A tenant has at most as many streams as are free, so that a few tenants can't take all.
         if own >= min(MAX_TENANT_SUBSCRIBERS, max(free, 1)):
             raise tenant_limit_problem(
                 f"{own} open event streams are the limit of a tenant now", "close some of them"
@@ -111,7 +114,7 @@ class EventBroadcaster:
             self._wake.set()
 
     def publish_transient(self, kind: str, data: Any) -> None:
-        """Broadcast an event that isn't stored, to current subscribers only."""
+        """Broadcast an event that isn't stored to the current subscribers."""
         if self._subscribers:
             text = json.dumps(data, separators=(",", ":"))
             self._transient.append(f"event: {kind}\ndata: {text}\n\n".encode())
@@ -147,10 +150,10 @@ class EventBroadcaster:
         for subscriber in list(self._subscribers):
             chunk = chunks.get(subscriber.tenant)
             if chunk is None:
-                seen = (
+                visible = (
                     text for event, text in encoded_events if is_visible(event, subscriber.tenant)
                 )
-                chunk = chunks[subscriber.tenant] = b"".join(seen) + transient
+                chunk = chunks[subscriber.tenant] = b"".join(visible) + transient
             if not chunk:
                 continue
             try:
@@ -160,7 +163,7 @@ class EventBroadcaster:
                 self._subscribers.discard(subscriber)
 
     def resync(self, last: int) -> None:
-        """End all streams, drop queued events, and go on after ``last``."""
+        """End all streams, drop undelivered events, and continue after the event ``last``."""
         self._fresh.clear()
         self.last = last
         self._drop_subscribers()
@@ -176,14 +179,15 @@ class EventBroadcaster:
         """Yield the stream of a tenant's events (None: all), after a number or from now on.
 
         The stream ends if the subscriber reads too slowly or loses permission, or if the service
-        stops. ``allowed`` is called before every delivery, and every second without one.
+        stops. ``allowed`` returns whether the subscriber has permission. It is called before every
+        delivery, and every second between deliveries.
         """
         try:
-            self.check_limits(tenant)  # again: streams of a burst are checked before they count
+            self.check_limits(tenant)  # again, because concurrent requests passed the first check
         except ProblemError:
             return
         subscriber = Subscriber(tenant)
-        self.deliver()  # pending events are in the store by now, and would be sent twice
+        self.deliver()  # before it subscribes, or it would get these events from the store too
         self._subscribers.add(subscriber)
         try:
             last = self.last  # later events come through the queue
@@ -204,8 +208,7 @@ class EventBroadcaster:
                 except TimeoutError:
                     if not allowed():
                         return
-                    # A delivery in the queue has events up to the last one, and a stream that was
-                    # ended lacks some.
+                    # Otherwise the subscriber lacks some events up to the last one.
                     is_complete = subscriber.queue.empty() and not subscriber.ended
                     if is_complete and time.monotonic() - last_sent >= HEARTBEAT:
                         last_sent = time.monotonic()
@@ -221,7 +224,7 @@ class EventBroadcaster:
     async def _replay_missed(
         self, tenant: str | None, after: int, until: int
     ) -> AsyncIterator[bytes]:
-        """Yield stored events after a number, up to the last one before the subscription."""
+        """Yield the stored events with numbers above ``after``, up to ``until``."""
         while after < until:
             events = await asyncio.to_thread(self._read, after)
             if not events:
@@ -231,7 +234,7 @@ class EventBroadcaster:
                 after = event.id
                 if after <= until and is_visible(event, tenant):
                     texts.append(format_sse(event))
-            # Also if no event is visible: a silent connection looks broken.
+            # A keep-alive if no event is visible, because a silent connection looks broken.
             yield b"".join(texts) or keep_alive(min(after, until))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The interface of a service for its parts, and queries that several of them need."""
+"""The service as its components see it, and a query that several components need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class ServiceHost(Protocol):
-    """A running service."""
+    """A running service, without the components that import this module."""
 
     settings: ServiceSettings
     metrics: Metrics
@@ -53,7 +53,7 @@ class ServiceHost(Protocol):
 
 
 async def find_view(service: ServiceHost, key: str) -> JobView | None:
-    """Return the job with a key, open or closed; None if it was purged."""
+    """Return the job with a key, open or closed; None if it is unknown or purged."""
     view = service.require_writer().published.cached_job(key)
     if view is None:
         stored = await service.read(store_queries.job, key)

@@ -27,7 +27,7 @@ POD_LABEL_RETRY_SECONDS: Final = 5.0  # seconds between two attempts to label th
 
 
 class KubernetesIntegration:
-    """Lease, pod label and controller of a service; the executor's `contract.Election`."""
+    """Lease, pod label and controller of a service. Executors use it as `contract.Election`."""
 
     def __init__(self, service: ServiceHost) -> None:
         self._service = service
@@ -39,11 +39,11 @@ class KubernetesIntegration:
     @property
     def health_error(self) -> str | None:
         """Why a background task is failing; None if all are healthy."""
-        controller = None if self.controller is None else self.controller.failing
+        controller = None if self.controller is None else self.controller.task_error
         return self._background.health_error or controller
 
     @property
-    def not_followed(self) -> str | None:
+    def watch_error(self) -> str | None:
         """Why TrainingJobs aren't followed; None if they are, or needn't be."""
         return None if self.controller is None else self.controller.health_error
 
@@ -52,12 +52,12 @@ class KubernetesIntegration:
         connection = await ApiClient.open(self._service.settings.cluster_address)
         await connection.close()
 
-    async def elected(self, above: int = 0) -> int | None:
+    async def acquire_leadership(self, above: int = 0) -> int | None:
         """Try to acquire the lease; return the epoch, or None if another instance leads.
 
         The epoch is higher than ``above``, the epoch of the last leader that wrote the store. It is
-        0 without a lease: then the store alone elects the writer. Raise `ConfigError` if the
-        settings name no cluster.
+        0 if no lease is configured, because then only the store elects the writer. Raise
+        `ConfigError` if the settings name no cluster.
         """
         settings = self._service.settings
         if settings.lease is None:
@@ -67,7 +67,7 @@ class KubernetesIntegration:
                 return self._lease.epoch
             log.warning(
                 "the Lease %s was created again: its epoch %d isn't above %d, that of the last "
-                "leader; acquiring it with a higher one",
+                "leader; acquiring it with a higher epoch",
                 self.name,
                 self._lease.epoch,
                 above,
@@ -76,7 +76,7 @@ class KubernetesIntegration:
             await lease.release()
         if self._connection is None:
             self._connection = await ApiClient.open(settings.cluster_address)
-            await self._mark(active=False)
+            await self._mark(active=False)  # an earlier process may have labelled the pod
         identity = f"{os.environ.get(POD, 'shadowprice')}_{secrets.token_hex(8)}"
         lease = Lease(self._connection, *settings.lease, identity, above)
         try:
@@ -92,7 +92,7 @@ class KubernetesIntegration:
         return lease.epoch
 
     async def yield_leadership(self, seconds: float) -> None:
-        """Release the lease, because this instance can't open the store, and wait."""
+        """Release the lease of an instance that can't open the store, and let others be elected."""
         lease, self._lease = self._lease, None
         if lease is not None:
             log.info("this instance is no longer the leader, and may not write")
@@ -106,7 +106,7 @@ class KubernetesIntegration:
             self._service.fail()
 
     async def begin(self) -> None:
-        """Label the pod and start the controller, after this instance became the writer."""
+        """Label the pod and start the controller; called after this instance became the writer."""
         settings, lease = self._service.settings, self._lease
         if lease is not None:
             self._background.spawn_repeating("mark", self._mark_pod, "marking the pod that writes")
@@ -127,7 +127,7 @@ class KubernetesIntegration:
             self.controller = None
 
     async def leave(self) -> None:
-        """Release the lease; call after the last write."""
+        """Release the lease and close the connection; call after the last write."""
         steps = [] if self._lease is None else [self._lease.release]
         steps += [self._background.end]
         steps += [] if self._connection is None else [self._connection.close]
@@ -155,7 +155,10 @@ class KubernetesIntegration:
         return False
 
     async def _mark(self, *, active: bool) -> bool:
-        """Label this pod as active or not, and all others as inactive; return success."""
+        """Label this pod as active or inactive; return whether that succeeded.
+
+        An active pod also labels all other pods as inactive.
+        """
         pod, namespace = os.environ.get(POD), os.environ.get(NAMESPACE)
         if not pod or not namespace or self._connection is None:
             return True

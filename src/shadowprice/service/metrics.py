@@ -11,13 +11,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from shadowprice.core.budget import in_points
 from shadowprice.service.budgets.accounts import Account
+from shadowprice.service.clock import SECOND
 from shadowprice.service.state.durable_state import StreamEvent
 from shadowprice.service.state.job_views import JobView, State
 
+# Upper limits of histogram buckets, in seconds:
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW: Final = (0.01, 0.1, 1, 10, 60, 300, 1_800, 3_600, 21_600, 86_400)
+MAX_DISPLACED_JOBS: Final = 10_000  # maximum number of displaced jobs that await their next resize
 _WAITING: Final = {State.PENDING: "undecided", State.STANDBY: "standby", State.ADMITTED: "planned"}
-"""Reason for which jobs of a state wait."""
+"""Value of the label ``reason`` of waiting jobs, by state."""
 
 
 class Metrics:
@@ -25,7 +28,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._moved: dict[str, None] = {}
+        self._displaced_jobs: dict[str, None] = {}  # that were not resized since, oldest first
         self._open_jobs: Tally[tuple[State, str]] = Tally()
         name, registry = "shadowprice", self.registry
         gauge = partial(Gauge, namespace=name, registry=registry)
@@ -92,7 +95,7 @@ class Metrics:
         times = {event.at for event in events}
         for view in views.values():
             if view.decided in times:  # its first decision is in this commit
-                self.admission.observe((view.decided - view.submitted) / 1e9)
+                self.admission.observe((view.decided - view.submitted) / SECOND)
         for event in events:
             self.events.labels(event.kind).inc()
             match event.kind:
@@ -103,27 +106,28 @@ class Metrics:
                 case "started" | "stopped":
                     self.orders.labels(event.kind, "plan").inc()
                 case "resized":
-                    cause = "displaced" if self._displaced(event.job) else "plan"
+                    cause = "displaced" if self._was_displaced(event.job) else "plan"
                     self.orders.labels(event.kind, cause).inc()
                 case "displaced" if event.job is not None:
-                    self._moved[event.job] = None
-                    while len(self._moved) > 10_000:
-                        del self._moved[next(iter(self._moved))]
+                    self._displaced_jobs[event.job] = None
+                    while len(self._displaced_jobs) > MAX_DISPLACED_JOBS:
+                        del self._displaced_jobs[next(iter(self._displaced_jobs))]
                 case _:
                     pass
 
-    def _displaced(self, job: str | None) -> bool:
-        return job is not None and self._moved.pop(job, 0) is None
+    def _was_displaced(self, job: str | None) -> bool:
+        """Return whether a job was displaced since its last resize, and forget that."""
+        return job is not None and self._displaced_jobs.pop(job, 0) is None
 
     def count_job(self, before: JobView | None, after: JobView | None) -> None:
-        """Count the change of a job, so that a scrape doesn't read every job; None if not open."""
+        """Count a changed job; ``before`` is None if it is new, and ``after`` if it is closed."""
         if before is not None:
             self._open_jobs[before.state, before.tenant or ""] -= 1
         if after is not None:
             self._open_jobs[after.state, after.tenant or ""] += 1
 
     def scrape(self, accounts: Iterable[Account], prices: Mapping[tuple[str, str], float]) -> bytes:
-        """Return the metrics as text, with gauges of present jobs, accounts and prices only."""
+        """Return the metrics as text. Gauges have only current jobs, accounts and prices."""
         self.price.clear()
         for (kind, resource), price in prices.items():
             self.price.labels(kind, resource).set(price)
@@ -134,7 +138,7 @@ class Metrics:
             self.points_spent.labels(account.tenant).set(in_points(account.spent))
         self.jobs.clear()
         self.pending.clear()
-        self._open_jobs = +self._open_jobs  # without tenants that have no jobs any more
+        self._open_jobs = +self._open_jobs  # drops counts of 0
         for (state, tenant), count in self._open_jobs.items():
             self.jobs.labels(state.value, tenant).set(count)
             if state in _WAITING:

@@ -18,19 +18,18 @@ from shadowprice.service.turns import requester
 MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
 MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
 SLOW_OPERATIONS: Final = (quote_job, fork_engine, revise_job)
-"""Each takes as long as many submissions."""
-MAX_BATCH_SLOW_OPERATIONS: Final = 2
-"""Maximum number of them in one transaction: submissions of other tenants wait for its end."""
+"""Operations that take as long as many submissions."""
+MAX_BATCH_SLOW_OPERATIONS: Final = 2  # per transaction, because other requests wait for its end
 
 
 @dataclass(slots=True)
 class PendingOperation:
-    """A queued operation of the requesting tenant (`turns.requester`), and its result's future."""
+    """A queued operation, and the future of its result."""
 
     operation: Operation[Any]
     future: asyncio.Future[Any]
-    tenant: str | None = field(default_factory=requester.get)
-    since: float = field(default_factory=monotonic)
+    tenant: str | None = field(default_factory=requester.get)  # that requested it
+    since: float = field(default_factory=monotonic)  # monotonic time in seconds
 
     def to_entry(self) -> BatchEntry:
         """Return the operation as an entry of a batch; its caller gets the result."""
@@ -47,15 +46,15 @@ class PendingOperation:
 
 
 class BatchEntry(NamedTuple):
-    """An operation, the call that gets its result, and callers that fail if the commit does."""
+    """An operation of a batch."""
 
     operation: Operation[Any]
-    on_result: Callable[[Any], None] | None = None
-    callers: Sequence[PendingOperation] = ()
+    on_result: Callable[[Any], None] | None = None  # gets the result or error
+    callers: Sequence[PendingOperation] = ()  # get the error if the commit fails
 
 
 def resolve_batch(batch: Sequence[BatchEntry], results: Sequence[Any]) -> list[Exception]:
-    """Handle the operations' results or errors; return the errors that have no handler."""
+    """Pass results and errors to the entries' handlers; return the errors without a handler."""
     unhandled: list[Exception] = []
     for entry, result in zip(batch, results, strict=True):
         if entry.on_result is not None:
@@ -77,9 +76,9 @@ class OperationQueue:
 
     def __init__(self, pending: Iterable[PendingOperation] = ()) -> None:
         self._pending = deque(pending)
+        self._slow_count = 0  # slow operations served so far
         self._slow_served: dict[str | None, int] = {}
-        """When a slow operation of each tenant in the queue was last served, as a count."""
-        self._slow_count = 0
+        """`_slow_count` at the last slow operation of each tenant in the queue."""
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -94,7 +93,7 @@ class OperationQueue:
         return future
 
     def put_back(self, pending: Sequence[PendingOperation]) -> None:
-        """Put removed operations back in front of all others."""
+        """Put operations that `take` removed back in front of all others."""
         self._pending.extendleft(reversed(pending))
 
     def take(self) -> list[PendingOperation]:
@@ -114,7 +113,7 @@ class OperationQueue:
             if getattr(entry.operation, "kind", None) in SLOW_OPERATIONS:
                 slow += 1
                 if slow > MAX_BATCH_SLOW_OPERATIONS:
-                    continue
+                    continue  # stays in the queue
                 self._slow_count += 1
                 served[entry.tenant] = self._slow_count
             taken.append(entry)

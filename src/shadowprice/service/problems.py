@@ -9,7 +9,7 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.rest import Diagnostic, Problem
 
 MEDIA_TYPE: Final = "application/problem+json"
-RETRY_AFTER: Final = {"Retry-After": "10"}  # header of a response if the request may succeed later
+RETRY_AFTER: Final = {"Retry-After": "10"}  # header of responses to requests that may succeed later
 
 TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "input": (422, "Invalid request"),
@@ -38,7 +38,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class ProblemError(ShadowpriceError):
-    """Error response to a request, with its code and headers."""
+    """An error whose response has a status and title by code (`TITLES`), and headers."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class ProblemError(ShadowpriceError):
 
 
 def tenant_limit_problem(detail: str, hint: str) -> ProblemError:
-    """Return the problem of a request that would exceed a limit of its tenant."""
+    """Return the problem for a request that would exceed a limit of its tenant."""
     faults = [Fault("tenant", detail, hint)]
     return ProblemError("tenant-limit", detail, faults=faults, headers=RETRY_AFTER)
 
 
 def problem_from_error(error: BaseException) -> ProblemError:
-    """Return the problem for an error; the problem of an unexpected error has no details."""
+    """Return the problem for an error. It gives no details of an unexpected error."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, MemoryError):

@@ -1,4 +1,4 @@
-"""Reported progress that isn't written yet: the newest of each job, and points of its curve."""
+"""Unwritten progress: the newest report of each job, and points of its progress curve."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.report_operations import RecordProgress
 
 MIN_POINT_INTERVAL_NS: Final = SECOND // 2  # minimum time between two points of a job's curve
-MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND  # a step of the clock by years would stop it
-POINTS_PER_RUNTIME: Final = 2_000  # spacing is the running time over this: 18,000 points a month
-POINT_FLUSH_THRESHOLD: Final = 1_000  # unwritten points that are written before the slot ends
+MAX_POINT_INTERVAL_NS: Final = 3_600 * SECOND  # otherwise a large clock step would stop the curve
+POINTS_PER_RUNTIME: Final = 2_000  # interval: running time over this; about 18,000 points a month
+POINT_FLUSH_THRESHOLD: Final = 1_000  # more unwritten points are written before the slot ends
 MAX_POINTS: Final = 10_000  # maximum number of unwritten points; later ones are omitted
 
 
@@ -23,10 +23,11 @@ class ProgressBuffer:
     def __init__(self, clock: MonotonicWallClock, published: ReadModel) -> None:
         self._clock = clock
         self._published = published
-        self._reports: dict[str, Progressed] = {}
+        self._reports: dict[str, Progressed] = {}  # newest report of each job
         self._points: list[Progressed] = []
-        self._last_point: dict[str, int] = {}
-        self._last_reports: dict[str, int] = {}
+        # By job, in nanoseconds since 1970:
+        self._last_point: dict[str, int] = {}  # when its last point was added
+        self._last_reports: dict[str, int] = {}  # when its newest report was sent
 
     def __bool__(self) -> bool:
         return bool(self._reports or self._points)
@@ -43,11 +44,11 @@ class ProgressBuffer:
 
     @property
     def last_reports(self) -> Mapping[str, int]:
-        """Copy of the time of each job's newest report, in nanoseconds since 1970."""
+        """Time of each job's newest report, in nanoseconds since 1970 (a copy)."""
         return dict(self._last_reports)
 
     def add(self, report: Progressed) -> None:
-        """Buffer a report, and add it to the points unless the previous one is too recent."""
+        """Buffer a report, and add it to the points unless the previous point is too recent."""
         self._last_reports[report.job] = max(
             self._last_reports.get(report.job, 0), int(report.at * SECOND)
         )
@@ -67,7 +68,7 @@ class ProgressBuffer:
             self._points.append(report)
 
     def _between_points(self, job: str, now: int) -> int:
-        """Return the nanoseconds between points of a curve, in proportion to the running time."""
+        """Return the interval of points in nanoseconds, which grows with the job's running time."""
         view = self._published.jobs.get(job)
         ran = 0 if view is None or view.first_start is None else now - view.first_start
         return max(MIN_POINT_INTERVAL_NS, min(MAX_POINT_INTERVAL_NS, ran // POINTS_PER_RUNTIME))

@@ -19,15 +19,15 @@ class ReadModel:
     """The state that readers see; the writer updates it on the event loop after every commit."""
 
     servers: ClusterState
-    # Open jobs, in the order of submission, and recently closed ones; see `put_job`:
-    jobs: dict[str, JobView] = field(default_factory=dict)
-    recent: OrderedDict[str, JobView] = field(default_factory=OrderedDict)
+    # By key. `put_job` and `remove_job` change `jobs`, with the indexes below.
+    jobs: dict[str, JobView] = field(default_factory=dict)  # open jobs, in order of submission
+    recent: OrderedDict[str, JobView] = field(default_factory=OrderedDict)  # closed, newest last
     # As in `DurableState`: the newest launch command of each job that should run.
     desired: Mapping[str, Start | Resize] = field(default_factory=dict)
     unacknowledged: Mapping[int, Start | Resize | Stop] = field(default_factory=dict)
-    sequence: int = 0  # number of the last journaled event
-    accounts: Mapping[str | None, Account] = field(default_factory=dict)
-    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    sequence: int = 0  # number of the last event in the journal
+    accounts: Mapping[str | None, Account] = field(default_factory=dict)  # by tenant
+    specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # of open jobs, by key
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
     _keys_by_qualified_name: dict[str, str] = field(default_factory=dict)
     _keys_by_name: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -42,12 +42,12 @@ class ReadModel:
         self.jobs[view.key] = view
 
     def remove_job(self, key: str) -> None:
-        """Remove a job that is closed; no effect on others."""
+        """Remove a job that was closed; no effect if it isn't open."""
         view = self.jobs.pop(key, None)
         if view is None:
             return
         qualified = qualified_name(view.tenant, view.name)
-        if self._keys_by_qualified_name.get(qualified) == key:  # else another job has the name now
+        if self._keys_by_qualified_name.get(qualified) == key:  # a newer job may have the name
             del self._keys_by_qualified_name[qualified]
         keys = self._keys_by_name[view.name]
         del keys[key]

@@ -1,4 +1,4 @@
-"""REST resources from records whose fields mostly have the same names."""
+"""Builds REST resources from records whose fields mostly have the same names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Resource = TypeVar("Resource", bound=BaseModel)
 
 
 def build_resource(model: type[Resource], record: object, **values: Any) -> Resource:
-    """Return a resource with the fields of a record, but with the ``values`` that differ.
+    """Return a resource with ``values``, and with a record's fields for the rest.
 
-    Moments of the record, in nanoseconds since 1970, become times in UTC.
+    Times of the record, in nanoseconds since 1970, are converted to UTC.
     """
     for name, is_time in _fields(model):
         if name not in values:

@@ -35,16 +35,16 @@ def bind(settings: ServiceSettings) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Two processes can bind one address with SO_REUSEADDR until one of them listens.
+        # At once, because with SO_REUSEADDR two processes can bind an address until one listens.
         listener.listen(2048)
     except (UnicodeError, OSError) as error:  # UnicodeError: a part is empty or too long
         if listener is not None:
             listener.close()
-        message, hint = "this machine has no such address", "give 127.0.0.1"
+        message, hint = "this machine has no such address", "use 127.0.0.1"
         if isinstance(error, OSError) and not isinstance(error, socket.gaierror):
             messages = {
-                errno.EADDRINUSE: ("the port is in use", "stop what listens there, or give :0"),
-                errno.EACCES: ("this user may not use the port", "give one from 1024 on"),
+                errno.EADDRINUSE: ("the port is in use", "stop what listens there, or use :0"),
+                errno.EACCES: ("this user may not use the port", "use a port from 1024 on"),
                 errno.EADDRNOTAVAIL: (message, hint),
             }
             other = (f"cannot listen: {error.strerror}", "")
@@ -77,7 +77,7 @@ class _Server(uvicorn.Server):
 def serve(
     settings: ServiceSettings, on_ready: Callable[[str], None], service: Service | None = None
 ) -> None:
-    """Serve until interrupted; ``on_ready`` gets the URL once requests are answered."""
+    """Serve until interrupted; call ``on_ready`` with the URL once requests are answered."""
     if not settings.loopback:
         log.warning(
             "listening on %s: tokens travel unencrypted; put a proxy with TLS in front",
@@ -126,12 +126,15 @@ FULL_GC_INTERVAL_SECONDS: Final = 600.0  # seconds between two full garbage coll
 
 @contextmanager
 def _disable_full_collections() -> Iterator[None]:
-    """Disable automatic collections of the oldest generation, which would block requests."""
+    """Disable automatic collections of the oldest generation, which would block requests.
+
+    `_collect` runs them at long intervals. Objects that exist at the start are never examined.
+    """
     thresholds, frozen_before = gc.get_threshold(), gc.get_freeze_count()
-    if not frozen_before:
+    if not frozen_before:  # otherwise `unfreeze` below would also unfreeze others' objects
         gc.collect()
         gc.freeze()
-    gc.set_threshold(3_000, 10, 1_000_000)
+    gc.set_threshold(3_000, 10, 1_000_000)  # the last threshold is never reached
     try:
         yield
     finally:
@@ -159,12 +162,13 @@ def _lifespan(
             else:
                 log.warning("another instance is the leader; this one is a standby")
                 service.start_standby()
-            # The socket already listens, so connections from now on are answered.
+            # The socket already listens, so connections are answered from now on.
             loop.call_later(0, on_ready, service.address)
         except BaseException as error:
             failures.append(error)
             await service.stop()
-            service.request_exit()  # raised here, it would be logged as a failure of the web server
+            # `serve` raises the error; here, uvicorn would log it as a failure of the web server.
+            service.request_exit()
             yield
             return
         try:

@@ -71,13 +71,13 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 STANDBY_POLL_SECONDS: Final = 2.0  # seconds between two attempts of a standby to become the writer
-YIELD_SECONDS: Final = 10.0  # for which a leader that can't open the store leaves the election
+YIELD_SECONDS: Final = 10.0  # without candidacy, for a leader that can't open the store
 
 READER_THREADS: Final = 2
 """Threads that read the store.
 
-Two, so that a slow query doesn't block the others. Four serve no more pages and contend for the
-interpreter.
+With two, a slow query doesn't block the others. Four aren't faster, because they contend for the
+interpreter lock.
 """
 
 DAY: Final = 86_400 * SECOND
@@ -86,8 +86,8 @@ DAY: Final = 86_400 * SECOND
 class Service:
     """A running scheduler: the writer, or a standby until it becomes the writer.
 
-    ``clock`` replaces the system's clock, and ``executor`` the one that the settings name. In an
-    observing service, the executor reports the jobs of another scheduler.
+    ``clock`` replaces the system's clock, and ``executor`` that of the settings. In an observing
+    service, the executor reports the jobs of another scheduler.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Service:
         self.store = Store(settings.data)
         self.tokens = auth.Tokens(self.store)
         cluster = read_cluster(settings.cluster, starts_cost=True)
-        if settings.until is not None:  # an invalid text is refused before the store is created
+        if settings.until is not None:  # refuse an invalid text before the store is created
             parse_moment_ahead(settings.until, 0, cluster.slot_seconds, "--until")
         self.families: Families = read_families(settings.families) if settings.families else {}
-        # Accounts enforce budgets, so the engine and its policies get tenants without them.
+        # Accounts enforce budgets, so the engine and its policies get tenants without budgets.
         self.budgets = {
             entry.name: entry.budget for entry in cluster.tenants if entry.budget is not None
         }
@@ -125,7 +125,7 @@ class Service:
         self._clock = clock or SystemClock()
         self._executor = executor
         self.outlooks = OutlookQueue()
-        self.bodies = TenantTurns()  # of large bodies that are parsed or validated
+        self.bodies = TenantTurns()  # for parsing and validating large request bodies
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
         self._read_turns = TenantTurns(READER_THREADS)
         self._tasks: list[asyncio.Task[None]] = []
@@ -141,6 +141,7 @@ class Service:
     @property
     def _folder(self) -> Path:
         """Directory of files that aren't in the database."""
+        # A database server has no data directory.
         return (self.store.folder or Path.cwd() / "shadowprice-executor").absolute()
 
     def _executor_options(self) -> ExecutorOptions:
@@ -156,18 +157,18 @@ class Service:
     # ---------------------------------------------------------------- starting
 
     def open(self) -> bool:
-        """Validate the startup options and open the store, before an event loop runs.
+        """Validate the startup options and open the store; return whether this instance writes.
 
-        Return whether this instance writes; False if it is a standby. Raise `InputError` if the
-        options are invalid. Raise `ExecutorError` before the store is opened if the executor is
-        unreachable.
+        It is a standby if another instance writes. Called before an event loop runs. Raise
+        `InputError` if the options are invalid. Raise `ExecutorError`, before the store is opened,
+        if the executor is unreachable.
         """
         self._check_token_file()
         if self._kubernetes is not None:
             asyncio.run(self._kubernetes.check())
         warm_up_policy(self.cluster, self.choice)
         if self.settings.lease is not None:
-            return False  # the lease decides which instance writes
+            return False  # the Kubernetes lease decides which instance writes
         if isinstance(self._executor, ChecksReachability):
             asyncio.run(self._executor.reach())
         return self.store.open()
@@ -201,7 +202,7 @@ class Service:
             virtual=self.settings.observe,
             keep=int(self.settings.keep_days * DAY),
         )
-        # Requests are answered as soon as there is a writer, while the executor still opens.
+        # From here on requests are answered, while the executor still opens.
         self.writer, self.driver = writer, driver
         if self.settings.observe and self._executor is not None:
             self.observation = ObservationLoop(writer, self._executor)
@@ -213,11 +214,11 @@ class Service:
                 self.execution.mark_all_lost(reason)
         self._tasks.append(asyncio.create_task(self._run_driver(driver)))
         if self.execution is not None:
-            # Before the first request: a job is refused if the executor can never start it.
+            # At once, so that a job which the executor can never start is refused.
             try:
                 await self.execution.limit_servers()
             except ProblemError as error:
-                log.warning("failed to limit the servers, which is tried again: %s", error)
+                log.warning("failed to limit the servers; retrying: %s", error)
             self.execution.begin()
         if self.observation is not None:
             self.observation.begin()
@@ -234,7 +235,7 @@ class Service:
             self.fail()
 
     def attach_server(self, address: str, request_exit: Callable[[], None]) -> None:
-        """Set the URL of the server that answers requests, and the call that asks it to exit."""
+        """Set the URL of the web server, and the call that asks it to exit."""
         self.address, self._request_exit = address, request_exit
 
     def request_exit(self) -> None:
@@ -242,7 +243,7 @@ class Service:
         self._request_exit()
 
     def fail(self) -> None:
-        """End the process as `request_exit` does, but with a failure status."""
+        """End the process as `request_exit` does, with a failure status."""
         self.failed = True
         self.request_exit()
 
@@ -254,7 +255,7 @@ class Service:
         while not self.stopping:
             try:
                 kubernetes, later = self._kubernetes, self.store.later_epoch
-                epoch = 0 if kubernetes is None else await kubernetes.elected(later)
+                epoch = 0 if kubernetes is None else await kubernetes.acquire_leadership(later)
                 open_store = partial(self.store.open, epoch or 0)
                 if epoch is not None and await loop.run_in_executor(self._readers, open_store):
                     await self.start()
@@ -278,7 +279,7 @@ class Service:
         self._tasks.append(asyncio.create_task(self.run_standby()))
 
     async def stop(self) -> None:
-        """Stop all components in order: commit pending operations, let running jobs continue."""
+        """Stop all components in order, and commit pending operations. Running jobs continue."""
         self.stopping = True
         try:
             await run_all(
@@ -307,20 +308,20 @@ class Service:
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
-            if self.writer is None:
+            if self.writer is None:  # a standby's task doesn't end by itself
                 task.cancel()
             try:
                 await task
             except asyncio.CancelledError:
                 pass
             except Exception:
-                # The service may stop during a takeover, when some connections are already closed.
+                # The service may stop during a takeover, whose connections are closed already.
                 log.exception("takeover interrupted")
 
     # ---------------------------------------------------------------- steps of the start
 
     def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
-        """Recover the state, and apply the changed options; runs in a thread."""
+        """Recover the state, and apply changed options; runs in a thread."""
         started = time.monotonic()
         durable = DurableEngine(
             self.store,
@@ -339,7 +340,7 @@ class Service:
                 state, self._executor, nothing_runs=self.settings.nothing_runs
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
-            durable.write_snapshot()  # so that the next start recovers under this policy
+            durable.write_snapshot()  # the next start replays no events of the previous policy
         recovered = (seconds, state.recovered_events, len(state.views))
         log.info("recovered in %.2f s: %d events replayed, %d open jobs", *recovered)
         now = clock.now()
@@ -409,7 +410,7 @@ class Service:
 
     @property
     def uploads(self) -> UploadStore:
-        """The files of jobs; raises `ProblemError` if the executor takes none or on a standby."""
+        """The store of jobs' files; `ProblemError` on a standby or if the executor takes none."""
         if self.writer is None:
             raise self._not_writing()
         if self.upload_store is None:
@@ -425,7 +426,7 @@ class Service:
             self.require_writer().progress.add(report)
 
     def require_writer(self) -> Writer:
-        """Return the writer; raise `ProblemError` if this instance is a standby or is stopping."""
+        """Return the writer; raise `ProblemError` if this instance is a standby."""
         if self.writer is None:
             raise self._not_writing()
         return self.writer
@@ -461,8 +462,8 @@ class Service:
             return "this instance stands by"
         if self.writer.health_error is not None:
             return self.writer.health_error
-        if self.driver.stuck is not None:
-            return self.driver.stuck
+        if self.driver.health_error is not None:
+            return self.driver.health_error
         if self.store.damage is not None:
             return self.store.damage
         parts = (self.execution, self.observation, self._kubernetes)
@@ -470,17 +471,17 @@ class Service:
         return next((health_error for health_error in errors if health_error is not None), None)
 
     def obstacles(self) -> Sequence[Obstacle]:
-        """Return the generations that can't be started or ended now."""
+        """Return the generations that can't be started or ended now, with reasons."""
         return () if self.execution is None else self.execution.obstacles()
 
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:
-        """Reserve a tenant's open jobs and memory, or raise `ProblemError`; None has no limit."""
+        """Reserve jobs and bytes of memory within a tenant's limits, or raise `ProblemError`."""
         return self.require_writer().usage.reserve(self.settings, tenant, jobs, memory)
 
     @property
     def trainingjobs_error(self) -> str | None:
-        """Why TrainingJobs aren't followed; None if they are, or needn't be."""
-        return None if self._kubernetes is None else self._kubernetes.not_followed
+        """Why the TrainingJobs of Kubernetes aren't followed; None if they are, or needn't be."""
+        return None if self._kubernetes is None else self._kubernetes.watch_error
 
 
 def _commit_one(durable: DurableEngine, operation: Operation[Any]) -> Any:
@@ -492,17 +493,17 @@ def _commit_one(durable: DurableEngine, operation: Operation[Any]) -> Any:
 
 
 def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
-    """Schedule an artificial job, so that the policy's kernels are compiled and loaded."""
+    """Schedule artificial jobs, so that the policy's kernels are compiled and loaded."""
     engine = Engine(cluster, build_live_policy(choice, cluster))
     largest = cluster.capacity.max(axis=0).tolist()
-    counts = {
+    counts = {  # at most one unit of each resource, in thousandths
         name: max(1, min(amount, 1_000))
         for name, amount, dimension in zip(
             cluster.resources, largest, cluster.dimensions, strict=True
         )
         if amount and dimension.value == "count"
     }
-    if counts.get(GPU):  # no server may have every kind
+    if counts.get(GPU):  # a worker with every kind of GPU may fit on no server
         counts = {name: count for name, count in counts.items() if not is_gpu_kind(name)}
     try:
         spec = JobSpec.model_validate(
@@ -525,4 +526,4 @@ def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
             progress = dict.fromkeys(engine.running, 1)
             engine.handle(SlotEnded(slot, progress))
     except (ShadowpriceError, ValueError) as error:
-        log.info("the rehearsal ended early: %s", error)
+        log.info("the policy's warm-up ended early: %s", error)

@@ -16,7 +16,7 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8642"
-NO_EXECUTOR: Final = "none"  # an observing service then only simulates its own decisions
+NO_EXECUTOR: Final = "none"  # for an observing service that only simulates its own decisions
 ANY_TENANT: Final = "*"  # matches all tenants, and jobs without a tenant
 MAX_BODY_BYTES: Final = 8 << 20  # maximum bytes of a request's body
 MAX_JOBS_PER_REQUEST: Final = 1_000  # maximum number of jobs in one request
@@ -34,37 +34,40 @@ class ServiceSettings:
     cluster: Path  # cluster file
     data: str  # data directory, or URL of a database
     host: str = "127.0.0.1"
-    port: int = 8642  # 0 for any
+    port: int = 8642  # 0 for any free port
     policy: PolicyChoice = field(default_factory=lambda: PolicyChoice(DEFAULT_POLICY))
-    executor: str = "local"  # runs jobs, or observes those of another scheduler; see `NO_EXECUTOR`
+    executor: str = "local"  # name of an executor, or `NO_EXECUTOR`
     executor_settings: Mapping[str, str] = field(default_factory=dict)
     address: str = ""  # of the executor's cluster, if it is remote
-    observe: bool = False  # send no commands; record what really runs, and what would be decided
+    observe: bool = False  # simulate decisions, and record which jobs another scheduler runs
     keep_days: float = 365.0  # retention of closed jobs
-    token_file: Path | None = None  # of the operator; None for the one in the data directory
+    token_file: Path | None = None  # the operator's; None for the file in the data directory
     families: Path | None = None  # measured throughput curves (`inputs.families`)
-    # By tenant, as whom its jobs may run; `ANY_TENANT` for all. If there are any, every job has to
-    # name one. Otherwise jobs run as the service's user.
+    # Users as whom jobs may run, by tenant (`ANY_TENANT` for all). If it isn't empty, every job
+    # must name a user. Otherwise jobs run as the service's user.
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # API server whose `TrainingJob`s become jobs (`kubernetes.connection`); None for no controller.
+    # Address of the API server whose `TrainingJob`s become jobs; None for no controller.
     trainingjobs: str | None = None
     lease: tuple[str, str] | None = None  # namespace and name; None elects the leader by the store
-    nothing_runs: bool = False  # asserts that no earlier job still runs: see `execution.modes`
-    until: str | None = None  # as `core.moments` parses it, or `state.timespan.NONE`; None keeps it
-    max_overrun: float | None = None  # times its stated length after which a job's run is abandoned
+    nothing_runs: bool = False  # asserts that no earlier job still runs; see `execution.modes`
+    # End of the timespan, as `core.moments` parses it, or `state.timespan.NONE`; None keeps it.
+    until: str | None = None
+    max_overrun: float | None = None  # multiple of its stated length after which a job is abandoned
     values: str = AUTO  # one of `core.relative_values.SERVICE_VALUES`
-    max_open_jobs: int = MAX_OPEN_JOBS  # that a tenant's token may submit
+    # Limits of tenants' tokens; operators have none except for the size of an upload:
+    max_open_jobs: int = MAX_OPEN_JOBS  # open jobs of a tenant
     max_open_memory: int = MAX_OPEN_MEMORY  # bytes that the records of these jobs take
-    max_upload_bytes: int = MAX_UPLOAD_BYTES  # of one upload, the files of a job
-    max_tenant_upload_bytes: int = MAX_TENANT_UPLOAD_BYTES  # that its token may store
+    max_upload_bytes: int = MAX_UPLOAD_BYTES  # of an upload, which has the files of a job
+    max_tenant_upload_bytes: int = MAX_TENANT_UPLOAD_BYTES  # of all uploads of a tenant
 
     @property
     def cluster_address(self) -> str:
-        """Address of the API server for the lease and the controller."""
+        """Address of the Kubernetes API server for the lease and the controller."""
         return self.trainingjobs if self.trainingjobs is not None else self.address
 
     def users_of(self, tenant: str | None) -> tuple[str, ...]:
         """Return the users as whom a tenant's jobs may run."""
+        # A tenant named like `ANY_TENANT` has no users of its own.
         own = () if tenant is None or tenant == ANY_TENANT else self.users.get(tenant, ())
         return tuple(dict.fromkeys((*own, *self.users.get(ANY_TENANT, ()))))
 
@@ -91,7 +94,7 @@ def parse_users(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def parse_lease(text: str) -> tuple[str, str] | None:
-    """Parse ``NAMESPACE/NAME``, else raise `InputError`; return None for an empty text."""
+    """Parse ``NAMESPACE/NAME``, or raise `InputError`; return None for an empty text."""
     if not text:
         return None
     namespace, _, name = text.partition("/")
@@ -108,7 +111,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not colon:
         host, port = ("", text) if text.isdigit() else (text, "8642")
     host = host.removeprefix("[").removesuffix("]")
-    # Python converts at most 4,300 digits.
+    # The length is checked first, because `int` raises above 4,300 digits.
     if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65_535:
         hint = f"write {DEFAULT_LISTEN}"
         raise InputError(Fault("--listen", f"{quote_for_display(text)} is not HOST:PORT", hint))

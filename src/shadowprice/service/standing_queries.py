@@ -1,6 +1,6 @@
-"""Queries whose answers the writer renews after commits while clients read them.
+"""Queries that the writer answers again after commits, as long as clients read the answers.
 
-A decision can take the writer's thread for seconds. Readers of a cached answer don't wait for it.
+A decision can occupy the writer's thread for seconds. Readers get the cached answer meanwhile.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from shadowprice.service.state.durable_state import DurableState
 
 Result = TypeVar("Result")
 
-RENEWED_SECONDS: Final = 30.0  # after the last read in which an answer is renewed
-MAX_RENEWAL_SECONDS: Final = 0.05  # slower answers aren't renewed: the next batch waits for them
-MAX_RENEWAL_SHARE: Final = 0.1  # limit of the writer's time that renewals take
-MAX_READ_WAIT_SECONDS: Final = 0.02  # then a reader gets the previous answer
+RENEWED_SECONDS: Final = 30.0  # an answer is renewed for this time after its last read
+MAX_RENEWAL_SECONDS: Final = 0.05  # slower answers aren't renewed, because the next batch waits
+MAX_RENEWAL_SHARE: Final = 0.1  # maximum share of the writer's time for renewals of an answer
+MAX_READ_WAIT_SECONDS: Final = 0.02  # after which a reader gets the previous answer
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[Result]):
-    """A result about a number of slots from one on."""
+    """A result about ``slots`` slots from ``next_slot`` on."""
 
     result: Result
     slots: int
     next_slot: int  # the first slot that could still be decided
     sequence: int  # number of the last event that the result includes
-    computed_at: float
-    seconds: float
+    computed_at: float  # monotonic time
+    seconds: float  # duration of the computation
 
 
 class StandingQuery(Generic[Result]):
     """A read-only query of the durable state about the coming slots, with its latest answer.
 
-    ``compute`` returns the answer for a number of slots; it runs in the writer's thread, between
-    two batches. Readers of fewer slots share the answer of the most slots that were read lately, so
-    that alternating readers cause one computation. There is one computation at a time.
+    ``compute`` returns the answer for a number of slots. It runs in the writer's thread, between
+    two batches, one computation at a time. It covers the maximum number of slots that was read
+    lately, so that alternating readers of more and fewer slots share an answer.
     """
 
     def __init__(self, compute: Callable[[DurableState, int], Result]) -> None:
         self._compute = compute
-        self._slots = self._next_slot = 0
-        self._most_read_at = self._read_at = -RENEWED_SECONDS
-        self._readers = 0
+        self._slots = self._next_slot = 0  # of the next computation
+        self._read_at = -RENEWED_SECONDS
+        self._maximum_read_at = -RENEWED_SECONDS  # last read of at least `_slots` slots
+        self._readers = 0  # that wait for the computation
         self.answer: Answer[Result] | None = None
         self.task: asyncio.Future[Answer[Result]] | None = None  # computation under way
 
     def is_current(self, slots: int, sequence: int, next_slot: int = 0) -> bool:
-        """Return whether the answer covers these slots, the coming one, and the last event."""
+        """Return whether the answer covers these slots from the coming slot on, and all events."""
         answer = self.answer
         return (
             answer is not None
@@ -60,14 +61,14 @@ class StandingQuery(Generic[Result]):
         )
 
     def note_read(self, slots: int, next_slot: int = 0) -> None:
-        """Record a read of this many slots from the coming one on."""
+        """Record a read of a number of slots from ``next_slot`` on."""
         now = self._read_at = monotonic()
         self._next_slot = next_slot  # smaller after the clock was set back
-        if slots >= self._slots or now - self._most_read_at > RENEWED_SECONDS:
-            self._slots, self._most_read_at = slots, now
+        if slots >= self._slots or now - self._maximum_read_at > RENEWED_SECONDS:
+            self._slots, self._maximum_read_at = slots, now
 
     def is_renewed(self) -> bool:
-        """Return whether the answer should be computed again now, after a commit."""
+        """Return whether to compute the answer again after a commit."""
         answer, now = self.answer, monotonic()
         return (
             answer is not None
@@ -88,7 +89,7 @@ class StandingQuery(Generic[Result]):
         return self.answer
 
     def begin(self, task: asyncio.Future[Answer[Result]]) -> asyncio.Future[Answer[Result]]:
-        """Share a computation with readers until it is done."""
+        """Let readers share a computation until it is done."""
         self.task = task
         task.add_done_callback(self._on_done)
         return task
@@ -96,12 +97,13 @@ class StandingQuery(Generic[Result]):
     async def wait(
         self, task: asyncio.Future[Answer[Result]], timeout: float | None
     ) -> Answer[Result] | None:
-        """Return the answer of a shared computation; None after the timeout."""
+        """Return the answer of a shared computation; None after the timeout, in seconds."""
         self._readers += 1
         try:
             await asyncio.wait({task}, timeout=timeout)
         finally:
             self._readers -= 1
+            # Cancelled with its last reader, unless the reader has a previous answer.
             if not self._readers and not task.done() and timeout is None:
                 task.cancel()
         return task.result() if task.done() else None
@@ -110,4 +112,4 @@ class StandingQuery(Generic[Result]):
         if self.task is task:
             self.task = None
         if not task.cancelled():
-            task.exception()  # retrieved, because its readers may have left
+            task.exception()  # asyncio logs errors that nobody retrieved

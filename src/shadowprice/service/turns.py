@@ -1,6 +1,6 @@
-"""Turns of tenants at a resource that serves few requests at a time.
+"""Tenants take turns at a resource that serves few requests at a time.
 
-A tenant's many requests then delay those of another tenant by one request.
+So the many requests of a tenant delay a request of another tenant by only one request.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.tenant_lanes import TenantLanes
 
 requester: Final[ContextVar[str | None]] = ContextVar("requester", default=None)
-"""Tenant whose request the present task handles; None for operators and the service itself.
+"""Tenant whose request the current task handles; None for operators and the service itself.
 
-The web application sets it for each request. The turns of tenants read it: `OperationQueue`,
-`Service.read` and `requests.in_turn`.
+The web application sets it for each request. `OperationQueue`, `Service.read` and
+`requests.in_turn` read it to serve tenants in turn.
 """
 
 
 class TenantTurns:
-    """A queue in which tenants take turns; operators are one more tenant.
+    """A semaphore whose waiting tenants take turns; operators (None) are one more tenant.
 
-    ``width`` requests have their turn at the same time. A tenant may have ``max_waiting`` requests
-    in the queue (None: any number); ``what`` names them in the error message.
+    ``width`` requests run at the same time. At most ``max_waiting`` requests of a tenant wait
+    (None: any number). ``what`` is their noun in the error message.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TenantTurns:
             raise
 
     def _next(self) -> None:
-        """Begin the turn of the tenant that has waited for the most turns."""
+        """Pass a turn that ended to the tenant that has waited for the most turns."""
         while self._waiting:
             turn = self._waiting.pop()
             if not turn.cancelled():

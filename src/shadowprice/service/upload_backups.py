@@ -3,8 +3,8 @@
     FILE                              a backup of a database
     FILE.uploads/TENANT/DIGEST.tar    as in the folder ``uploads`` of a data directory
 
-Uploads never change, so a later backup copies only new ones. They are on disk before the database
-that needs them gets its name, and removed after none needs them.
+Uploads never change, so a later backup copies only new uploads. Copies are on disk before the
+backup gets its name, and are removed after no open job of the backup needs them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _COPY_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class UploadBackup:
-    """The uploads that a backup needs."""
+    """Copies of the uploads that a backup needs."""
 
-    folder: Path  # of their copies
+    folder: Path
     count: int = 0  # number of copies
     size: int = 0  # bytes of all copies
     incomplete: tuple[str, ...] = ()  # names of open jobs whose uploads are missing or damaged
 
     def remove_others(self, database: Path) -> None:
-        """Remove the copies that the jobs of a database don't need, in the locked folder."""
+        """Remove the copies that no open job of a database needs; the folder must be locked."""
         if not self.folder.is_dir():
             return
         needed = {upload_path(self.folder, *upload) for upload in _uploads_of_open_jobs(database)}
@@ -59,7 +59,7 @@ def backup_folder(target: Path) -> Path:
 
 
 def check_backup_folder(target: Path) -> None:
-    """Raise `InputError` if a backup's folder has anything else than copies of uploads."""
+    """Raise `InputError` if a backup's folder has anything except copies of uploads."""
     folder = backup_folder(target)
     hint = "choose a new name for the backup"
     try:
@@ -67,22 +67,22 @@ def check_backup_folder(target: Path) -> None:
             raise InputError(Fault(str(folder), "expected a directory with uploads", hint))
         for path in folder.glob("*/*"):
             if not is_upload_name(path) and path.suffix != PARTIAL_SUFFIX:
-                raise InputError(Fault(str(path), "no upload, beside copies of uploads", hint))
+                raise InputError(Fault(str(path), "is not a copy of an upload", hint))
         for path in folder.glob("*"):
             if not path.is_dir() or path.is_symlink():
-                raise InputError(Fault(str(path), "no upload, beside copies of uploads", hint))
+                raise InputError(Fault(str(path), "is not a copy of an upload", hint))
     except OSError as error:
         raise InputError(Fault(str(folder), f"cannot be read: {error.strerror}")) from error
 
 
 @contextmanager
 def lock_backup_folder(target: Path) -> Iterator[None]:
-    """Lock the uploads of a backup by a file; raise `InputError` if another process does."""
+    """Lock the folder of a backup during a block; raise `InputError` if another process does."""
     folder = backup_folder(target)
     path = folder.with_name(f"{folder.name}.lock")
     with ExitStack() as stack:
         while True:
-            # Not the folder: over NFS, only files that are open for writing can be locked.
+            # A file beside the folder, because NFS locks only files that are open for writing.
             file = stack.enter_context(path.open("ab"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,7 +91,8 @@ def lock_backup_folder(target: Path) -> Iterator[None]:
                 raise InputError(
                     Fault(str(target), "another backup writes this file", hint)
                 ) from None
-            with suppress(FileNotFoundError):  # an earlier holder removed it after it was opened
+            # If the previous holder removed the opened file meanwhile, try again.
+            with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     break
         try:
@@ -101,7 +102,10 @@ def lock_backup_folder(target: Path) -> Iterator[None]:
 
 
 def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
-    """Copy the uploads that a database's open jobs need beside ``target``, its backup."""
+    """Copy the uploads that the open jobs of a database need.
+
+    ``source`` is the data directory, and ``target`` the path of the backup.
+    """
     folder = backup_folder(target)
     count = size = 0
     incomplete: list[str] = []
@@ -124,7 +128,6 @@ def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
 
 
 def _is_intact(copy: Path, digest: str) -> bool:
-    """Return whether there is a copy, and its content has its digest."""
     try:
         with copy.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == digest
@@ -133,7 +136,7 @@ def _is_intact(copy: Path, digest: str) -> bool:
 
 
 def _copy(descriptor: int, target: Path, digest: str) -> bool:
-    """Copy a file durably; return False, without a copy, if its content has another digest."""
+    """Copy a file durably; return False and leave no copy if its content has another digest."""
     actual = hashlib.sha256()
     handle, name = tempfile.mkstemp(suffix=PARTIAL_SUFFIX, dir=target.parent)
     try:

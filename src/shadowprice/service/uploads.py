@@ -3,8 +3,8 @@
     DIR/TENANT/DIGEST.tar    a complete upload; TENANT is a digest of the tenant's name
     DIR/TENANT/*.part        an upload that is arriving; the next start removes it
 
-An upload gets its name when its content is verified and on disk, so a name is a complete upload.
-Its modification time is its last use. A tenant finds only the uploads in its own folder.
+An upload gets its name after its content is verified and on disk, so every named file is complete.
+Its modification time is the time of its last use. A tenant finds only uploads in its own folder.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from shadowprice.service.problems import RETRY_AFTER, ProblemError, tenant_limit
 from shadowprice.uploads.archive import read_entries
 
 FOLDER: Final = "uploads"  # name of the folder in a data directory
-KEEP_SECONDS: Final = 7 * 86_400  # after the last use, for an upload without an open job
+KEEP_SECONDS: Final = 7 * 86_400  # retention of an unused upload, since its last use
 
 MIN_KEEP_SECONDS: Final = 3_600
-"""The same if the tenant needs the space for another upload.
+"""Minimum retention of an unused upload, if the tenant needs its space for another upload.
 
-Above zero, because a job refers to an upload only some time after its arrival.
+Above zero, because a job is submitted some time after its upload.
 """
 
 MIN_ACCOUNTED_BYTES: Final = 64 << 10
-"""Bytes of the tenant's limit that an upload takes at least, so that it limits their number too."""
+"""Minimum bytes that an upload counts, so that the tenant's limit also limits their number."""
 _SUFFIX: Final = ".tar"
 _PARTIAL: Final = ".part"
-_OWNER: Final = re.compile("[0-9a-f]{32}")
+_OWNER: Final = re.compile("[0-9a-f]{32}")  # name of a tenant's folder
 _COMPLETE: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
 
 
@@ -58,9 +58,9 @@ class StoredUpload:
 class UploadStore:
     """The uploads of all tenants in a folder. Only the event loop's thread changes it.
 
-    The uploads of a tenant, including those that are arriving, have at most ``max_tenant_bytes``;
-    each counts for at least `MIN_ACCOUNTED_BYTES`. ``in_use`` returns the tenant and digest of
-    every upload that an open job uses.
+    ``max_bytes`` limits each upload, and ``max_tenant_bytes`` all uploads of a tenant, including
+    arriving ones. Each upload counts for at least `MIN_ACCOUNTED_BYTES`. ``in_use`` returns the
+    tenant and digest of every upload that an open job uses.
     """
 
     def __init__(
@@ -74,12 +74,13 @@ class UploadStore:
         self._in_use = in_use
         self._folder = folder
         self._max_tenant_bytes = max_tenant_bytes
+        # By name of the tenant's folder, and by digest:
         self._stored: defaultdict[str, dict[str, StoredUpload]] = defaultdict(dict)
-        self._sizes: Counter[str] = Counter()
-        self._arriving: Counter[str] = Counter()
+        self._sizes: Counter[str] = Counter()  # counted bytes of stored uploads, by folder
+        self._arriving: Counter[str] = Counter()  # reserved bytes of arriving uploads, by folder
 
     def open(self) -> None:
-        """Find complete uploads, and remove partial ones; leave other names alone."""
+        """Find complete uploads, and remove partial uploads; ignore files with other names."""
         self._stored.clear()
         self._sizes.clear()
         make_private(self._folder)
@@ -109,7 +110,7 @@ class UploadStore:
             self._sizes[owner] -= _counted_bytes(upload.size)
 
     def path(self, tenant: str | None, digest: str) -> Path:
-        """Return the path of a tenant's upload with a digest, whether there is one or not."""
+        """Return the path of a tenant's upload with a digest, which needn't exist."""
         return upload_path(self._folder, tenant, digest)
 
     def find(self, tenant: str | None, digest: str) -> StoredUpload | None:
@@ -155,7 +156,7 @@ class UploadStore:
                 incoming = IncomingUpload(file, partial, digest, self.max_bytes, reserve)
                 yield incoming
                 if incoming.stored is not None:
-                    partial = None
+                    partial = None  # it was renamed
                     self._add(owner, incoming.stored)
         except OSError as error:
             raise _storage_problem(error) from error
@@ -165,10 +166,10 @@ class UploadStore:
                 partial.unlink(missing_ok=True)
 
     def _make_room(self, owner: str, size: int, now: int) -> None:
-        """Remove unused uploads of a tenant, oldest first, until bytes fit, or raise."""
+        """Remove a tenant's unused uploads, oldest first, until ``size`` bytes fit, or raise."""
         limit = self._max_tenant_bytes
-        reserved = self._sizes[owner] + self._arriving[owner]
-        excess = reserved + size - limit
+        present = self._sizes[owner] + self._arriving[owner]
+        excess = present + size - limit
         if excess <= 0:
             return
         used = self._used_uploads()
@@ -179,7 +180,7 @@ class UploadStore:
         ]
         if sum(_counted_bytes(upload.size) for upload in unused) < excess:
             detail = (
-                f"uploads of {reserved:,} bytes and {size:,} new bytes exceed the limit of "
+                f"uploads of {present:,} bytes and {size:,} new bytes exceed the limit of "
                 f"{limit:,} bytes of a tenant"
             )
             hint = (
@@ -197,8 +198,8 @@ class UploadStore:
     def _used_uploads(self) -> set[tuple[str, str]]:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
 
-    def sweep(self, now: int) -> None:
-        """Remove uploads that no open job has used for `KEEP_SECONDS`; raise the first OSError."""
+    def purge_unused(self, now: int) -> None:
+        """Remove uploads past `KEEP_SECONDS`; raise the first OSError after the last upload."""
         in_use = self._used_uploads()
         error: OSError | None = None
         stored = [
@@ -216,8 +217,8 @@ class UploadStore:
                     self._remove(owner, digest)
             except FileNotFoundError:  # removed by another program
                 self._remove(owner, digest)
-            except OSError as problem:
-                error = error or problem
+            except OSError as os_error:
+                error = error or os_error
         if error is not None:
             raise error
 
@@ -238,8 +239,8 @@ def _counted_bytes(size: int) -> int:
 
 
 def _owner(tenant: str | None) -> str:
-    """Return the name of a tenant's folder; no tenant has an empty name."""
-    return key_digest(tenant or "")
+    """Return the name of a tenant's folder."""
+    return key_digest(tenant or "")  # no tenant has an empty name
 
 
 def _storage_problem(error: OSError) -> ProblemError:
@@ -248,7 +249,7 @@ def _storage_problem(error: OSError) -> ProblemError:
 
 
 class IncomingUpload:
-    """An upload that is arriving; its calls may be made in another thread, one at a time."""
+    """An arriving upload. `write` and `complete` may be called in another thread."""
 
     def __init__(
         self,
@@ -262,10 +263,11 @@ class IncomingUpload:
         self._file, self._partial = file, partial
         self._digest, self._actual = digest, hashlib.sha256()
         self._max_bytes, self._reserve = max_bytes, reserve
-        self._expected = self._reserved = 0
+        self._expected = 0  # bytes announced by `expect`
+        self._reserved = 0  # counted bytes that are reserved
 
     def expect(self, size: int) -> None:
-        """Reserve bytes, before they are written, or raise `ProblemError` above a limit."""
+        """Reserve bytes before they are written; raise `ProblemError` above a limit."""
         self._expected += size
         if self._expected > self._max_bytes:
             detail = f"the upload exceeds the limit of {self._max_bytes:,} bytes"
@@ -282,13 +284,16 @@ class IncomingUpload:
         self._actual.update(content)
 
     def complete(self, now: int) -> None:
-        """Verify the upload, or raise `InputError`, and store it durably under its name."""
+        """Verify the upload, and store it durably under its name.
+
+        Raise `ProblemError` if its digest differs, and `InputError` if the archive is invalid.
+        """
         actual = self._actual.hexdigest()
         if actual != self._digest:
             detail = f"expected content with the digest in the path, got {actual}"
             raise ProblemError("input", detail, faults=[Fault("body", detail)])
         self._file.flush()
-        for _ in read_entries(self._file):
+        for _ in read_entries(self._file):  # raises if the archive is invalid
             pass
         os.utime(self._file.fileno(), ns=(now, now))
         os.fsync(self._file.fileno())

@@ -1,4 +1,4 @@
-"""Use of the service's memory by tenants, and the limits that keep it available to others."""
+"""Tenants' use of the service's memory and connections, and the limits that protect others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shadowprice.service.problems import tenant_limit_problem
 from shadowprice.service.settings import MAX_BODY_BYTES, ServiceSettings
 
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
-"""Maximum bytes of a tenant's request bodies that are handled at once."""
-MAX_TENANT_REQUESTS: Final = 512  # maximum number of a tenant's, event streams among them
-RESERVED_SHARE: Final = 8  # divisor of the connections that tenants leave to operators and probes
+"""Maximum bytes of all bodies of a tenant's current requests."""
+MAX_TENANT_REQUESTS: Final = 512  # of a tenant at once, including event streams
+RESERVED_DIVISOR: Final = 8  # an eighth of the connections is reserved for operators and probes
 
 
 def estimate_memory(value: object) -> int:
-    """Return about how many bytes of memory a JSON value takes; fast for long strings."""
+    """Return about how many bytes of memory a JSON value takes."""
     size = sys.getsizeof(value)
     if isinstance(value, Mapping):
         size += sum(estimate_memory(key) + estimate_memory(entry) for key, entry in value.items())
@@ -29,25 +29,26 @@ def estimate_memory(value: object) -> int:
 
 def added_memory(record: Mapping[str, Any], changes: Mapping[str, Any]) -> int:
     """Return about how many bytes a revision adds to a job's record; 0 if the record shrinks."""
-    # `deadline` changes a part of `utility`.
+    # The key `deadline` of a revision changes a part of the record's `utility`.
     keys = {"utility" if key == "deadline" else key for key in changes}
     before = {key: record[key] for key in keys if key in record}
     return max(0, estimate_memory(changes) - estimate_memory(before))
 
 
 class Usage:
-    """Use of tenants: open jobs with their memory and uploads, reservations, and requests."""
+    """What tenants use: open jobs, their memory and uploads, and current requests."""
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[str, int]] = {}
-        self._jobs: Counter[str] = Counter()
-        self._memory: Counter[str] = Counter()
-        self._bodies: Counter[str] = Counter()
-        self._requests: Counter[str] = Counter()
-        self._uploads: dict[str, tuple[str | None, str]] = {}
+        self._open: dict[str, tuple[str, int]] = {}  # tenant and memory of each open job
+        self._uploads: dict[str, tuple[str | None, str]] = {}  # tenant and digest by open job
+        # By tenant:
+        self._jobs: Counter[str] = Counter()  # open and reserved jobs
+        self._memory: Counter[str] = Counter()  # bytes of open and reserved jobs
+        self._bodies: Counter[str] = Counter()  # bytes of the bodies of current requests
+        self._requests: Counter[str] = Counter()  # current requests
 
     def set(self, name: str, record: Mapping[str, Any]) -> None:
-        """Record an open job, or a revision of it."""
+        """Record an open job, or its revision."""
         self.remove(name)
         tenant = record.get("tenant")
         upload = (record.get("run") or {}).get("upload")
@@ -60,7 +61,7 @@ class Usage:
             self._memory[str(tenant)] += size
 
     def remove(self, name: str) -> None:
-        """Remove a job that is closed."""
+        """Remove a closed job."""
         self._uploads.pop(name, None)
         tenant, size = self._open.pop(name, (None, 0))
         if tenant is not None:
@@ -75,7 +76,7 @@ class Usage:
         self._memory.clear()
 
     def uploads(self) -> Collection[tuple[str | None, str]]:
-        """Return the tenant and digest of the uploads that open jobs use."""
+        """Return the tenant and digest of each upload that an open job uses."""
         return set(self._uploads.values())
 
     @contextmanager
@@ -109,14 +110,14 @@ class Usage:
 
     @contextmanager
     def handle(self, tenant: str, connections: int) -> Iterator[None]:
-        """Count a request of a tenant during a block; the server has so many ``connections``.
+        """Count a request of a tenant during a block; raise `ProblemError` if it has too many.
 
-        A tenant's requests, which may last, never take more than half of the connections that the
-        requests of the others leave. So tenants together can't take all of them. Raise
-        `ProblemError` if the tenant has too many requests.
+        ``connections`` is the server's maximum. A tenant has at most as many requests as
+        unreserved connections are free. So a tenant alone gets half of them, and tenants together
+        can't take all.
         """
         number = self._requests[tenant]
-        free = connections - connections // RESERVED_SHARE - self._requests.total()
+        free = connections - connections // RESERVED_DIVISOR - self._requests.total()
         if number >= min(MAX_TENANT_REQUESTS, max(free, 1)):
             raise tenant_limit_problem(
                 f"{number:,} requests of the tenant are being handled",
@@ -132,7 +133,7 @@ class Usage:
 
     @contextmanager
     def receive(self, tenant: str) -> Iterator[Callable[[int], None]]:
-        """Yield a call that counts bytes of a body; it raises `ProblemError` above `MAX_BODIES`."""
+        """Yield a function that counts bytes of a body; it raises `ProblemError` at the limit."""
         received = 0
 
         def count(size: int) -> None:

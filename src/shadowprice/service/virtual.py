@@ -29,11 +29,11 @@ from shadowprice.service.writer import Writer
 
 Result = TypeVar("Result")
 
-TICKS: Final = 4  # minimum number of the driver's ticks and the execution's polls in a slot
+TICKS: Final = 4  # ticks of the driver, and polls of the execution controller, in a slot
 
 
 class VirtualService:
-    """A service on one directory that can be stopped, killed and restarted; its jobs go on."""
+    """A service that can be stopped, killed and restarted in its directory, while jobs continue."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class VirtualService:
         assert service.open()
         await service.start()
         self._service = service
-        # Frequent ticks cost nothing in real time; in virtual time they would dominate the run.
+        # Fewer ticks, because without waiting between ticks they would dominate the run time.
         slot = float(service.cluster.slot_seconds)
         driver, execution = service.driver, service.execution
         assert driver is not None
         assert execution is not None
         driver.tick_seconds = max(driver.tick_seconds, slot / TICKS)
-        driver.sweep_seconds = math.inf
+        driver.purge_interval_seconds = math.inf
         execution.poll_seconds = max(execution.poll_seconds, slot / TICKS)
 
     async def stop(self) -> None:
@@ -131,7 +131,7 @@ class VirtualService:
 
     @staticmethod
     def has_learnt_margin(view: JobView) -> bool:
-        """Return whether enough jobs had finished to learn the margin of a job's promise."""
+        """Return whether the margin of a job's promise was learnt from enough finished jobs."""
         return view.margin_jobs >= margins.MIN_GROUP_JOBS
 
     async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:

@@ -42,8 +42,8 @@ class Writer:
     """Queues operations, commits them in a thread of its own, and publishes the results.
 
     The `Driver` decides when a batch is committed. If the store can't be written, `health_error`
-    says so until `recover` succeeds. Only the writer's thread changes ``durable``, the engine and
-    store; the event loop reads single values of them.
+    is set until `recover` succeeds. Only the writer's thread changes ``durable`` and its engine and
+    store. The event loop only reads single values of them.
     """
 
     def __init__(self, durable: DurableEngine, metrics: Metrics) -> None:
@@ -67,7 +67,7 @@ class Writer:
         self._publish(present)
 
     async def do(self, operation: Operation[Result]) -> Result:
-        """Queue an operation, and return its result after the commit, or raise its error."""
+        """Queue an operation; after the commit, return its result or raise its error."""
         if self._stopping:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
         if self.health_error is not None:
@@ -90,15 +90,15 @@ class Writer:
     ) -> Result:
         """Return the answer of a query about a number of coming slots; see `StandingQuery`.
 
-        ``compute`` identifies the query, so it is a function of a module. The answer may cover more
-        slots. If it isn't current, and the writer is deciding for longer than
-        `MAX_READ_WAIT_SECONDS`, the previous answer is returned.
+        ``compute`` identifies the query, so it must be a module's function, no lambda. The answer
+        may cover more slots. An outdated answer is returned if the writer is busy for longer than
+        `MAX_READ_WAIT_SECONDS`.
         """
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
         next_slot = self.published.servers.next_slot_at(self.clock.now())
         query.note_read(slots, next_slot)
         while not query.is_current(slots, self.published.sequence, next_slot):
-            # Again: after a long wait, readers of fewer slots count alone.
+            # Again, because after a long wait the earlier read may no longer count.
             query.note_read(slots, next_slot)
             task = query.task or query.begin(asyncio.ensure_future(self.query(query.compute)))
             previous = query.answer
@@ -149,7 +149,7 @@ class Writer:
         return self._stopping and not self.queue
 
     async def wait(self, seconds: float) -> None:
-        """Wait until an operation is queued, `stop` is called, or a time is over."""
+        """Wait until an operation is queued or `stop` is called, at most for some seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._wake.wait()
@@ -161,7 +161,7 @@ class Writer:
         self._wake.set()
 
     def refuse_pending(self) -> None:
-        """Refuse the queued operations too, because no batch follows."""
+        """Refuse new and queued operations, because no batch follows."""
         self._stopping = True
         self.queue.fail(ProblemError("stopping", "the service is ending"))
 
@@ -174,7 +174,7 @@ class Writer:
             return None
 
     async def commit(self, batch: Sequence[BatchEntry]) -> bool:
-        """Commit, publish and handle a batch; if that fails, its callers get the error."""
+        """Commit and publish a batch; return success. Callers get their results, or the error."""
         loop = asyncio.get_running_loop()
         try:
             operations = [entry.operation for entry in batch]
@@ -194,7 +194,7 @@ class Writer:
         return True
 
     def _renew(self) -> None:
-        """Start to renew answers that are read, before the next batch and after this one."""
+        """Queue the renewal of answers that are read, so that it runs before the next batch."""
         for query in self._standing.values():
             if query.is_renewed():
                 query.begin(self._start_query(query.compute))
@@ -231,7 +231,7 @@ class Writer:
             listener(committed)
 
     async def finish(self) -> None:
-        """Write a final snapshot for a fast start, and stop the thread; no batch may follow."""
+        """Write a final snapshot for a fast start, and stop the thread. No batch may follow."""
         for query in self._standing.values():
             if query.task is not None:
                 query.task.cancel()
@@ -246,7 +246,7 @@ class Writer:
                 log.warning("no snapshot at the end: %s", error)
 
     def _on_store_error(self, error: Exception) -> None:
-        """Mark the store as unwritable, which starts retries, and refuse queued operations."""
+        """Refuse all operations until the driver has recovered the store."""
         self.metrics.failures.labels("store").inc()
         reason = str(error) or "out of memory"  # a MemoryError has no text
         self.health_error = f"the store cannot be written: {reason}"
@@ -254,7 +254,6 @@ class Writer:
         self.queue.fail(ProblemError("storage", self.health_error, headers={"Retry-After": "2"}))
 
     def _recover_state(self) -> CommitResult:
-        """Recover the durable state, and return it; called in the writer's thread."""
         self._durable.recover()
         return self._durable.present_state()
 
@@ -264,8 +263,9 @@ class Writer:
         try:
             is_writer = await loop.run_in_executor(self._thread, self._store.reopen)
             if not is_writer:
-                leads = "another instance is now the leader"
-                self.health_error = f"{leads}; restart this one as a standby"
+                self.health_error = (
+                    "another instance is now the leader; restart this one as a standby"
+                )
                 self.metrics.writer.set(0)
                 return
             committed = await loop.run_in_executor(self._thread, self._recover_state)
@@ -276,6 +276,7 @@ class Writer:
         # The failed commit may have stored events, which no subscriber got.
         self.broadcaster.resync(self._durable.state.next_event_id - 1)
         self.health_error = None
+        # The failed commit may have been stored, so publish the recovered state from scratch.
         for view in list(self.published.jobs.values()):
             self.metrics.count_job(view, None)
             self.published.remove_job(view.key)

@@ -29,11 +29,11 @@ def test_stored_credentials_are_readable_by_their_owner_only() -> None:
     _keep(lab=Endpoint("https://lab", "t-lab"), home=Endpoint("http://127.0.0.1:1", None))
     assert stat.S_IMODE(config_file().stat().st_mode) == 0o600
     kept = SavedEndpoints.load()
-    assert kept.known == {
+    assert kept.endpoints == {
         "lab": Endpoint("https://lab", "t-lab"),
         "home": Endpoint("http://127.0.0.1:1"),
     }
-    assert kept.chosen == "lab"
+    assert kept.default == "lab"
     assert [path.name for path in config_file().parent.iterdir()] == ["servers.json"]
 
 
@@ -130,7 +130,7 @@ def test_a_user_without_a_home_names_the_service(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
     assert config_file() is None
     assert resolve_endpoint("http://lab:1", {}).url == "http://lab:1"
-    with pytest.raises(InputError, match="no home to keep servers in; set XDG_CONFIG_HOME"):
+    with pytest.raises(InputError, match="no home directory to store servers in; set XDG"):
         SavedEndpoints({"lab": Endpoint("http://lab:1")}).save()
 
 

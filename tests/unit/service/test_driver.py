@@ -556,8 +556,8 @@ def test_old_data_is_deleted_however_much_there_is(tmp_path: Path) -> None:
             return [job for job in jobs if int(job) > 160]  # the executor still has the others
 
     driver = Driver(durable, writer, Partial(), virtual=True, keep=1)
-    driver.sweep_pause = 0.0
-    asyncio.run(driver.sweep())
+    driver.purge_pause_seconds = 0.0
+    asyncio.run(driver.purge_expired())
     writer._thread.shutdown()
     with store.reading() as connection:
         for table, left in ((tables.events, 0), (tables.jobs, 160)):
@@ -741,7 +741,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     writer = Writer(durable, Metrics())
     driver = Driver(durable, writer, virtual=True, keep=10**18)
-    driver.sweep_seconds = math.inf
+    driver.purge_interval_seconds = math.inf
 
     def state() -> tuple[int, int]:
         account = durable.state.accounts["vision"]

@@ -33,14 +33,14 @@ def test_a_lease_that_was_created_again_continues_above_the_stored_epoch(
         server = Scripted()
         server.answer = Leases().answer  # type: ignore[method-assign]  # the Lease was deleted
         async with served(server, tmp_path):
-            epoch = await integration.elected(store.later_epoch)
+            epoch = await integration.acquire_leadership(store.later_epoch)
             assert epoch == 1
             assert not store.open(epoch)
-            epoch = await integration.elected(store.later_epoch)
+            epoch = await integration.acquire_leadership(store.later_epoch)
             assert epoch is not None
             assert epoch > 41
             assert store.open(epoch)
-            assert await integration.elected(store.later_epoch) == epoch
+            assert await integration.acquire_leadership(store.later_epoch) == epoch
             assert integration.holds()
             await integration.leave()
 

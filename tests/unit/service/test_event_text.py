@@ -27,8 +27,8 @@ from shadowprice.service.queries.event_text import format_event
             "repeated",
             {"generation": 2, "steps": 1.0, "saved": False},
             (
-                "generation 2 begins before what was reported: 1 mini-batch is repeated, nothing "
-                "was saved"
+                "generation 2 starts behind the reported progress: 1 mini-batch is repeated, "
+                "nothing was saved"
             ),
         ),
         (
@@ -74,6 +74,21 @@ from shadowprice.service.queries.event_text import format_event
             "measured: a move costs 12.5 s; planned by that from now on",
         ),
         (
+            "remeasured",
+            {"workers": 2, "factor": 0.5},
+            "measured with 2 workers: 0.5 times the expected speed; planned by that from now on",
+        ),
+        (
+            "admitted",
+            {"promise": 9, "utility": 12.5, "cost": 3.0},
+            "admitted, promised by the end of slot 9, utility 12.5 at cost 3",
+        ),
+        (
+            "broken",
+            {"before": 4, "reason": "servers were lost"},
+            "promise for slot 4 withdrawn: servers were lost",
+        ),
+        (
             "moved",
             {"before": 4, "promise": 6, "reason": {"message": "servers were lost"}},
             "promise moved from slot 4 to slot 6: servers were lost",
@@ -81,7 +96,7 @@ from shadowprice.service.queries.event_text import format_event
         (
             "moved",
             {"before": None, "promise": 473, "first": 4, "reason": ""},
-            "has a promise again, by the end of slot 473: there is room for what is left of it",
+            "has a promise again, by the end of slot 473: its remaining work fits again",
         ),
         (
             "moved",

@@ -327,9 +327,9 @@ def test_server_closed_before_a_start_of_the_service_is_opened_later(tmp_path: P
         await hour.begin("job")
         await hour.hear(ServerSeen(closed, 0.0))
         discovery = ServerDiscovery(hour.writer, [], discovers=False)  # that of the next process
-        await discovery.take(ServerSeen(closed, 0.0))
+        await discovery.apply_report(ServerSeen(closed, 0.0))
         assert set(hour.writer.published.servers.cordoned) == {"g-1"}
-        await discovery.take(ServerSeen(replace(closed, takes_work=True), 0.0))
+        await discovery.apply_report(ServerSeen(replace(closed, takes_work=True), 0.0))
         assert not hour.writer.published.servers.unavailable
 
     play(tmp_path, scenario)

@@ -214,13 +214,13 @@ def test_failing_file_does_not_stop_the_purge(tmp_path: Path) -> None:
     paths[2].unlink()
     (paths[2] / "below").mkdir(parents=True)
     with pytest.raises(OSError, match=paths[2].name):
-        uploads.sweep(10**18)
+        uploads.purge_unused(10**18)
     results = [uploads.find("vision", digest) is not None for digest in digests]
     assert results == [False, False, True, False]
     assert not paths[3].exists()
     (paths[2] / "below").rmdir()
     paths[2].rmdir()
-    uploads.sweep(10**18)
+    uploads.purge_unused(10**18)
     assert uploads._sizes.total() == 0
 
 

@@ -69,23 +69,25 @@ def login(
         _list(saved, output)
         return
     if remove:
-        if server not in saved.known:
+        if server not in saved.endpoints:
             raise InputError(Fault(server, "unknown server", "see shadowprice login"))
-        del saved.known[server]
-        saved.chosen = next(iter(saved.known), None) if saved.chosen == server else saved.chosen
+        del saved.endpoints[server]
+        saved.default = (
+            next(iter(saved.endpoints), None) if saved.default == server else saved.default
+        )
         saved.save()
         if output == "json":
             _list(saved, output)
         return
     line = None
-    if server in saved.known and token_file is None:
+    if server in saved.endpoints and token_file is None:
         if name is not None:
             raise InputError(Fault("--name", f"{server!r} has a name", "remove it, or give a URL"))
-        saved.chosen = server
+        saved.default = server
     else:
-        existing = saved.known.get(server)
+        existing = saved.endpoints.get(server)
         url = existing.url if existing is not None else normalize_url(server, "URL")
-        label = name or (server if existing is not None else _label(url, saved.known))
+        label = name or (server if existing is not None else _label(url, saved.endpoints))
         if any(mark in label for mark in ":./ ") and name is not None:
             raise InputError(Fault("--name", f"{label!r} looks like an address", "write lab"))
         token = normalize_token(_token(token_file), str(token_file or "the token"))
@@ -93,8 +95,8 @@ def login(
 
         with Client(Endpoint(url, token)) as client:
             info = client.service()  # raises an error if the token or address is wrong
-        saved.known[label] = Endpoint(url, token)
-        saved.chosen = label
+        saved.endpoints[label] = Endpoint(url, token)
+        saved.default = label
         line = f"{label}: {url}, policy {info.policy}, as {info.caller.tenant or info.caller.role}"
     saved.save()
     if output == "json":
@@ -102,7 +104,7 @@ def login(
         return
     if line is not None:
         stdout().print(line)
-    if server in saved.known:
+    if server in saved.endpoints:
         print_line(f"{server} is the default now ({config_file()})")
 
 
@@ -135,8 +137,8 @@ def _token(file: Path | None) -> str:
 
 def _list(kept: Any, output: Output) -> None:
     rows = [
-        {"name": name, "url": address.url, "default": name == kept.chosen}
-        for name, address in kept.known.items()
+        {"name": name, "url": address.url, "default": name == kept.default}
+        for name, address in kept.endpoints.items()
     ]
     if output == "json":
         print_json(rows)

@@ -1,8 +1,8 @@
 """The FastAPI application: routers, OpenAPI document, problem details, rules for every request.
 
-FastAPI describes parameters and responses from the handlers' signatures. Bodies come from
-`JsonBody`, and the problems of a route follow from its dependencies; a route declares only the
-problems of its own, as ``responses=problems(404)``.
+FastAPI describes parameters and responses from the handlers' signatures. `_document` adds the
+bodies (`JsonBody`) and the problems that follow from a route's dependencies. So a route declares
+only its other problems, as ``responses=problems(404)``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from shadowprice.service.turns import requester
 
 log = logging.getLogger("shadowprice.service")
 
-_CODES = {
+_CODES = {  # problem codes by HTTP status
     404: "not-found",
     405: "method-not-allowed",
     415: "unsupported-media-type",
@@ -90,14 +90,14 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    app.state.responses = {}
+    app.state.responses = {}  # cache of `monitoring`
     for router in (*_ROUTERS, ops.probes, dashboard):
         app.include_router(router)
-    app.add_exception_handler(ShadowpriceError, _known_error)
-    app.add_exception_handler(MemoryError, _known_error)
+    app.add_exception_handler(ShadowpriceError, _error_response)
+    app.add_exception_handler(MemoryError, _error_response)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
-    app.add_exception_handler(Exception, _known_error)
+    app.add_exception_handler(Exception, _error_response)
     app.add_middleware(RequestGuard, connections=max_connections())
     return app
 
@@ -106,12 +106,15 @@ def create_app(service: Service) -> FastAPI:
 
 _BODY_PROBLEMS: Final = (400, 413, 415)
 _TOKEN_PROBLEMS: Final = (401, 429, 500, 503)
-"""Problems of every route that needs a token: no valid token, too many requests, an unexpected
-error, and an instance or a store that can't answer now."""
+"""Problems of every route that needs a token.
+
+They are: no valid token, too many requests, an unexpected error, and an instance or a store that
+can't answer now.
+"""
 
 
 def _document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
-    """Return the OpenAPI document of an application with these routers."""
+    """Return the OpenAPI document of an application; ``routers`` are those to describe."""
     result = get_openapi(
         title=app.title,
         version=app.version,
@@ -120,7 +123,7 @@ def _document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
         routes=app.routes,
     )
     schemas = result["components"]["schemas"]
-    # FastAPI's own error model, which no route answers with.
+    # FastAPI's own error model, which no route uses.
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     problem = rest.Problem.model_json_schema(ref_template=REFERENCE)
@@ -133,6 +136,7 @@ def _document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
 
 
 def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any]) -> None:
+    """Add the body and the problems that follow from a route's dependencies to an operation."""
     statuses: set[int] = set()
     for call in _calls(route.dependant):
         if call is check_query:
@@ -149,12 +153,13 @@ def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any
             content = {"application/json": {"schema": schema}}
             operation["requestBody"] = {"required": True, "content": content}
     responses = operation["responses"]
-    responses.pop("422", None)  # FastAPI's, in another form
+    responses.pop("422", None)  # FastAPI's own, which isn't problem details
     for status in sorted(statuses):
         responses.setdefault(str(status), problems(status)[status])
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:
+    """Yield the functions of all dependencies, recursively."""
     for dependency in dependant.dependencies:
         yield dependency.call
         yield from _calls(dependency)
@@ -163,7 +168,7 @@ def _calls(dependant: Dependant) -> Iterator[Any]:
 # ------------------------------------------------------------------ problems
 
 
-async def _known_error(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     if isinstance(error, MemoryError):
         log.error("out of memory in %s %s", request.method, escape_controls(request.url.path[:200]))
     return problem_response(problem_from_error(error))
@@ -182,7 +187,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Return the methods of all routes at a path; FastAPI's error names those of one route."""
+    """Return the methods of all routes at a path; FastAPI's error has those of one route only."""
     allowed: set[str] = set()
     for template, methods in request.app.openapi()["paths"].items():
         pattern = re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(template))
@@ -199,13 +204,13 @@ async def _invalid_parameters(_request: Request, error: Exception) -> Response:
 
 
 def _fault(issue: Any) -> Fault:
-    """Return a problem that pydantic found in a parameter of the query or the path."""
+    """Return a diagnostic for an error of pydantic in a parameter of the query or the path."""
     source, *names = issue["loc"]
     location = ("?" if source == "query" else f"{source}.") + ".".join(map(str, names))
     return Fault(location, *issue_text(issue))
 
 
-_HEADERS = [
+_HEADERS = [  # of every response
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -220,20 +225,19 @@ _HEADERS = [
 ]
 
 
-_ENDLESS = "/v1/events"  # the route that has no HEAD, because its response doesn't end
+_ENDLESS = "/v1/events"  # path without HEAD, because the handler of its GET doesn't end
 _PUBLIC = re.compile(r"/|/assets/.*|/healthz|/readyz|/v1/openapi\.json", re.DOTALL)
-"""Paths that need no token: they hold nothing of any tenant."""
+"""Paths that need no token, because they reveal nothing about tenants."""
 
-_PROGRESS = re.compile(r"/v1/jobs/([^/]+)/progress")  # path whose POST needs the job's own token
+_PROGRESS = re.compile(r"/v1/jobs/([^/]+)/progress")  # path whose POST needs a progress token
 
 
 class RequestGuard:
     """ASGI middleware: authentication, security headers, encoded slashes, and HEAD for GET routes.
 
-    It also limits the requests of a tenant that are handled at once.
-
-    Authentication comes before routing, so that an anonymous client doesn't learn which paths
-    exist. HEAD runs the handler of GET; the web server drops the body.
+    It also limits the concurrent requests of a tenant. Authentication comes before routing, so that
+    an anonymous client doesn't learn which paths exist. HEAD runs the handler of GET, and the web
+    server drops the body.
     """
 
     def __init__(self, app: ASGIApp, connections: int) -> None:
@@ -267,17 +271,16 @@ class RequestGuard:
             service: Service = scope["app"].state.service
             with service.require_writer().usage.handle(usage_key, self._connections):
                 await self._app(scope, receive, guarded)
-        except ProblemError as error:  # the application handles those of its routes itself
+        except ProblemError as error:  # from here; the application handles errors of its routes
             await problem_response(error)(scope, receive, guarded)
 
 
 def _requesting_tenant(scope: Scope) -> tuple[str | None, str | None]:
     """Return the tenant whose token a request has, and the key under which its use is counted.
 
-    Both are None for an operator or a public path. A job's progress token counts for the job's
-    tenant. Progress reports have a key of their own, so that the tenant's event streams and slow
-    requests don't use up the reports' limit. Raise `ProblemError` if the request isn't
-    authenticated.
+    Both are None for an operator or a public path. A progress token belongs to the tenant of its
+    job. Progress reports are counted under a key of their own, so that event streams and slow
+    requests of the tenant don't use up their limit. Raise `ProblemError` without a valid token.
     """
     path = scope["path"]
     if _PUBLIC.fullmatch(path):
@@ -288,7 +291,7 @@ def _requesting_tenant(scope: Scope) -> tuple[str | None, str | None]:
     if _PROGRESS.fullmatch(path) is not None and scope["method"] == "POST":
         key, _ = verify_progress_token(service.key, header)
         view = writer.published.cached_job(key)
-        if view is None:  # a token outlives its job
+        if view is None:  # a progress token stays valid after its job was closed
             return None, f"reports of {key}"
         return view.tenant, None if view.tenant is None else f"reports of {view.tenant}"
     tenant = service.tokens.caller(header, writer.clock.now()).scope

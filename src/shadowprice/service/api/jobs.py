@@ -1,4 +1,4 @@
-"""Routes of jobs, and the quote of one."""
+"""Routes of jobs, and of quotes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ DECISION_POLL_SECONDS: Final = 0.02
 _DECISIONS: Final = frozenset(
     {"admitted", "standby", "refused", "given-up", "moved", "broken", "stopped"}
 )
-"""Events whose text names slots, and contains no output of a job."""
+"""Kinds of events whose text names slots (`with_clock_times`), and has no output of a job."""
 
 
 IdempotencyKey = Annotated[
@@ -83,7 +83,7 @@ IdempotencyKey = Annotated[
 
 
 class JobBatch(BaseModel):
-    """Several jobs, accepted all or none."""
+    """Several jobs: all are accepted, or none."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -131,10 +131,10 @@ async def submit(
 ) -> rest.Job | rest.SubmittedJobs:
     """Submit one job, or several as `{"jobs": [...]}`.
 
-    One job is decided at once (200). Several are accepted as `pending`, all or none, and decided as
-    fast as the policy can (202); `wait` waits for the decisions. Submitting the name and content of
-    an open or finished job again returns that job. With an `Idempotency-Key`, repeating the request
-    returns its jobs however they ended, and whichever jobs got their names since.
+    One job is decided at once (200). Several jobs are accepted as `pending`, all or none, and
+    decided as fast as the policy can (202); `wait` waits for the decisions. Submitting the name and
+    content of an open or finished job again returns that job. With an `Idempotency-Key`, repeating
+    the request returns its jobs, even if they have ended or other jobs have their names now.
     """
     several = isinstance(body, dict) and "jobs" in body and "name" not in body
     if several and body.keys() != {"jobs"}:
@@ -162,8 +162,9 @@ async def submit(
             writer,
             [key for key, _ in results],
             wait,
-            lambda: service.tokens.holds(caller, writer.clock.now()),
+            lambda: service.tokens.is_valid(caller, writer.clock.now()),
         )
+        # Raises if the token became invalid meanwhile.
         service.tokens.caller(request.headers.get("authorization"), writer.clock.now())
     if not several:
         [(key, error)] = results
@@ -189,9 +190,9 @@ def _submissions(
     single: bool,
     quoted: bool = False,
 ) -> list[Submission]:
-    """Validate the jobs of a request; a job that is only ``quoted`` needs no command.
+    """Validate the jobs of a request.
 
-    Diagnostics of a ``single`` job have no index.
+    Diagnostics of a ``single`` job have no index. A job that is only ``quoted`` needs no command.
     """
     writer = service.require_writer()
     return read_submissions(
@@ -215,24 +216,24 @@ def _reserve(
 async def _new_submissions(
     service: Service, tenant: str | None, submissions: list[Submission]
 ) -> list[Submission]:
-    """Return the submissions that add an open job, for the limits of a tenant.
+    """Return the submissions that count for the tenant's limits, because they add an open job.
 
-    Repeated submissions of closed jobs add none. Looking them up reads the store, so that is done
-    only if the limits would refuse the request.
+    Repeated submissions of closed jobs add none. To exclude them, the store must be read. That is
+    done only if the limits would refuse the request otherwise.
     """
     open_job = service.require_writer().published.job_with_qualified_name
     new = [item for item in submissions if open_job(item.qualified_name) is None]
     try:
-        with _reserve(service, tenant, new):  # only tests the limits: the caller reserves
+        with _reserve(service, tenant, new):  # only tests the limits; the caller reserves later
             return new
     except ProblemError:
         return await service.read(operations.without_known_jobs, new)
 
 
 def _check_runs(service: Service, submissions: list[Submission], *, single: bool) -> None:
-    """Raise `InputError` if users of jobs are not allowed, or jobs need containers in vain."""
+    """Raise `InputError` if jobs name users that aren't allowed, or need unsupported containers."""
     execution = service.execution
-    assert execution is not None  # jobs run
+    assert execution is not None  # checked by the caller
     faults: list[Fault | None] = []
     for index, submission in enumerate(submissions):
         place = "job" if single else f"jobs[{index}]"
@@ -258,7 +259,7 @@ async def _use_uploads(service: Service, submissions: list[Submission], *, singl
     if not faults:
         return
     missing = [item for item in submissions if item.qualified_name in faults]
-    # A repeated submission needs no upload.
+    # A repeated submission needs no upload, so only missing uploads of new jobs are errors.
     new = await service.read(operations.without_known_jobs, missing)
     if new:
         raise InputError([faults[item.qualified_name] for item in new][:50])
@@ -267,7 +268,7 @@ async def _use_uploads(service: Service, submissions: list[Submission], *, singl
 async def _wait_for_decisions(
     writer: Writer, keys: list[str], seconds: float, is_allowed: Callable[[], bool]
 ) -> None:
-    """Wait until jobs are decided, the time is over, or the caller's token becomes invalid."""
+    """Wait for the decisions on jobs, at most ``seconds``, while the caller's token is valid."""
     deadline = time.monotonic() + seconds
     jobs = writer.published.jobs
     while time.monotonic() < deadline and is_allowed():
@@ -277,7 +278,7 @@ async def _wait_for_decisions(
 
 
 async def _job_of_request(service: Service, request: str | None) -> JobView | None:
-    """Return the job of an earlier request that is repeated; None if there was none."""
+    """Return the job of an earlier request with the same hash; None if there was none."""
     if request is None:
         return None
     jobs = await service.read(
@@ -287,7 +288,7 @@ async def _job_of_request(service: Service, request: str | None) -> JobView | No
 
 
 async def get_view(service: Service, key: str) -> JobView:
-    """Return the job with a key, open or closed; raise `ProblemError` if it was purged."""
+    """Return the job with a key, open or closed; raise `ProblemError` if it is unknown."""
     view = await find_view(service, key)
     if view is None:
         raise ProblemError("not-found", f"unknown job {quote_for_display(name_of_key(key))}")
@@ -319,7 +320,7 @@ async def list_jobs(
     tenant = requested_tenant(caller, tenant)
     jobs = service.require_writer().published.jobs
 
-    # In the reader's thread: a thousand jobs would delay other requests.
+    # Builds the page in the reader's thread, because a thousand jobs would delay other requests.
     def read(connection: Connection) -> rest.JobPage:
         after = store_queries.search_start(connection, cursor, tenant) if search else 0
         views = store_queries.list_jobs(
@@ -333,8 +334,9 @@ async def list_jobs(
             current=jobs,
         )
         page = [view.to_resource() for view in views]
-        following = after + 1 if after else None
-        return rest.JobPage(jobs=page, next=page[-1].id if len(page) == limit else following)
+        # A search that stopped before the oldest job continues after the last job that it read.
+        next_search = after + 1 if after else None
+        return rest.JobPage(jobs=page, next=page[-1].id if len(page) == limit else next_search)
 
     return await service.read(read)
 
@@ -344,18 +346,17 @@ async def get_job(view: JobDep, service: ServiceDep) -> rest.JobDetail:
     """Return a job with its submission in `spec`."""
     stored = await service.read(store_queries.job, view.key)
     spec = {} if stored is None else redact_environment(stored[1])
-    broken = await _broken_promise(service, view)
     obstacles = (item for item in service.obstacles() if item.job == view.key)
     return rest.JobDetail(
         **dict(view.to_resource()),
-        broken_promise=broken,
+        broken_promise=await _broken_promise(service, view),
         spec=spec,
         obstacle=next((describe_obstacle(item) for item in obstacles), None),
     )
 
 
 def describe_obstacle(obstacle: Obstacle) -> str:
-    """Return why a generation can't be started or ended, for people."""
+    """Return a sentence that says why a generation can't be started or ended."""
     job = quote_for_display(name_of_key(obstacle.job))
     on = f" on {', '.join(obstacle.servers)}" if obstacle.servers else ""
     name = f"generation {obstacle.generation} of {job}{on}"
@@ -363,7 +364,7 @@ def describe_obstacle(obstacle: Obstacle) -> str:
 
 
 def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a submission without the values of environment variables."""
+    """Return a submission whose values of environment variables are masked."""
     redacted = dict(spec)
     run = redacted.get("run")
     if isinstance(run, Mapping) and isinstance(run.get("env"), Mapping):
@@ -389,13 +390,13 @@ async def resubmit(
 ) -> rest.Job:
     """Submit a closed job again under a new name, from its beginning.
 
-    With `cancel`, an open job is cancelled when the new one is submitted, or not at all. The same
-    call again returns the same job; with an `Idempotency-Key` also if `name` means another job now.
+    With `cancel`, an open job is cancelled if the new job is accepted. Repeating the call returns
+    the same job; with an `Idempotency-Key` even if `name` means another job now.
     """
     request = request_hash(caller.scope, idempotency_key, "resubmit", name, body.name)
-    known = await _job_of_request(service, request)
-    if known is not None:
-        return known.to_resource()
+    resubmitted = await _job_of_request(service, request)
+    if resubmitted is not None:
+        return resubmitted.to_resource()
     view = await find_job(service, caller, name)
     if body.name == view.name:
         message = f"{quote_for_display(body.name)} is the name of the job itself"
@@ -403,11 +404,11 @@ async def resubmit(
     if view.state.open and not cancel:
         raise ProblemError("conflict", f"job {view.name!r} is {view.state}; requeue it instead")
     stored = await service.read(store_queries.job, view.key)
-    assert stored is not None  # a job that is visible is stored until it is purged
+    assert stored is not None  # `find_job` found it
     labels = {
         key: value
         for key, value in (stored[1].get("labels") or {}).items()
-        if not key.startswith(RESERVED_LABELS)  # its TrainingJob owns the first job only
+        if not key.startswith(RESERVED_LABELS)  # a TrainingJob that owns the job won't own this one
     }
     record = {**stored[1], "name": body.name, "labels": labels}
     writer = service.require_writer()
@@ -451,8 +452,8 @@ async def revise(
 def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any]) -> int:
     """Validate the changes of a job; return the memory that they add to its record.
 
-    The writer validates them again, against the job and the servers at that moment. Many invalid
-    values would take it long.
+    The writer validates them again, against the job and the servers at that time. The validation
+    here spares the writer changes with many invalid values, which take long.
     """
     writer = service.require_writer()
     record = writer.published.specs.get(view.key)
@@ -471,9 +472,9 @@ async def explain(
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
     A long history has its first and its newest events. `omitted` counts the events between them;
-    `/events` lists all. With `outlook`, it also has when a job that doesn't run yet starts, what
-    one that waits or was refused lacks now, and the smallest changes that would get it admitted,
-    which takes up to a second.
+    `/events` lists all. `outlook` adds the expected start of a job that doesn't run yet. For a job
+    that waits or was refused, it also adds what it lacks now, and the smallest changes that would
+    get it admitted. An outlook takes up to a second.
     """
     events, gap = await service.read(store_queries.job_history, view.key)
     runs = await service.read(store_queries.generations, view.key, 100)
@@ -489,7 +490,7 @@ async def explain(
 
 
 async def _outlook(service: Service, view: JobView, tenant: str | None) -> rest.JobOutlook | None:
-    """Return the outlook of a job that doesn't run yet or was refused; None without quotes."""
+    """Return the outlook of a job that doesn't run yet or was refused; None if it has none."""
     is_promised = view.state is State.ADMITTED and not view.servers
     if view.state not in {State.STANDBY, State.REFUSED} and not is_promised:
         return None
@@ -549,7 +550,7 @@ async def progress_points(
     service: ServiceDep,
     limit: Annotated[int, Query(ge=1, le=5_000, description="maximum number of points")] = 1_000,
 ) -> rest.ProgressCurve:
-    """Return a job's progress reports in order, evenly sampled above `limit`; the last is kept."""
+    """Return a job's progress reports in order; above `limit`, an even sample with the last."""
     points = await service.read(store_queries.progress_points, view.key, limit)
     return rest.ProgressCurve(points=points)
 
@@ -575,8 +576,8 @@ async def report_progress(
     """Record a progress report: cumulative mini-batches, and metrics.
 
     The token is the job's own, `SHADOWPRICE_PROGRESS_TOKEN`. Reports that go back or come from an
-    old generation are ignored. An invalid one is refused, and becomes an event of the job. Invalid
-    metrics are left out of a valid report, and become an event too.
+    old generation are ignored. An invalid report is refused, and becomes an event of the job.
+    Invalid metrics are removed from a valid report, and become an event too.
     """
     service = get_service(request)
     writer = service.require_writer()
@@ -586,7 +587,7 @@ async def report_progress(
         try:
             body = decode_report(content)
         except (ValueError, RecursionError):
-            parse_json(content, strict=False)  # raises the problem
+            parse_json(content, strict=False)  # raises a problem with a location
             raise
         if isinstance(body, dict):
             body.setdefault("generation", generation)
@@ -638,9 +639,9 @@ async def quote(
 ) -> rest.Quote:
     """Return what would be decided if a job were submitted now; nothing is reserved.
 
-    With `outlook`, also return when the job would start, what one that would wait or be refused
-    lacks, and the smallest changes that would get it promised or admitted, which takes up to a
-    second.
+    `outlook` adds the expected start. For a job that would wait or be refused, it also adds what
+    the job lacks, and the smallest changes that would get it promised or admitted. An outlook takes
+    up to a second.
     """
     if isinstance(body, dict):
         body = {"name": "quote", **body}
@@ -653,7 +654,7 @@ async def quote(
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook:
         return resource
-    # A quote uses what was observed of the open job of the name, so its outlook does too.
+    # Like the quote, the outlook uses what was measured of an open job of the same name.
     open_job = writer.published.job_with_qualified_name(submission.qualified_name)
     answer = await service.outlooks.build(
         writer,

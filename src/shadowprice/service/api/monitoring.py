@@ -36,7 +36,7 @@ from shadowprice.service.state import store_queries
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.price_history import history
 from shadowprice.service.state.prices import MAX_SLOTS
-from shadowprice.service.state.prices import prices as prices_of
+from shadowprice.service.state.prices import prices as compute_prices
 
 router = api_router("/v1", "monitoring")
 comparison_router = api_router("/v1/comparison", "comparison")
@@ -56,7 +56,7 @@ async def prices(
 
 
 def _next_prices(state: DurableState, slots: int) -> rest.Prices:
-    return prices_of(state.engine, state.calendar, state.choice.name, slots, state.next_slot)
+    return compute_prices(state.engine, state.calendar, state.choice.name, slots, state.next_slot)
 
 
 @router.get("/prices/history")
@@ -66,7 +66,7 @@ async def price_history(
     past_slots: Annotated[int, Query(ge=1, le=10**9)] = 24,
     limit: Limit = 500,
 ) -> rest.PriceHistory:
-    """Return prices of past slots; long ago, samples are further apart."""
+    """Return prices of past slots; older samples are further apart."""
     calendar = service.require_writer().published.servers.calendar
     since = max(0, service.require_writer().clock.now() - int(past_slots * calendar.slot))
     page = await service.read(history, calendar, since, limit)
@@ -75,18 +75,18 @@ async def price_history(
 
 # ------------------------------------------------------------------ timeline, comparison
 
-CACHE_SECONDS: Final = 1.0
+CACHE_SECONDS: Final = 1.0  # maximum age of a cached response
 MAX_CACHED_RESPONSES: Final = 64
 MAX_CACHED_BYTES: Final = 64 << 20  # a timeline of 10,000 servers may have 27 MB
-REFRESH_FACTOR: Final = 4.0  # after an event, a response is kept for this multiple of its duration
+REFRESH_FACTOR: Final = 4.0  # minimum age after an event, as a multiple of the computing time
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedResponse:
     content: bytes
-    sequence: int
-    expires: float
-    may_refresh: float
+    sequence: int  # number of the last event that the response includes
+    expires: float  # monotonic time, as is ``may_refresh``
+    may_refresh: float  # until then, the response is sent even if events have happened since
 
     def is_fresh(self, sequence: int, now: float) -> bool:
         """Return whether the response can be sent again."""
@@ -94,7 +94,7 @@ class _CachedResponse:
 
 
 def _cache_response(cache: dict[Any, _CachedResponse], key: Any, entry: _CachedResponse) -> None:
-    """Cache a response; drop the others if they are too many or too large."""
+    """Cache a response; remove the others if all are too many or too large."""
     cache.pop(key, None)
     cached_bytes = sum(len(other.content) for other in cache.values())
     if len(cache) >= MAX_CACHED_RESPONSES or cached_bytes + len(entry.content) > MAX_CACHED_BYTES:
@@ -105,7 +105,7 @@ def _cache_response(cache: dict[Any, _CachedResponse], key: Any, entry: _CachedR
 async def _respond(
     request: Request, key: Any, compute: Callable[[], Awaitable[rest.ApiRecord]]
 ) -> Response:
-    """Respond with a record that is computed and serialized once for many readers."""
+    """Return a response with a record, which is computed and serialized once for many readers."""
     cache: dict[Any, _CachedResponse] = request.app.state.responses
     sequence, started = get_service(request).require_writer().published.sequence, time.monotonic()
     cached = cache.get(key)
@@ -129,7 +129,7 @@ async def timeline(
     job: Annotated[str | None, Query(description="one job only")] = None,
     observed: Annotated[bool, Query(description="what ran, if the service only observes")] = False,
 ) -> Response:
-    """Return past, running and promised placements; tenants see names of their own jobs only.
+    """Return past, running and promised placements; a tenant sees only names of its own jobs.
 
     Times are in slots since the start of slot 0 (`origin`).
     """
@@ -177,8 +177,8 @@ async def comparison(
 ) -> Response:
     """Compare what would have been decided with what really happened, over the last days.
 
-    Counts jobs that were submitted in that time and not withdrawn; a tenant's own only. The used
-    share (`utilization`) is that of all jobs.
+    Only jobs that were submitted in that time and not withdrawn count. For a tenant, only its own
+    jobs count, but the used share (`utilization`) is that of all jobs.
     """
     require_observe_mode(service)
     writer = service.require_writer()
@@ -197,7 +197,7 @@ async def comparison(
 async def compared_jobs(
     service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
 ) -> rest.ComparedJobPage:
-    """List submitted jobs with both of their histories, newest first."""
+    """List submitted jobs with their simulated and observed results, newest first."""
     require_observe_mode(service)
     published = service.require_writer().published
     page = await service.read(
@@ -245,7 +245,7 @@ async def decisions(
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "a stream of server-sent events: the data are those of StoredEvent",
+            "description": "a stream of server-sent events; the data of each is a StoredEvent",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         }
     },
@@ -271,7 +271,7 @@ async def events(
     broadcaster.check_limits(caller.scope)
 
     def is_allowed() -> bool:
-        return service.tokens.holds(caller, service.require_writer().clock.now())
+        return service.tokens.is_valid(caller, service.require_writer().clock.now())
 
     return StreamingResponse(
         broadcaster.follow(caller.scope, after, is_allowed),

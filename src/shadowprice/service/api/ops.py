@@ -1,4 +1,4 @@
-"""Routes for operating the service: health, readiness, metrics, status."""
+"""Routes for operating the service: health, readiness, metrics, timespan, status."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ from shadowprice.uploads.host import host_identity
 
 router = api_router("", "operations")
 
+# Codes of warnings:
 OBSTRUCTED: Final = "generation-obstructed"
-NOT_FOLLOWED: Final = "trainingjobs-not-followed"  # codes of warnings
+NOT_FOLLOWED: Final = "trainingjobs-not-followed"
 
-probes = APIRouter(tags=["operations"])  # probes, which accept any query
+probes = APIRouter(tags=["operations"])  # a router of its own, because probes may add any query
 
 
 @probes.get("/healthz")
 async def healthz() -> rest.Health:
-    """Return that the process answers."""
+    """Return `ok`: the process responds."""
     return rest.Health(status="ok")
 
 
@@ -60,16 +61,16 @@ async def readyz(
 ) -> rest.Health:
     """Return whether the service can do its work; 503 for a standby, or if it can't write.
 
-    `degraded`, with 200, means that generations can't be started or ended, or TrainingJobs aren't
-    followed; `/v1/service` says why. With `?standby=ready` a standby is ready, as a replica that
-    can take over.
+    `degraded`, with 200, means that some generations can't be started or ended, or that
+    TrainingJobs aren't followed; `/v1/service` says why. With `?standby=ready`, a standby is ready
+    too, because it can take over.
     """
     service = get_service(request)
     if service.ready() is None:
-        # A tenant may cause obstacles, so they don't take the service away from the others.
+        # Still ready, because a tenant may cause obstacles, and others need the service.
         degraded = service.trainingjobs_error is not None or service.obstacles()
         return rest.Health(status="degraded" if degraded else "ready")
-    # Probes have no token, so the reason is not for them.
+    # Without the reason, because probes need no token.
     if service.writer is not None or standby != "ready":
         response.status_code = 503
     return rest.Health(status="standby" if service.writer is None else "not ready")
@@ -103,7 +104,7 @@ class TimespanChange(StrictSpec):
 
 @router.get("/v1/timespan")
 async def timespan(service: ServiceDep, _: CallerDep) -> rest.Timespan:
-    """Return the end of the timespan: from then on nothing runs, and no plan reaches past it."""
+    """Return the end of the timespan, after which nothing runs or is planned."""
     writer = service.require_writer()
     return writer.published.servers.timespan(writer.clock.now())
 
@@ -124,7 +125,7 @@ async def change_timespan(
 
 
 def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
-    """Yield warnings of what the service can't do now; a tenant gets those of its own jobs."""
+    """Yield warnings about what the service can't do now; a tenant's are about its own jobs."""
     if service.trainingjobs_error is not None and caller.is_operator:
         message = f"TrainingJobs are not watched: {service.trainingjobs_error}"
         yield {"code": NOT_FOLLOWED, "message": escape_controls(message)}
@@ -145,7 +146,7 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
 
 
 def _host(service: Service) -> str | None:
-    """Return the identity of the machine on which jobs run; None if it isn't known."""
+    """Return the identity of the machine that runs the jobs; None if several or unknown."""
     if service.execution is None or service.execution.executor.capabilities.several_machines:
         return None
     return (host_identity() or None) if service.settings.executor == "local" else None

@@ -1,7 +1,7 @@
 """References to jobs in requests: a name, ``tenant/name`` or an id.
 
-A tenant's references never reach the jobs of another tenant, and the work to resolve one doesn't
-depend on them: the answer and its time don't reveal the names that other tenants use.
+A tenant's references never find jobs of another tenant. Neither the answer nor its duration depends
+on other tenants' jobs, so that they don't reveal the names that these use.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from shadowprice.service.service import Service
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.job_views import JobView
 
-MAX_LISTED_JOBS: Final = 10
-MAX_ID_DIGITS: Final = 18  # the store's integers have 64 bits
+MAX_LISTED_JOBS: Final = 10  # in a message
+MAX_ID_DIGITS: Final = 18  # because the store's integers have 64 bits
 
 
 def parse_id(text: str) -> int | None:
-    """Return the id that a text of digits states; None for other texts."""
+    """Parse an id; return None if the text isn't an integer that the store can hold."""
     is_number = text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS
     return int(text) if is_number else None
 
@@ -35,12 +35,12 @@ def parse_id(text: str) -> int | None:
 async def find_job(
     service: Service, caller: Caller, reference: str, tenant: str | None = None
 ) -> JobView:
-    """Return the job that a reference means to its caller, open or closed.
+    """Return the job that a reference of a caller means, open or closed.
 
-    A name means the open job of that name, or the newest closed one. An operator may write
-    ``tenant/name``, or ``/name`` for a job without a tenant. A number is an id if it isn't a name,
-    and ``id:17`` always is. Only jobs of ``tenant`` count if it is stated. Raise `ProblemError` if
-    the caller has no such job, and `InputError` if several tenants have jobs of that name.
+    A name means the open job of that name, or else the newest closed one. An operator may write
+    ``tenant/name``, or ``/name`` for a job without a tenant. A number is an id if no job has it as
+    its name; ``id:17`` is always an id. ``tenant`` limits the result to jobs of that tenant. Raise
+    `ProblemError` without such a job, and `InputError` if several tenants have jobs of that name.
     """
     if reference.startswith(ID_PREFIX):
         views = await _jobs_with_id(service, caller, parse_id(reference.removeprefix(ID_PREFIX)))
@@ -61,7 +61,7 @@ async def _referenced_job(name: str, service: ServiceDep, caller: CallerDep) -> 
     return await find_job(service, caller, name)
 
 
-JobDep = Annotated[JobView, Depends(_referenced_job)]  # the job that ``{name}`` in a path means
+JobDep = Annotated[JobView, Depends(_referenced_job)]  # the job of ``{name}`` in a path
 
 
 async def _jobs_with_id(service: Service, caller: Caller, number: int | None) -> list[JobView]:
@@ -75,7 +75,7 @@ async def _jobs_with_id(service: Service, caller: Caller, number: int | None) ->
 
 
 async def _jobs_with_name(service: Service, scope: str | None, reference: str) -> list[JobView]:
-    """Return the jobs that a name means: open ones, else the newest of each tenant."""
+    """Return the jobs of a name in a scope: open jobs, or else the newest of each tenant."""
     published = service.require_writer().published
     qualified = _qualified_names(scope, reference)
     views = [] if scope is not None else published.jobs_with_name(reference)
@@ -87,21 +87,19 @@ async def _jobs_with_name(service: Service, scope: str | None, reference: str) -
         return views
 
     def read(connection: Connection) -> list[JobView]:
-        found = (
-            [] if scope is not None else store_queries.jobs_of_all_tenants(connection, reference)
-        )
+        jobs = [] if scope is not None else store_queries.jobs_of_all_tenants(connection, reference)
         for name in qualified:
             view = store_queries.newest_job(connection, name)
-            if view is not None and all(view.id != other.id for other in found):
-                found.append(view)
-        opened = [view for view in found if view.state.open]
-        return opened or found
+            if view is not None and all(view.id != other.id for other in jobs):
+                jobs.append(view)
+        open_jobs = [view for view in jobs if view.state.open]
+        return open_jobs or jobs
 
     return await service.read(read)
 
 
 def _qualified_names(scope: str | None, reference: str) -> list[str]:
-    """Return the qualified names that a reference may state, of a tenant's own jobs only."""
+    """Return the qualified names that a reference may be; for a tenant, of its own jobs only."""
     if scope is None:
         tenant, slash, name = reference.partition("/")
         names = [reference.removeprefix("/"), qualified_name(tenant or None, name)] if slash else []
@@ -126,7 +124,7 @@ def _ambiguous(reference: str, views: list[JobView]) -> InputError:
 async def find_reporting_job(
     service: Service, reference: str, header: str | None
 ) -> tuple[str, int]:
-    """Return the key and generation of a progress token, which must be the referenced job's."""
+    """Return the job's key and the generation of a progress token of the referenced job."""
     key, generation = verify_progress_token(service.key, header)
     if reference in {name_of_key(key), shown_key(key)}:
         return key, generation

@@ -1,4 +1,4 @@
-"""What handlers share: the caller, strict JSON bodies, query parameters, problem responses."""
+"""Shared parts of handlers: the caller, strict JSON bodies, query parameters, problem responses."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from shadowprice.service.turns import requester
 
 T = TypeVar("T")
 MAX_PAGE_ENTRIES: Final = 1_000
-MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length; Python refuses to parse thousands of digits
-REFERENCE: Final = "#/components/schemas/{model}"  # to a model in the OpenAPI document
+MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length, because Python parses at most 4,300 digits
+REFERENCE: Final = "#/components/schemas/{model}"  # reference to a model in the OpenAPI document
 
 # ------------------------------------------------------------------ paths
 
 
 class _Name(Convertor[str]):
-    """A name in a path: any text, with slashes encoded as `split_path` leaves them."""
+    """A name in a path: any text; `split_path` keeps its slashes encoded."""
 
     regex = "[^/]+"
 
@@ -70,8 +70,8 @@ register_url_convertor("name", _Name())
 def split_path(path: bytes) -> str:
     """Decode each segment of a raw path by itself, for routing.
 
-    Slashes and percent signs within a segment stay encoded until `_Name` decodes them. So ``%2F``
-    in a name does not separate segments.
+    Slashes and percent signs within a segment are encoded again, until `_Name` decodes them. So
+    ``%2F`` in a name doesn't separate segments.
     """
     decoded = (unquote(part.decode("ascii", "replace")) for part in path.split(b"/"))
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in decoded)
@@ -86,12 +86,12 @@ def get_service(request: Request) -> Service:
     return service
 
 
-# Async, because FastAPI runs other dependencies in a thread.
+# Async, because FastAPI runs dependencies that aren't async in a thread.
 async def _service(request: Request) -> Service:
     return get_service(request)
 
 
-# Documents the header; `Tokens` reads it, because a malformed one has its own problem details.
+# Only documents the header. `Tokens` reads it, to return problem details for a malformed one.
 _bearer = HTTPBearer(scheme_name="token", auto_error=False)
 
 
@@ -116,7 +116,10 @@ OperatorDep = Annotated[Caller, Depends(authenticate_operator)]
 
 
 def requested_tenant(caller: Caller, tenant: str | None) -> str | None:
-    """Return the tenant whose entries a request means, None for all; check the caller's right."""
+    """Return the tenant whose entries a caller gets; None for all.
+
+    Raise `ProblemError` if a tenant requests entries of another one.
+    """
     if tenant is not None and caller.scope not in (None, tenant):
         raise ProblemError("forbidden", "a tenant's token reaches its own entries only")
     return caller.scope or tenant
@@ -141,11 +144,11 @@ async def check_query(request: Request) -> None:
         return
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
-    known = [field.alias for field in route.dependant.query_params]
+    parameters = [field.alias for field in route.dependant.query_params]
     seen: set[str] = set()
     for key, value in request.query_params.multi_items():
-        if key not in known:
-            hint = hint_for_unknown(key, known, cutoff=0.5)
+        if key not in parameters:
+            hint = hint_for_unknown(key, parameters, cutoff=0.5)
             raise InputError(Fault(f"?{quote_for_display(key)}", "unknown parameter", hint))
         if key in seen:
             raise InputError(Fault(f"?{key}", "is repeated", "give it once"))
@@ -166,7 +169,7 @@ def parse_choices(key: str, text: str, choices: type[StrEnum]) -> list[str]:
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return ``responses`` of a route that answers with these problems."""
+    """Return the ``responses`` of a route that can fail with these statuses."""
     schema = {"$ref": f"#/components/schemas/{rest.Problem.__name__}"}
     content = {MEDIA_TYPE: {"schema": schema}}
     return {
@@ -186,10 +189,9 @@ def api_router(prefix: str, tag: str) -> APIRouter:
 class JsonBody:
     """A dependency that reads a JSON body, and validates it against a model.
 
-    It is a dependency of its own instead of FastAPI's body parameter, because FastAPI reads the
-    body before it authenticates the caller, without a limit, and accepts repeated keys. Unless
-    ``validated``, the handler gets plain JSON and validates it; ``model`` then only describes the
-    request in the OpenAPI document.
+    It replaces FastAPI's body parameter, because FastAPI reads the body before it authenticates the
+    caller, without a limit, and accepts repeated keys. Unless ``validated``, the handler gets plain
+    JSON and validates it. Then ``model`` only describes the request in the OpenAPI document.
     """
 
     def __init__(self, model: Any, *, validated: bool = True) -> None:
@@ -197,7 +199,7 @@ class JsonBody:
         self._validated = validated
 
     async def __call__(self, request: Request, caller: CallerDep) -> AsyncIterator[Any]:
-        """Yield the body, once the caller is known; it counts until the request is answered."""
+        """Yield the body after authentication; a tenant's counts until the response is sent."""
         if caller.scope is None:
             yield await self._read(request)
             return
@@ -215,7 +217,7 @@ class JsonBody:
             return value
         spec, faults = validate(self.model, value, "body")
         if spec is None:
-            # The location of a key, such as ``body: tenant``, is written ``body.tenant``.
+            # `validate` writes the location of a key as ``body: tenant``.
             faults = [
                 replace(fault, location=fault.location.replace("body: ", "body.", 1))
                 for fault in faults
@@ -228,14 +230,14 @@ class JsonBody:
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
 
 
-MAX_INLINE_BODY_BYTES: Final = 4 << 10  # the event loop handles no other request meanwhile
+MAX_INLINE_BODY_BYTES: Final = 4 << 10  # of a body that the event loop parses and validates itself
 
 
 async def in_turn(request: Request, work: Callable[[], T]) -> T:
-    """Return the result of work on a request's body; if that is large, in a thread.
+    """Return the result of work on a request's body; run it in a thread if the body is large.
 
-    Only one large body is worked on at a time, and tenants take turns: threads would compete with
-    the event loop for the interpreter.
+    Large bodies are handled one at a time, and tenants take turns, because threads compete with the
+    event loop for the interpreter lock.
     """
     if not request.state.has_large_body:
         return work()
@@ -243,28 +245,28 @@ async def in_turn(request: Request, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
 
 
-BODY_IDLE_SECONDS: Final = 60.0  # longest pause within a body of JSON
-BODY_SECONDS: Final = 600.0  # longest duration of a body of JSON
+BODY_IDLE_SECONDS: Final = 60.0  # maximum pause within a body of JSON
+BODY_SECONDS: Final = 600.0  # maximum duration of a body of JSON
 
 
 async def read_chunk(
     stream: AsyncIterator[bytes], idle_seconds: float, started: float, max_seconds: float
 ) -> bytes | None:
-    """Return the next piece of a body; None after the last one.
+    """Return the next piece of a body; None after the last piece.
 
-    The body may take ``max_seconds`` from ``started`` on, a time of the monotonic clock. Raise
-    `ProblemError` if the piece doesn't come in time, or the client disconnects.
+    The body may take ``max_seconds`` from the monotonic time ``started`` on. Raise `ProblemError`
+    if the piece doesn't come in time, or the client disconnects.
     """
     remaining = started + max_seconds - time.monotonic()
-    late = f"it took more than {max_seconds:g} s"
-    if remaining <= 0:  # `asyncio.timeout` doesn't end a read that has no need to wait
-        raise _malformed_body(late)
+    too_long = f"it took more than {max_seconds:g} s"
+    if remaining <= 0:  # `asyncio.timeout` doesn't end a read that needn't wait
+        raise _malformed_body(too_long)
     try:
         async with asyncio.timeout(min(idle_seconds, remaining)):
             return await anext(stream, None)
     except TimeoutError:
         if remaining < idle_seconds:
-            raise _malformed_body(late) from None
+            raise _malformed_body(too_long) from None
         raise _malformed_body(f"no data came for {idle_seconds:g} s") from None
     except ClientDisconnect:
         raise _malformed_body("the client disconnected") from None
@@ -278,10 +280,10 @@ def _malformed_body(detail: str, hint: str = "") -> ProblemError:
 async def read_body(
     request: Request, limit: int = MAX_BODY_BYTES, meter: Callable[[int], None] | None = None
 ) -> bytes:
-    """Return a request's body of JSON.
+    """Return the bytes of a request's JSON body.
 
-    Raise `ProblemError` if the body exceeds ``limit`` bytes or the meter's limit, has another media
-    type, or doesn't come in time.
+    ``meter`` is called with the size of each piece. Raise `ProblemError` if the body exceeds
+    ``limit`` bytes, has another media type, or doesn't come in time.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
@@ -311,15 +313,18 @@ async def read_body(
 
 
 _SEPARATORS: Final = (b",", b"[", b"{")
-"""Before each value but the first is one of these. Those within texts count too: counting is fast,
-and parsing millions of values takes seconds and gigabytes, while no other thread runs."""
+"""Bytes that precede each value except the first.
+
+Counting them, also within strings, is a fast estimate. Parsing millions of values takes seconds and
+gigabytes, while no other thread runs.
+"""
 
 
 def parse_json(text: bytes, *, strict: bool = True) -> Any:
-    """Parse JSON whose keys are unique, numbers finite, and size and nesting bounded.
+    """Parse JSON; refuse repeated keys, infinite numbers, and excessive size or nesting.
 
-    Unless ``strict``, only the syntax is checked, and the caller must check each part. Raise
-    `ProblemError` with the location of the first problem.
+    Unless ``strict``, only the syntax and the number of values are checked. Raise `ProblemError`
+    with the location of the first problem.
     """
     if sum(map(text.count, _SEPARATORS)) > bounds.BODY_VALUES.maximum:
         hint = f"send at most {bounds.BODY_VALUES.maximum:,}"
@@ -339,17 +344,17 @@ def parse_json(text: bytes, *, strict: bool = True) -> Any:
         raise _malformed_body(parse_error_text(error)) from error
     invalid = _invalid_part(value, 0) if strict else None
     if invalid is not None:
-        inside, message, hint = invalid
-        fault = Fault("body" + "".join(reversed(inside)), message, hint)
+        steps, message, hint = invalid
+        fault = Fault("body" + "".join(reversed(steps)), message, hint)
         raise ProblemError("malformed", str(fault), faults=(fault,))
     return value
 
 
 class _YieldingDecoder(json.JSONDecoder):
-    """Decoder in Python, so that other threads run meanwhile.
+    """JSON decoder in Python, which lets other threads run meanwhile.
 
-    The one in C decodes an object of a hundred thousand keys without releasing the interpreter. It
-    is six times as fast.
+    The decoder in C is six times as fast. But it decodes an object of a hundred thousand keys
+    without releasing the interpreter lock.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -365,11 +370,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-_InvalidPart = tuple[list[str], str, str]  # steps to a value (last one first), message and hint
+_InvalidPart = tuple[list[str], str, str]  # steps of a value's path (last first), message, hint
 
 
 def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
-    """Return the first part that is too deep, not finite, or not text that can be stored."""
+    """Return the first part that is too deep, too long, not finite, or not valid text."""
     if depth > bounds.NESTING.maximum:
         return [], "nested too deeply", f"nest at most {bounds.NESTING.maximum} levels"
     if isinstance(value, dict | list) and len(value) > bounds.ENTRIES.maximum:
@@ -402,7 +407,7 @@ def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
     return None
 
 
-_PLAIN_KEY: Final = re.compile(r"[\w-]{1,60}")
+_PLAIN_KEY: Final = re.compile(r"[\w-]{1,60}")  # keys that need no quotes in a path
 
 # ------------------------------------------------------------------ problems
 

@@ -42,7 +42,7 @@ router = api_router("/v1", "servers")
 
 
 class ServerChange(StrictSpec):
-    """Changes of a server; what is absent stays as it is."""
+    """Changes of a server; absent keys stay unchanged."""
 
     drain: bool | None = None
     cordon: bool | None = None
@@ -64,18 +64,18 @@ def _amounts(cluster: EngineCluster, row: int) -> dict[str, str]:
 
 
 def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
-    """Return all servers; a scope hides the names of other tenants' jobs."""
+    """Return all servers; if ``scope`` names a tenant, without names of other tenants' jobs."""
     published = service.require_writer().published
     servers = published.servers
     cluster = servers.cluster
     kinds = build_server_classes(cluster)
     kind_of = {row: name for name, rows in kinds.items() for row in rows.tolist()}
     jobs: dict[str, list[rest.ServerJob]] = {}
-    for name, order in published.desired.items():
+    for name, command in published.desired.items():
         view = published.jobs.get(name)
         visible = scope is None or (view is not None and view.tenant == scope)
-        placement = order.placement
-        entries = zip(order.servers, placement.workers, placement.ps, strict=True)
+        placement = command.placement
+        entries = zip(command.servers, placement.workers, placement.ps, strict=True)
         for server, workers, ps in entries:
             entry = rest.ServerJob(
                 job=name_of_key(name) if visible else None,
@@ -105,7 +105,7 @@ def _servers(service: Service, scope: str | None = None) -> list[rest.Server]:
 
 @router.get("/servers")
 async def list_servers(service: ServiceDep, caller: CallerDep) -> rest.Cluster:
-    """List servers with their jobs; tenants see the names of their own jobs only."""
+    """List servers with their jobs; a tenant sees only the names of its own jobs."""
     servers = service.require_writer().published.servers
     next_slot = servers.next_slot_at(service.require_writer().clock.now())
     return rest.Cluster(
@@ -135,7 +135,7 @@ async def add_servers(
 def checked_amounts(
     capacity: dict[str, Amount], cluster: EngineCluster, location: str
 ) -> dict[str, int]:
-    """Return amounts in the cluster's units; raise `InputError` for other ones."""
+    """Return amounts as integers; raise `InputError` for unknown resources or wrong units."""
     faults = []
     for name, amount in capacity.items():
         if name not in cluster.column:
@@ -165,10 +165,11 @@ async def change_server(
     _: OperatorDep,
     change: Annotated[ServerChange, Depends(JsonBody(ServerChange))],
 ) -> rest.Server:
-    """Drain a server (`{"drain": true}`), cordon it, return it to service, or change what it has.
+    """Drain or cordon a server, return it to service, or change its capacity, role or cost.
 
-    Jobs leave a drained server at the end of their slot, and stay on a cordoned one until they end.
-    Neither takes new work. `{"drain": false}` and `{"cordon": false}` return it to service.
+    Jobs leave a drained server (`{"drain": true}`) at the end of their slot. They stay on a
+    cordoned server (`{"cordon": true}`) until they end. Neither takes new work. `{"drain": false}`
+    and `{"cordon": false}` return a server to service.
     """
     if not change.model_fields_set:
         raise InputError(Fault("body", "contains no change", 'write {"drain": true}'))

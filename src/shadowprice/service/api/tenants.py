@@ -42,21 +42,21 @@ MAX_NOTE_CHARS: Final = 200
 
 
 class TenantChange(StrictSpec):
-    """A tenant's share and budget; what is absent stays as it is, a null budget is removed."""
+    """Changes of a tenant; absent keys stay unchanged, and a null budget is removed."""
 
     share: AmountsField = Field(default_factory=dict)
     budget: BudgetSpec | None = None
 
 
 class GrantRequest(StrictSpec):
-    """Points beyond a budget, for the current period."""
+    """Points that a tenant gets beyond its budget, for the current period."""
 
     points: Annotated[Positive, Field(ge=1 / POINT), max_value(bounds.POINTS)]
     note: Annotated[str, Field(max_length=MAX_NOTE_CHARS)] = ""
 
 
 def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
-    """Return all tenants, or one: those with a share, an account or an open job."""
+    """Return the tenants with a share, an account or an open job; ``only`` selects one of them."""
     published = service.require_writer().published
     cluster, accounts = published.servers.cluster, published.accounts
     states: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
@@ -70,13 +70,13 @@ def _tenants(service: Service, only: str | None) -> list[rest.Tenant]:
             resource: format_amount(amount, cluster.dimensions[cluster.column[resource]])
             for resource, amount in shares.get(name, {}).items()
         }
-        about = account_table.account_resources(accounts.get(name))
-        tenants.append(rest.Tenant(name=name, share=share, jobs=states[name], **about))
+        budget_and_account = account_table.account_resources(accounts.get(name))
+        tenants.append(rest.Tenant(name=name, share=share, jobs=states[name], **budget_and_account))
     return tenants
 
 
 def _tenant(service: Service, name: str) -> rest.Tenant:
-    """Return one tenant; raise `ProblemError` if it was removed after the request's change."""
+    """Return a tenant; raise `ProblemError` if it was removed after the request's change."""
     for tenant in _tenants(service, name):
         return tenant
     raise _unknown(name)
@@ -84,7 +84,7 @@ def _tenant(service: Service, name: str) -> rest.Tenant:
 
 @router.get("/tenants")
 async def list_tenants(service: ServiceDep, caller: CallerDep) -> rest.TenantList:
-    """List tenants with shares, open jobs, budgets and accounts; a tenant sees itself."""
+    """List tenants with shares, open jobs, budgets and accounts; a tenant sees only itself."""
     return rest.TenantList(tenants=_tenants(service, caller.scope))
 
 
@@ -95,7 +95,7 @@ async def put_tenant(
     _: OperatorDep,
     change: Annotated[TenantChange, Depends(JsonBody(TenantChange))],
 ) -> rest.Tenant:
-    """Add a tenant, or change its share or budget; what is absent stays as it is.
+    """Add a tenant, or change its share or budget; absent keys stay unchanged.
 
     A null budget is removed, with its remaining points.
     """
@@ -143,7 +143,7 @@ async def statement(
     since: Annotated[str | None, Query(description="from this time on")] = None,
     until: Annotated[str | None, Query(description="before this time")] = None,
     back: Annotated[
-        int | None, Query(ge=0, le=10**6, description="one period: 0 the current one")
+        int | None, Query(ge=0, le=10**6, description="periods back: 0 is the current one")
     ] = None,
     kind: Annotated[str, Query(description="kinds of entries, separated by commas")] = "",
     cursor: Cursor = None,
@@ -151,8 +151,8 @@ async def statement(
 ) -> rest.Statement:
     """Return a tenant's statement: balances, sums, and entries, newest first.
 
-    `back` selects one period: 0 the current one, 1 the previous one. `since` and `until` select any
-    time span. Sums and balances are those of the whole span.
+    `back` selects one period: 0 is the current one, 1 the previous one. `since` and `until` select
+    any time span. Sums and balances are those of the whole span.
     """
     if caller.scope is not None and name != caller.scope:
         raise _unknown(name)
@@ -176,11 +176,11 @@ async def statement(
 def _span(
     account: Account | None, name: str, since: str | None, until: str | None, back: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the start and the end of the statement's time span, in nanoseconds."""
+    """Return the start and end of a statement's time span, in nanoseconds; None without a limit."""
     if back is None:
         return _moment(since, "since"), _moment(until, "until")
     if since is not None or until is not None:
-        raise InputError(Fault("?back", "selects a span itself", "remove since and until"))
+        raise InputError(Fault("?back", "excludes since and until", "remove them"))
     if account is None:
         raise ProblemError(
             "conflict", f"tenant {quote_for_display(name)} has no budget, so it has no periods"

@@ -95,7 +95,8 @@ async def revoke_token(number: int, service: ServiceDep, caller: OperatorDep) ->
     try:
         await service.require_writer().do(auth.revoke_token(number))
     except ProblemError as error:
-        if error.code == "not-found":  # the response to an earlier revocation may have been lost
+        # An earlier revocation may have been stored although its request failed.
+        if error.code == "not-found":
             service.tokens.remove(number)
         raise
     service.tokens.remove(number)

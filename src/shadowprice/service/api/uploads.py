@@ -27,8 +27,8 @@ from shadowprice.uploads.archive import MEDIA_TYPE
 router = api_router("/v1", "uploads")
 
 WRITE_BYTES: Final = 1 << 20  # bytes that are written together, in a thread
-IDLE_TIMEOUT_SECONDS: Final = 60.0  # longest pause within a body: a client may hang
-MAX_SECONDS: Final = 3_600.0  # longest duration of a body: a client may send it slowly
+IDLE_TIMEOUT_SECONDS: Final = 60.0  # maximum pause within a body, because a client may hang
+MAX_SECONDS: Final = 3_600.0  # maximum duration of a body, because a client may send it slowly
 TOKEN_CHECK_SECONDS: Final = 2.0  # between two checks of the caller's token while a body arrives
 
 Digest = Annotated[
@@ -45,9 +45,9 @@ def _resource(upload: StoredUpload, tenant: str | None) -> rest.Upload:
 async def get_upload(
     digest: Digest, service: ServiceDep, caller: CallerDep, tenant: str | None = None
 ) -> rest.Upload:
-    """Return an upload of the caller's tenant; operators name a `tenant`, or none.
+    """Return an upload of the caller's tenant; an operator may name a `tenant`.
 
-    This counts as a use: the upload is kept for at least another hour.
+    The request counts as a use, so the upload is kept for at least another hour.
     """
     owner = requested_tenant(caller, tenant)
     upload = service.uploads.use(owner, digest, service.require_writer().clock.now())
@@ -76,9 +76,9 @@ async def put_upload(
 ) -> rest.Upload:
     """Store an archive: a POSIX tar file without compression, whose digest is in the path.
 
-    It holds directories, files, and symbolic links within it. The answer (201) says that it is on
-    disk. If it is there already (200), the body isn't read. The body may pause for a minute and
-    take an hour, while the token stays valid.
+    The archive has directories, files, and symbolic links within it. After 201 it is on disk. If it
+    was stored before (200), the body isn't read. The body may pause for a minute and take an hour,
+    as long as the token is valid.
     """
     owner, uploads = requested_tenant(caller, tenant), service.uploads
     now = service.require_writer().clock.now()
@@ -87,16 +87,16 @@ async def put_upload(
         raise ProblemError(
             "unsupported-media-type", f"expected {MEDIA_TYPE}, got {quote_for_display(kind)}"
         )
-    known = uploads.use(owner, digest, now)
-    if known is not None:
-        return _resource(known, owner)
+    present = uploads.use(owner, digest, now)
+    if present is not None:
+        return _resource(present, owner)
 
-    def check() -> None:
+    def check_token() -> None:
         header = request.headers.get("authorization")
         service.tokens.caller(header, service.require_writer().clock.now())
 
     with uploads.receive(owner, digest, now, limited=caller.scope is not None) as incoming:
-        await _receive(request, incoming, check)
+        await _receive(request, incoming, check_token)
         await asyncio.to_thread(incoming.complete, service.require_writer().clock.now())
     stored = uploads.find(owner, digest)
     if stored is None:
@@ -105,11 +105,13 @@ async def put_upload(
     return _resource(stored, owner)
 
 
-async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[], None]) -> None:
+async def _receive(
+    request: Request, incoming: IncomingUpload, check_token: Callable[[], None]
+) -> None:
     """Write the body of a request, in large pieces.
 
-    ``check`` raises `ProblemError` if the caller's token is no longer valid. Raise it also if a
-    limit is exceeded, no data come for `IDLE_TIMEOUT_SECONDS`, or the client disconnects.
+    Raise `ProblemError` if a limit is exceeded, no data come for `IDLE_TIMEOUT_SECONDS`, or the
+    client disconnects. ``check_token`` raises it if the caller's token is no longer valid.
     """
     declared = request.headers.get("content-length", "")
     incoming.expect(int(declared) if declared.isdigit() else 0)
@@ -120,7 +122,7 @@ async def _receive(request: Request, incoming: IncomingUpload, check: Callable[[
     while True:
         chunk = await read_chunk(stream, IDLE_TIMEOUT_SECONDS, started, MAX_SECONDS)
         if chunk is None or time.monotonic() - checked >= TOKEN_CHECK_SECONDS:
-            check()
+            check_token()
             checked = time.monotonic()
         if chunk is not None and not declared.isdigit():
             incoming.expect(len(chunk))

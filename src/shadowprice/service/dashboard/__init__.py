@@ -1,7 +1,7 @@
 """The dashboard: a static page and its modules, which use the REST API.
 
-Serving the page needs no token, because it has no data. The page queries the API with the token
-that the user types in. Charts are drawn by the modules of the report's pages.
+The page is served without a token, because it has no data. It queries the API with the token that
+the user types in. The modules of the pages of `results.report` draw its charts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The page's content security policy: its own files and its own service only."""
+"""The page's content security policy: it only loads files of this service."""
 
 CHARTS: Final = (
     "axes.mjs",
@@ -52,20 +52,17 @@ _TYPES: Final[Mapping[str, str]] = {
     "LICENSE": "text/plain; charset=utf-8",
 }
 
-_SMALL: Final = 1_000  # maximum bytes of a file that is sent uncompressed only
+_SMALL_BYTES: Final = 1_000  # maximum size of a file that is never compressed
 
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A served file: media type, content plain and gzipped, and entity tag.
+    """A served file."""
 
-    ``packed`` is empty for small files.
-    """
-
-    kind: str
+    media_type: str
     body: bytes
-    packed: bytes
-    tag: str
+    gzipped: bytes  # empty for small files
+    tag: str  # entity tag (ETag)
 
 
 @cache
@@ -84,16 +81,15 @@ def files() -> Mapping[str, StaticFile]:
 
 
 def _file(path: str, body: bytes) -> StaticFile:
-    kind = _TYPES[path.rpartition(".")[2]]
-    packed = gzip.compress(body, 9, mtime=0) if len(body) > _SMALL else b""
-    return StaticFile(kind, body, packed, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
+    media_type = _TYPES[path.rpartition(".")[2]]
+    gzipped = gzip.compress(body, 9, mtime=0) if len(body) > _SMALL_BYTES else b""
+    return StaticFile(media_type, body, gzipped, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
 
 
 def themes() -> str:
-    """Return a style sheet with the report's colours for explicitly chosen themes.
+    """Return a style sheet with the colours of the report for themes that the user chooses.
 
-    The report's own style sheet only follows the browser's preference, and is the only source of
-    colours.
+    The colours are parsed from the report's style sheet, which only follows the browser's setting.
     """
     blocks = re.findall(r":root \{(.*?)\}", asset("page.css"), re.DOTALL)
     light, dark = blocks[0], blocks[1]
@@ -132,13 +128,13 @@ def _send_file(request: Request, file: StaticFile) -> Response:
     if file.tag in {tag.strip().removeprefix("W/") for tag in cached_tags.split(",")}:
         return Response(status_code=304, headers=headers)
     body = file.body
-    if file.packed and accepts_gzip(request.headers.get("accept-encoding", "")):
-        body, headers["Content-Encoding"] = file.packed, "gzip"
-    return Response(body, headers=headers, media_type=file.kind)
+    if file.gzipped and accepts_gzip(request.headers.get("accept-encoding", "")):
+        body, headers["Content-Encoding"] = file.gzipped, "gzip"
+    return Response(body, headers=headers, media_type=file.media_type)
 
 
 def accepts_gzip(header: str) -> bool:
-    """Whether an Accept-Encoding header allows gzip; a quality of 0 forbids it."""
+    """Return whether an Accept-Encoding header allows gzip; a quality of 0 forbids it."""
     qualities = {}
     for part in header.lower().split(","):
         coding, _, parameter = part.partition(";")

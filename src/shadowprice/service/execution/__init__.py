@@ -1,1 +1,1 @@
-"""Reconciliation of an executor with the durable state, and observation of running jobs."""
+"""Makes the executor run what the engine decided, or only observes jobs of other schedulers."""

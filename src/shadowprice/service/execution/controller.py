@@ -1,4 +1,8 @@
-"""Controller loop: makes the executor match the desired state and records its reports."""
+"""Controller loop: makes the executor match the desired state, and records its reports.
+
+The desired state is the newest launch command of each job that should run (`DurableState.desired`).
+`executors.contract` defines generations, commands and reports.
+"""
 
 from __future__ import annotations
 
@@ -64,15 +68,16 @@ ItemT = TypeVar("ItemT")
 MAX_CONCURRENT_CALLS: Final = 16  # calls to the executor in flight at the same time
 MAX_ACTIONS_PER_ROUND: Final = 4 * MAX_CONCURRENT_CALLS  # commands sent before the next comparison
 POLL_SECONDS: Final = 5.0  # maximum seconds between two comparisons without a report
+MIN_WAIT_SECONDS: Final = 0.05  # before an awaited retry, so that no busy loop arises
 RETRY_SECONDS: Final = 1.0  # backoff after a failed step or an unreachable executor
 
 
 class FileUnpacker:
-    """Tasks that unpack the files of jobs, one for each job, and one that deletes them.
+    """Runs a task for each job whose files are unpacked, and a task that deletes unpacked files.
 
-    A generation whose files are being unpacked isn't commanded yet, so that its job can be stopped
-    at once. `Executor.start` finds the files there, or unpacks them itself if they are gone.
-    ``ready`` is called when a task has ended.
+    A generation is started after its files are unpacked. Until then, its job can be stopped at
+    once. `Executor.start` unpacks the files itself if they are missing. ``ready`` is called at the
+    end of each unpacking.
     """
 
     def __init__(self, executor: Executor, ready: Callable[[], None]) -> None:
@@ -80,14 +85,17 @@ class FileUnpacker:
         self._ready = ready
         self._tasks: dict[str, asyncio.Task[UnpackFailure | None]] = {}
         self._releasing: asyncio.Task[None] | None = None
-        self._unreleased: set[str] = set()
+        self._unreleased: set[str] = set()  # jobs whose files couldn't be deleted
 
     def is_busy(self, job: str) -> bool:
         """Return whether the files of a job are being unpacked."""
         return job in self._tasks and not self._tasks[job].done()
 
     def result(self, spec: GenerationSpec) -> tuple[bool, UnpackFailure | None]:
-        """Return whether a job's files are unpacked, and why not; begin if it hasn't begun."""
+        """Return whether unpacking has ended, and its failure or None. The first call starts it.
+
+        A result is returned once: the next call for the job starts again.
+        """
         if self._executor is None or not spec.archive:
             return True, None
         task = self._tasks.get(spec.job)
@@ -100,14 +108,14 @@ class FileUnpacker:
         return True, task.result()
 
     def retain(self, jobs: Collection[str]) -> None:
-        """Forget the results for all jobs but these."""
+        """Forget the results of all other jobs."""
         for job in [job for job, task in self._tasks.items() if task.done() and job not in jobs]:
             task = self._tasks.pop(job)
             if not task.cancelled():
-                task.exception()  # marks it as retrieved
+                task.exception()  # asyncio logs errors that nobody retrieved
 
     def release(self, closed: Callable[[str], bool]) -> None:
-        """Begin to delete the files that closed jobs didn't change."""
+        """Start to delete the unpacked files that closed jobs didn't change."""
         if self._executor is None:
             return
         if self._releasing is not None and not self._releasing.done():
@@ -127,7 +135,7 @@ class FileUnpacker:
                 log.warning("failed to delete the unpacked files of %r: %s", job, error)
 
     async def close(self) -> None:
-        """Cancel the tasks; their threads end by themselves."""
+        """Cancel the tasks. Threads that unpack or delete files end by themselves."""
         tasks: list[asyncio.Task[Any]] = list(self._tasks.values())
         tasks += [] if self._releasing is None else [self._releasing]
         self._tasks.clear()
@@ -139,10 +147,10 @@ class FileUnpacker:
 class ExecutionController:
     """Reconciles the executor's generations with the engine's desired state.
 
-    ``key`` is the store's secret, which signs progress tokens and command identities. The servers
-    in ``stated`` have the capacity of the cluster file, or less if the executor has less. Jobs
-    report their progress to ``address``, unless it is empty. Their users are checked by
-    ``settings``, if given. ``uploads`` is None if the executor takes no files.
+    ``key`` is the store's secret, which signs progress tokens and command identities. ``stated``
+    are the servers of the cluster file: their capacity is the file's, or less if the executor has
+    less. Jobs report their progress to the URL ``address``, unless it is empty. ``settings`` limit
+    the users of jobs. ``uploads`` is None if the executor takes no files.
     """
 
     poll_seconds = POLL_SECONDS
@@ -191,13 +199,14 @@ class ExecutionController:
     def obstacles(self) -> list[Obstacle]:
         """Return the generations that can't be started, ended or recorded, or end too slowly."""
         executor = self.executor
-        found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
-        known, now = {(item.job, item.generation) for item in found}, self._writer.clock.physical()
+        obstacles = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
+        reported = {(item.job, item.generation) for item in obstacles}
+        now = self._writer.clock.physical()
         for (job, generation), since in self._reconciler.overdue_stops(now).items():
-            if (job, generation) not in known:
+            if (job, generation) not in reported:
                 reason = f"it was stopped {(now - since) // SECOND} s ago, and hasn't ended"
-                found.append(Obstacle(job, generation, (), reason))
-        return found + self.pending.obstacles()
+                obstacles.append(Obstacle(job, generation, (), reason))
+        return obstacles + self.pending.obstacles()
 
     # ---------------------------------------------------------------- life
 
@@ -210,9 +219,9 @@ class ExecutionController:
     async def _resync_generations(self) -> None:
         """Resync with the generations that the executor holds, and detect orphans.
 
-        Starts and ends are reported again, because an earlier service may not have recorded them.
-        They are reported together: without its start, a job that ended during downtime would seem
-        to have done nothing, and could be abandoned before the slot of its end.
+        Starts and ends are recorded again, because an earlier service may not have recorded them.
+        An end is recorded with its start. Otherwise, a job that ended during downtime would seem to
+        have done nothing, and could be abandoned before the slot of its end.
         """
         generations = await self.executor.list()
         command_times = await self._writer.fetch_command_times(
@@ -236,16 +245,16 @@ class ExecutionController:
         self.pending.reports += [item.end for item in generations if item.end is not None]
 
     def _is_commanded(
-        self, held: GenerationStatus, command_times: Mapping[tuple[str, int], int]
+        self, status: GenerationStatus, command_times: Mapping[tuple[str, int], int]
     ) -> bool:
-        key = held.job, held.generation
+        key = status.job, status.generation
         if key not in command_times:
             return False
-        # A generation has no identity if its stop overtook its start: so an empty one is accepted.
-        return held.identity in {"", command_identity(self._key, *key, command_times[key])}
+        # A generation whose stop overtook its start has no identity.
+        return status.identity in {"", command_identity(self._key, *key, command_times[key])}
 
     def mark_all_lost(self, reason: str) -> None:
-        """Report as lost every generation that should run and that the executor doesn't hold."""
+        """Report every desired generation that the executor doesn't hold as lost."""
         timestamp = self._writer.clock.now() / SECOND
         self.pending.reports += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
@@ -284,7 +293,7 @@ class ExecutionController:
         return True  # the executor was closed
 
     async def fetch_progress(self) -> None:
-        """Fetch the jobs' current progress, before a slot is accounted."""
+        """Poll the jobs' current progress, before a slot is accounted."""
         if not isinstance(self.executor, PollsProgress):
             return
         with suppress(ExecutorError):  # the next command reports the error
@@ -303,7 +312,7 @@ class ExecutionController:
         )
 
     async def record_pending(self) -> None:
-        """Record pending reports; a report that fails stays pending and is retried."""
+        """Record pending reports. A report that can't be recorded stays pending and is retried."""
         if self._unreported:
             orphans = tuple(self._unreported)
             await self._writer.do(emit_orphans(orphans))
@@ -313,12 +322,14 @@ class ExecutionController:
         for entry in due:
             if isinstance(entry.report, ServerSeen | ServerGone):
                 await self._record_server(entry, entry.report)
-        lasting = [entry for entry in due if not isinstance(entry.report, ServerSeen | ServerGone)]
-        if lasting:
-            await _each(self._acknowledge_end, await self._record_batch(lasting))
+        job_reports = [
+            entry for entry in due if not isinstance(entry.report, ServerSeen | ServerGone)
+        ]
+        if job_reports:
+            await _each(self._acknowledge_end, await self._record_batch(job_reports))
 
     def _keep_reports(self) -> Sequence[Ended]:
-        """Move new reports to the pending ones; return the ends of orphans, not recorded."""
+        """Keep new reports until they are recorded; return the ends of orphans, which never are."""
         now, orphan_ends = self._writer.clock.physical(), list[Ended]()
         for report in self.pending.reports:
             self._reconciler.record_report(report, now)
@@ -334,7 +345,7 @@ class ExecutionController:
 
     async def _record_server(self, entry: PendingReport, report: ServerSeen | ServerGone) -> None:
         try:
-            await self._servers.take(report)
+            await self._servers.apply_report(report)
         except ProblemError:
             raise
         except Exception as error:
@@ -342,21 +353,22 @@ class ExecutionController:
         else:
             self.pending.drop(entry)
 
-    async def _record_batch(self, kept: Sequence[PendingReport]) -> list[Ended | StartRefused]:
+    async def _record_batch(self, entries: Sequence[PendingReport]) -> list[Ended | StartRefused]:
         """Record reports, and return the recorded ends; bisect a batch that fails."""
         try:
-            reports = [entry.report for entry in kept if isinstance(entry.report, DurableReport)]
+            reports = [entry.report for entry in entries if isinstance(entry.report, DurableReport)]
             deferred = await self._writer.do(RecordReports(reports)) or ()
         except ProblemError:
             raise  # the store is unavailable; the reports stay pending
         except Exception as error:
-            if len(kept) == 1:
-                self._retry_later(kept[0], error)
+            if len(entries) == 1:
+                self._retry_later(entries[0], error)
                 return []
-            half = len(kept) // 2  # isolates the bad report, so that the others are recorded
-            return [*await self._record_batch(kept[:half]), *await self._record_batch(kept[half:])]
+            half = len(entries) // 2  # isolates the bad report, so that the others are recorded
+            ends_of_first_half = await self._record_batch(entries[:half])
+            return [*ends_of_first_half, *await self._record_batch(entries[half:])]
         ends: list[Ended | StartRefused] = []
-        for entry in kept:
+        for entry in entries:
             if entry.report in deferred:
                 self._retry_later(entry, None)
                 continue
@@ -377,7 +389,7 @@ class ExecutionController:
     # ---------------------------------------------------------------- commands
 
     async def _record_step(self) -> None:
-        """Record reports; a loop of its own, so that slow commands don't delay it."""
+        """Record reports, in a loop of its own, so that slow commands don't delay them."""
         await self._wait_for_reports()
         if await self._try(self.record_reports):
             self._commands_wake.set()
@@ -399,7 +411,7 @@ class ExecutionController:
             log.info("commands wait: %s", error)
             self._schedule_retry()
         except Exception:
-            self._resync = True
+            self._resync = True  # the step may have left the actual state half updated
             self._schedule_retry()
             raise
         else:
@@ -434,8 +446,8 @@ class ExecutionController:
         now = self._writer.clock.physical()
         moment = self._reconciler.next_retry_at(self._writer.published.desired, now)
         if moment is not None:
-            wait = min(wait, max(0.05, (moment - now) / SECOND))
-        wait = min(wait, max(0.05, self.pending.seconds_to_next_retry(wait)))
+            wait = min(wait, max(MIN_WAIT_SECONDS, (moment - now) / SECOND))
+        wait = min(wait, max(MIN_WAIT_SECONDS, self.pending.seconds_to_next_retry(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._reports_wake.wait()
@@ -466,6 +478,7 @@ class ExecutionController:
             actions = self._reconciler.actions(published.desired, published.unacknowledged, now)
             unpacking = self._unpacker.is_busy
             actions = [a for a in actions if isinstance(a, StopAction) or not unpacking(a.job)]
+            # The next round compares again, because the desired state may change meanwhile.
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._commands_wake.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
@@ -479,7 +492,7 @@ class ExecutionController:
     async def _perform(
         self, command_times: Mapping[tuple[str, int], int], action: LaunchCommand | StopAction
     ) -> None:
-        """Execute an action; a start is skipped until its files are unpacked."""
+        """Send a start or stop to the executor. A start is skipped until its files are unpacked."""
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
             now = self._writer.clock.physical()
@@ -487,7 +500,7 @@ class ExecutionController:
             return
         wanted = self._writer.published.desired.get(action.job)
         if wanted is None or wanted.generation != action.generation:
-            return  # superseded since the comparison; its files may be deleted already
+            return  # superseded since the comparison, and its files may be deleted
         try:
             spec = self._spec(action, command_times[action.job, action.generation])
         except InputError as error:
@@ -501,14 +514,14 @@ class ExecutionController:
             return
         self._reconciler.mark_starting(action.job, action.generation)
         receipt = await self.executor.start(spec)
-        if receipt is Receipt.BUSY:
+        if receipt is Receipt.BUSY:  # nothing starts: undo `mark_starting`
             self._reconciler.phases.get(action.job, {}).pop(action.generation, None)
             self._resync = True
             self._schedule_retry()
         elif receipt is Receipt.STALE or (
             receipt is Receipt.DUPLICATE and not await self._is_held(action)
         ):
-            # The executor's records are newer (a backup was restored): the number is taken.
+            # The executor's records are newer, because a backup of the store was restored.
             self._reconciler.mark_number_used(action.job, action.generation)
             reason = "the executor has a newer generation of the job, or another with this number"
             self._refuse(action, reason)
@@ -541,7 +554,7 @@ class ExecutionController:
         if spec.run.upload:
             if self._uploads is None:
                 raise InputError("its files are missing; submit it again from its directory")
-            # Perhaps it was deleted: only the executor knows whether the job has its copy.
+            # The archive may be deleted: only the executor knows whether the job's files exist.
             archive = str(self._uploads.path(spec.tenant, spec.run.upload))
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
         placement = command.placement
@@ -575,21 +588,21 @@ class ExecutionController:
         return JobSpec.model_validate(record)
 
     def holds(self, job: str) -> bool:
-        """Return whether a job has a generation that runs or whose end isn't recorded."""
+        """Return whether a job has a generation whose end isn't recorded."""
         return bool(self._reconciler.phases.get(job))
 
     # ---------------------------------------------------------------- retention
 
     async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-        """Delete the executor's data of closed jobs; return the jobs that have none left."""
+        """Delete the executor's data of closed jobs; return the jobs whose data is deleted."""
         try:
-            retained = {item.job for item in await self.executor.list()}
+            held_jobs = {item.job for item in await self.executor.list()}
         except ExecutorError as error:
             self._unreachable(error)
             return []
-        discarded: list[str] = []
+        deleted: list[str] = []
         for job in jobs:
-            if job in retained:
+            if job in held_jobs:
                 continue
             try:
                 await self.executor.delete_job_data(job)
@@ -597,8 +610,8 @@ class ExecutionController:
                 self._writer.metrics.executor_errors.inc()
                 log.warning("failed to delete the data of job %s: %s", name_of_key(job), error)
             else:
-                discarded.append(job)
-        return discarded
+                deleted.append(job)
+        return deleted
 
     # ---------------------------------------------------------------- servers
 
@@ -611,23 +624,23 @@ class ExecutionController:
         self._cluster = cluster
 
     async def limit_servers(self) -> None:
-        """Limit servers to what the executor has, so that no job is planned on the rest."""
+        """Limit servers to the executor's capacity, so that no plan exceeds it."""
         if not isinstance(self.executor, LimitsServers):
             return
         cluster, available = self._writer.published.servers.cluster, self.executor.available()
         limited_cluster, limited_to = self._limited
-        # After a change the executor is configured first: it knows only the earlier servers.
+        # The executor must be configured with the cluster first: until then, `available` is old.
         if cluster is not self._cluster or (cluster is limited_cluster and available is limited_to):
             return
         try:
             await self._servers.limit(available)
-        except PolicyError:  # other reports mustn't wait for a policy that fails
+        except PolicyError:  # a failing policy must not delay reports
             log.exception("failed to limit the servers")
         self._limited = cluster, available
 
 
 async def _each(call: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:
-    """Call for every item, a few at a time; raise the first error after all have ended."""
+    """Call for every item, a few concurrently; raise the first error after all calls ended."""
     limit = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def call_item(item: ItemT) -> None:

@@ -1,4 +1,4 @@
-"""Events about invalid progress reports: each reason once per generation, up to a limit."""
+"""Events about invalid progress reports: once per reason and generation, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
-PURGE_EVERY_JOBS: Final = 1_000  # number of remembered jobs above which closed ones are forgotten
+PURGE_ABOVE_JOBS: Final = 1_000  # number of cached jobs at which closed ones are removed
 
 
 class InvalidProgressReporter:
@@ -28,13 +28,13 @@ class InvalidProgressReporter:
         view = writer.published.jobs.get(job)
         if view is None or view.generation != generation:
             return
-        known_generation, reasons = self._recorded.get(job, (generation, set()))
-        if known_generation != generation:
+        cached_generation, reasons = self._recorded.get(job, (generation, set()))
+        if cached_generation != generation:
             reasons = set()
         reason = format_report_error(error)
         if reason in reasons or len(same_kind(reason, reasons)) >= MAX_REPORTED_ERRORS:
             return
-        if job not in self._recorded and len(self._recorded) >= PURGE_EVERY_JOBS:
+        if job not in self._recorded and len(self._recorded) >= PURGE_ABOVE_JOBS:
             open_jobs = writer.published.jobs
             self._recorded = {
                 name: entry for name, entry in self._recorded.items() if name in open_jobs
@@ -45,5 +45,5 @@ class InvalidProgressReporter:
         try:
             await writer.do(RecordReports([InvalidProgress(job, generation, timestamp, reason)]))
         except ShadowpriceError as failure:
-            reasons.discard(reason)
-            log.info("failed to report what job %r posted: %s", job, failure)
+            reasons.discard(reason)  # so that the next such report is recorded
+            log.info("failed to record an invalid progress report of job %r: %s", job, failure)

@@ -1,4 +1,4 @@
-"""Checks of the executor and its jobs against the settings and the data of the service."""
+"""Checks of the executor and of jobs against the service's settings and stored data."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.store import Store
 from shadowprice.service.uploads import UploadStore
 
-IDENTITY_FILE: Final = "mark"  # file of the mark in the executor's directory
-IDENTITY_KEY: Final = "executor"  # key of the mark in the store
+# The same random mark is in both places; see `check_executor_identity`.
+IDENTITY_FILE: Final = "mark"  # in the executor's directory
+IDENTITY_KEY: Final = "executor"  # in the store
 
 WITHOUT_UPLOADS_HINT: Final = (
     "put them into the container image (run.image), or on file systems that jobs see (run.workdir)"
@@ -27,7 +28,7 @@ WITHOUT_UPLOADS_HINT: Final = (
 
 
 def check_executor(settings: ServiceSettings, executor: Executor | None) -> None:
-    """Raise `InputError` if the executor is missing, or can't observe as required."""
+    """Raise `InputError` if no executor would run jobs, or if ``--observe`` needs another."""
     if executor is None and not settings.observe:
         raise InputError(Fault("--executor", "nothing would run", "add --observe"))
     if settings.observe and executor is not None and not executor.capabilities.observes:
@@ -45,16 +46,16 @@ def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
         raise InputError(Fault("--allow-user", "this service runs all jobs as its own user", hint))
     for name in {user for users in settings.users.values() for user in users}:
         try:
-            number = pwd.getpwnam(name).pw_uid
+            uid = pwd.getpwnam(name).pw_uid
         except KeyError:
             message = f"unknown user {quote_for_display(name)}"
             raise InputError(Fault("--allow-user", message, "create the user first")) from None
-        if number == 0:
+        if uid == 0:
             raise InputError(Fault("--allow-user", "jobs may not run as root", "name another user"))
 
 
 def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fault | None:
-    """Return the problem with the user that a job requests; None if the user is allowed."""
+    """Return the problem with a job's user, or None. ``place`` is the job's place in the input."""
     if spec.run is None:
         return None
     allowed = settings.users_of(spec.tenant)
@@ -72,7 +73,7 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
 
 
 def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault | None:
-    """Return the problem with a job that needs containers which the executor lacks, or None."""
+    """Return the problem with a container that the executor can't run; None without a problem."""
     if executor.capabilities.runs_containers or spec.run is None:
         return None
     key = next((key for key in ("image", "pod") if getattr(spec.run, key) is not None), None)
@@ -84,7 +85,7 @@ def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault
 
 
 def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) -> Fault | None:
-    """Return the problem with an upload that its tenant lacks, or that no executor takes."""
+    """Return the problem with a job's upload: unknown, or unsupported; None without a problem."""
     if spec.run is None or spec.run.upload is None:
         return None
     location = f"{place}.run.upload"
@@ -98,7 +99,7 @@ def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) ->
 
 
 def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
-    """Raise `InputError` for a change between observing and commanding with open jobs."""
+    """Store whether the service observes; raise `InputError` if that changes with open jobs."""
     mode, stored = ("observe" if observe else "command"), store.get("mode")
     if stored is not None and stored != mode and open_jobs:
         if observe:
@@ -116,20 +117,20 @@ def check_mode(store: Store, open_jobs: int, *, observe: bool) -> None:
 def check_executor_identity(
     state: DurableState, executor: Executor | None, *, nothing_runs: bool
 ) -> bool:
-    """Refuse an executor's records that don't belong to the data; return whether they are new.
+    """Check that the executor's local records belong to the store; return whether they don't.
 
-    With other local records, the executor wouldn't know the running jobs and would start them
-    twice. So data and records carry the same random mark, which detects a copy of the data without
-    the records. If the records are new, the running jobs are lost.
+    With other records, the executor wouldn't know the running jobs and would start them twice. So
+    store and records carry the same random mark. A copy of the store has no such records.
 
-    ``nothing_runs`` is an operator's assertion that no job of these data, or of their copies, still
-    runs. Raise `InputError` if the records differ without it, or the mark can't be written.
+    ``nothing_runs`` is the operator's assertion that no job of this store, or of its copies, still
+    runs. With it, other records are accepted, and the jobs that ran are lost. Raise `InputError`
+    if the records differ without it, or if the mark can't be read or written.
     """
     if not isinstance(executor, KeepsLocalRecords):
         return False
     store, directory = state.store, executor.directory
-    stored, present = store.get(IDENTITY_KEY), _mark(directory)
-    if stored is None:  # no executor with local records has run jobs of these data
+    stored, present = store.get(IDENTITY_KEY), _read_mark(directory)
+    if stored is None:  # no executor with local records has run jobs of this store
         differs = bool(state.engine.running or state.engine.unacknowledged)
     else:
         differs = stored != present
@@ -141,14 +142,14 @@ def check_executor_identity(
         )
         message = f"{foreign}; running jobs would start twice"
         raise InputError(Fault(f"--data {store.shown}", message, hint))
-    mark = present or _new_mark(directory)
+    mark = present or _create_mark(directory)
     if mark != stored:
         with store.transaction() as connection:
             store.put(connection, IDENTITY_KEY, mark)
     return differs
 
 
-def _mark(directory: Path) -> str | None:
+def _read_mark(directory: Path) -> str | None:
     try:
         return (directory / IDENTITY_FILE).read_text(encoding="ascii") or None
     except FileNotFoundError:
@@ -159,7 +160,7 @@ def _mark(directory: Path) -> str | None:
         raise InputError(fault) from error
 
 
-def _new_mark(directory: Path) -> str:
+def _create_mark(directory: Path) -> str:
     mark = secrets.token_hex(16)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Observation of jobs that another scheduler runs, for a service that only observes.
 
-Such a service decides as usual, and simulates its decisions. In addition, it polls an executor and
-records where each job really ran, from when to when. Nothing here sends commands.
+An observing service decides as usual, and simulates its decisions. In addition, it polls an
+executor, and records when and where each job really ran. Nothing here sends commands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("shadowprice.service")
 MAX_POLL_SECONDS: Final = 5.0  # maximum seconds between two polls; half a slot if that is less
 MIN_POLL_SECONDS: Final = 1.0  # minimum seconds between two polls
 MAX_JOBS_PER_OBSERVATION: Final = 10_000  # maximum number of jobs recorded of one poll
-START_TIME_TOLERANCE_NS: Final = 2 * SECOND  # closer start times mean the same start
+START_TIME_TOLERANCE_NS: Final = 2 * SECOND  # start times this close are of the same start
 LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll in the store
 
 
@@ -47,13 +47,13 @@ LAST_OBSERVATION_KEY: Final = "observed_at"  # key of the time of the last poll 
 
 @dataclass(slots=True)
 class _Rows:
-    """Changes of a poll to the table of observed runs: inserts, and ends (None reopens a run)."""
+    """Changes of one poll to the table of observed runs."""
 
-    began: list[dict[str, Any]] = field(default_factory=list)
+    began: list[dict[str, Any]] = field(default_factory=list)  # rows to insert
     ended: list[dict[str, Any]] = field(default_factory=list)
+    """Row ids (``key``), and end times (``at``) in nanoseconds; None reopens a run."""
 
     def end(self, row: Row[Any], at: int) -> None:
-        """End a row's run."""
         self.ended.append({"key": row.id, "at": max(at, row.since)})
 
 
@@ -61,21 +61,21 @@ class _Rows:
 def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
     """Record a complete poll: running jobs and recently ended ones.
 
-    A job that disappeared ended at the previous poll, so that observed completion times are never
-    too late. A job whose placement changed moved now.
+    A job that disappeared counts as ended at the previous poll, so that observed completion times
+    are never too late. A job whose placement changed counts as moved now.
     """
     connection, now = batch.connection, batch.now
     previous_poll = last_observation_time(connection)
     last_seen = now if previous_poll is None else min(previous_poll, now)
     open_query = select(tables.observed).where(tables.observed.c.ended.is_(None))
     open_rows = {row.job: row for row in connection.execute(open_query)}
-    newest: dict[str, ObservedJob] = {}
+    newest: dict[str, ObservedJob] = {}  # by key; running jobs win over ended jobs of the same key
     for observed in _with_keys(connection, seen, open_rows):
         if observed.job in newest:
             newest[observed.job] = max(
                 newest[observed.job], observed, key=lambda run: (run.ended is None, run.since)
             )
-        # Only new jobs are limited: an open job that is left out would count as ended.
+        # Only new jobs are limited, because a running job that is left out would count as ended.
         elif observed.job in open_rows or len(newest) < MAX_JOBS_PER_OBSERVATION:
             newest[observed.job] = observed
     rows = _Rows()
@@ -106,31 +106,32 @@ def record_observation(batch: Batch, seen: Sequence[ObservedJob]) -> None:
     update = tables.observed.update().where(tables.observed.c.id == bindparam("key"))
     batch.execute_on_flush(update.values(ended=bindparam("at")), rows.ended)
     batch.execute_on_flush(tables.observed.insert(), rows.began)
-    _settle(batch, changed, rows, open_rows)
+    _update_outcomes(batch, changed, rows, open_rows)
     batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
 
-def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
-    """Record a job that didn't run at the previous poll; return whether that is a change."""
-    since = min(int(one.since * SECOND), now)
-    if one.ended is not None:
+def _record_new_job(observed: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
+    """Record a job without an open row; return whether that is new. ``last`` is its newest row."""
+    since = min(int(observed.since * SECOND), now)
+    if observed.ended is not None:
         if last is not None and since <= max(last.since + START_TIME_TOLERANCE_NS, last.ended):
             return False  # already recorded
-        row = _row(one, since)
-        rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
+        row = _row(observed, since)
+        rows.began.append(row | {"ended": max(since, min(int(observed.ended * SECOND), now))})
     elif last is None:
-        rows.began.append(_row(one, since))
-    elif since > last.ended or last.placement != _placement_json(one.placement):
-        rows.began.append(_row(one, max(since, last.ended)))
+        rows.began.append(_row(observed, since))
+    elif since > last.ended or last.placement != _placement_json(observed.placement):
+        rows.began.append(_row(observed, max(since, last.ended)))
     else:  # the previous poll missed the job: reopen the row
         rows.ended.append({"key": last.id, "at": None})
     return True
 
 
-def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
+def _was_restarted(row: Row[Any], observed: ObservedJob, previous_poll: int | None) -> bool:
     """Return whether a job ended and started again between two polls."""
-    since = int(reported_job.since * SECOND)
-    return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
+    since = int(observed.since * SECOND)
+    tolerated = row.since + START_TIME_TOLERANCE_NS
+    return previous_poll is not None and since > max(previous_poll, tolerated)
 
 
 def _with_keys(
@@ -138,10 +139,10 @@ def _with_keys(
 ) -> list[ObservedJob]:
     """Replace the names of observed jobs by keys.
 
-    The executor's own runs already have keys. Other runs are omitted if their name or tenant is
-    empty or too long. A run keeps the key that it got first. A new run gets the key of the
-    submitted job of its name and tenant. If its tenant is unknown, it gets the key of the oldest
-    open job of its name, so that a later submission by another tenant changes nothing.
+    Jobs that this executor started already have keys. Jobs of other schedulers are omitted if their
+    name or tenant is empty or too long. A running job keeps the key that it got first. A new one
+    gets the key of the submitted job of its name and tenant. If its tenant is unknown, it gets the
+    key of the oldest open job of its name, so that later submissions of other tenants don't matter.
     """
     open_keys: dict[str, list[str]] = {}
     for row_key in open_rows:
@@ -163,17 +164,22 @@ def _with_keys(
 def _find_key(
     observed: ObservedJob, open_keys: Iterable[str], submitted: Iterable[Row[Any]]
 ) -> str:
-    """Return the key of a run among open runs and submitted jobs of its name, or a new one."""
+    """Return the key of another scheduler's job: of its open row or its submission, or a new key.
+
+    ``open_keys`` are the keys of open rows of its name, and ``submitted`` the jobs of its name.
+    """
     if observed.tenant is not None:
+        # A job that was submitted without a tenant may be the tenant's.
         own = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
         open_keys = [key for key in open_keys if shown_key(key) in own]
         submitted = [row for row in submitted if row.qualified_name in own]
     rows = list(submitted)
     open_rows = [row for row in rows if row.open]
     job = open_rows[0] if open_rows else rows[-1] if rows else None
-    earlier = list(open_keys)
-    if earlier and (job is None or job.key in earlier or observed.since * SECOND < job.submitted):
-        return earlier[0]
+    running = list(open_keys)
+    # A job that started before the submission isn't the submitted job.
+    if running and (job is None or job.key in running or observed.since * SECOND < job.submitted):
+        return running[0]
     return qualified_name(observed.tenant, observed.job) if job is None else str(job.key)
 
 
@@ -202,9 +208,9 @@ def _placement_json(placement: Iterable[ServerAllocation]) -> str:
     return json.dumps([[share.server, share.workers, share.ps] for share in placement])
 
 
-def _row(one: ObservedJob, since: int) -> dict[str, Any]:
-    placement = _placement_json(one.placement)
-    return {"job": one.job, "since": since, "ended": None, "placement": placement}
+def _row(observed: ObservedJob, since: int) -> dict[str, Any]:
+    placement = _placement_json(observed.placement)
+    return {"job": observed.job, "since": since, "ended": None, "placement": placement}
 
 
 def last_observation_time(connection: Connection) -> int | None:
@@ -216,13 +222,16 @@ def last_observation_time(connection: Connection) -> int | None:
 # ------------------------------------------------------------------ outcomes
 
 
-def _settle(
+def _update_outcomes(
     batch: Batch,
     changed: Mapping[str, ObservedJob | None],
     rows: _Rows,
-    going: Mapping[str, Row[Any]],
+    open_rows: Mapping[str, Row[Any]],
 ) -> None:
-    """Update the outcomes of changed jobs, and emit an event for each."""
+    """Update the outcomes of changed jobs, and emit an event for each.
+
+    ``changed`` has None for jobs that disappeared, and ``open_rows`` the jobs of the previous poll.
+    """
     if not changed:
         return
     table, jobs = tables.outcomes, _jobs(batch, list(changed))
@@ -236,15 +245,16 @@ def _settle(
         tenant = view.tenant if view else current.tenant if current else None
         outcome = stored.get(name)
         first, runs = (None, 0) if outcome is None else (outcome.started, outcome.runs)
-        last_seen = now if outcome is None else outcome.ended or now
-        if view is not None and name in started_rows and last_seen < view.submitted:
+        previous_end = now if outcome is None else outcome.ended or now
+        if view is not None and name in started_rows and previous_end < view.submitted:
             first, runs = None, 0  # a run before the submission was another job of this name
         record: dict[str, Any] = dict.fromkeys(("ended", "slot", "done", "utility"))
         record["started"] = started_rows[name]["since"] if first is None else first
         record["runs"] = runs + (name in started_rows)
         is_over = current is None or current.ended is not None
         if is_over:
-            end = ended[going[name].id] if name in going else started_rows[name]["ended"]
+            was_open = name in open_rows
+            end = ended[open_rows[name].id] if was_open else started_rows[name]["ended"]
             record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
             record["done"] = None if current is None or current.done is None else int(current.done)
             if view is not None and end >= view.submitted:
@@ -254,10 +264,9 @@ def _settle(
             inserts.append(record | {"job": name, "tenant": tenant})
         else:
             updates.append(record | {"key": name})
-        kind = "real-ended" if is_over else "real-moved" if name in going else "real-started"
-        owner = tenant[:200] if tenant else None
+        kind = "real-ended" if is_over else "real-moved" if name in open_rows else "real-started"
         data: dict[str, Any] = {"utility": record["utility"]} if is_over else {}
-        batch.emit(kind, name, tenant=owner, job_id=view.id if view else None, **data)
+        batch.emit(kind, name, tenant=tenant or None, job_id=view.id if view else None, **data)
     batch.execute_on_flush(table.insert(), inserts)
     if updates:
         values: dict[str, Any] = {key: bindparam(key) for key in updates[0] if key != "key"}
@@ -266,7 +275,7 @@ def _settle(
 
 
 def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, tuple[JobView, Mapping[str, Any]]]:
-    """Return the submitted jobs among observed ones, with their specifications."""
+    """Return the views and specifications of the observed jobs that were also submitted here."""
     table = tables.jobs
     stored = rows_among(batch.connection, select(table.c.key, table.c.spec), table.c.key, names)
     specs: dict[str, Mapping[str, Any]] = {row.key: json.loads(row.spec) for row in stored}
@@ -278,7 +287,7 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, tuple[JobView, Mappin
 def _observed_utility(
     batch: Batch, view: JobView, spec: Mapping[str, Any], ended: int
 ) -> float | None:
-    """Return a submitted job's utility at its completion time; None if it can't be resolved."""
+    """Return a submitted job's utility at its end; None if the job no longer fits the servers."""
     calendar, cluster = batch.calendar, batch.engine.cluster
     try:
         resolved = resolve_job(JobSpec.model_validate(spec), cluster, calendar, view.arrived)
@@ -304,7 +313,7 @@ class ObservationLoop:
 
     @property
     def health_error(self) -> str | None:
-        """Why polls fail or can't be recorded; None if neither is the case."""
+        """Why polls fail or can't be recorded; None if healthy."""
         return self._health_error or self._background.health_error
 
     async def open(self) -> None:
@@ -319,7 +328,7 @@ class ObservationLoop:
         """Stop polling, and close the executor."""
         await run_all(self._background.end, self._executor.close)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll the executor once, and record the changes."""
         cluster = self._writer.published.servers.cluster
         if cluster is not self._cluster:
@@ -330,7 +339,7 @@ class ObservationLoop:
 
     async def _step(self) -> None:
         try:
-            await self.look()
+            await self.poll()
             self._health_error = None
         except ExecutorError as error:
             self._writer.metrics.executor_errors.inc()

@@ -19,7 +19,7 @@ MAX_BACKOFF_SECONDS: Final = 60.0  # maximum backoff, in seconds
 
 @dataclass(slots=True)
 class PendingReport:
-    """The newest report of a subject, which is not recorded yet."""
+    """The newest unrecorded report of a subject, such as a generation's end or a server."""
 
     report: DurableReport | contract.ServerSeen | contract.ServerGone
     fault: str = ""  # why the last attempt failed; empty before the first one
@@ -28,19 +28,19 @@ class PendingReport:
 
 
 class PendingReports:
-    """Reports that are not recorded yet: new ones in ``reports``, and those to record in ``kept``.
+    """Reports that are not recorded yet.
 
-    Executors send each report once on a stream, so each one is kept until it is recorded. A report
-    that can't be recorded is retried with backoff, and doesn't delay other reports.
+    An executor sends each report once on a stream, so reports are kept here until they are
+    recorded. A report that can't be recorded is retried with backoff, and doesn't delay others.
     """
 
     def __init__(self) -> None:
-        self.reports: list[contract.Report] = []
-        self.kept: dict[Hashable, PendingReport] = {}
+        self.reports: list[contract.Report] = []  # received, and not yet in `kept`
+        self.kept: dict[Hashable, PendingReport] = {}  # by subject
 
     @property
     def fault(self) -> str | None:
-        """Why a report can't be recorded; None if no attempt failed."""
+        """Why the first failed report can't be recorded; None if no report has failed."""
         return next((entry.fault for entry in self.kept.values() if entry.fault), None)
 
     def obstacles(self) -> list[contract.Obstacle]:
@@ -71,10 +71,10 @@ class PendingReports:
         )
 
     def keep(self, report: DurableReport | contract.ServerSeen | contract.ServerGone) -> None:
-        """Add a report, which replaces an earlier one of the same subject."""
+        """Add a report, in place of the earlier report of its subject, whose backoff is kept."""
         previous = self.kept.pop(_subject(report), None)
         if isinstance(report, contract.ServerSeen | contract.ServerGone):
-            previous = None
+            previous = None  # tried at once: a newer state of a server may be recordable
             self._drop_superseded(_server_name(report))
         entry = PendingReport(report) if previous is None else replace(previous, report=report)
         self.kept[_subject(report)] = entry
@@ -87,7 +87,7 @@ class PendingReports:
                 del self.kept[kind, server]
 
     def drop(self, entry: PendingReport) -> None:
-        """Remove a recorded report; an end also removes the generation's start."""
+        """Remove a recorded report. An end also removes its generation's start."""
         if self.kept.get(_subject(entry.report)) is entry:  # a newer report may have replaced it
             del self.kept[_subject(entry.report)]
         if isinstance(entry.report, contract.Ended | contract.StartRefused):

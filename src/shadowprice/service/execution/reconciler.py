@@ -1,7 +1,7 @@
 """Reconciler: compares desired with actual generations, and derives commands. No I/O.
 
 It is level-triggered: after a lost command or report, the next comparison yields the missing step.
-Moments are monotonic, in nanoseconds, so that a step of the wall clock doesn't delay a restart.
+Times are monotonic, in nanoseconds, so that a step of the wall clock doesn't delay a restart.
 """
 
 from __future__ import annotations
@@ -30,35 +30,36 @@ LaunchCommand = Start | Resize
 ExecutionCommand = Start | Resize | Stop
 
 INITIAL_BACKOFF_NS: Final = 5 * SECOND  # of a failed job's restart; doubled by each failure
-MAX_BACKOFF_NS: Final = 600 * SECOND  # maximum backoff, in nanoseconds
+MAX_BACKOFF_NS: Final = 600 * SECOND
+MAX_DOUBLINGS: Final = 30  # more than `MAX_BACKOFF_NS` needs, and small enough for a shift
 STOP_OVERDUE_NS: Final = 120 * SECOND  # most grace periods are shorter
 
 
 @dataclass(frozen=True, slots=True)
 class StopAction:
-    """Action: stop a generation, for a stop command or, with `UNCOMMANDED_STOP`, without one."""
+    """Action: stop a generation, for example because it is superseded or an orphan."""
 
-    command: int
+    command: int  # number of the job's newest open command; `UNCOMMANDED_STOP` without one
     job: str
     generation: int
 
 
 @dataclass(slots=True)
 class Reconciler:
-    """Actual state of the executor: its generations, by job and number.
+    """Actual state of the executor, which it compares with the desired state.
 
-    ``phases`` has the phases of these generations. An entry begins with the start command or the
-    executor's list, and lasts until the generation's end is recorded in the store.
+    ``phases`` has the phase of each generation, by job and number. An entry is added by a start or
+    by the executor's list, and removed when the generation's end is recorded in the store.
 
-    A generation without a command in the store is an orphan. The reconciler stops it,
-    ignores its reports, doesn't reuse its number, and starts nothing on its servers until it ends.
+    A generation without a command in the store is an orphan. The reconciler stops it, ignores its
+    reports, doesn't reuse its number, and starts nothing on its servers until it ends.
     """
 
     phases: dict[str, dict[int, GenerationPhase]] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
     _newest_failed: dict[str, int] = field(default_factory=dict)
     """Newest generation of each job that counts in `_failures`, because reports can repeat."""
-    _not_before: dict[str, int] = field(default_factory=dict)
+    _not_before: dict[str, int] = field(default_factory=dict)  # earliest restart of failed jobs
     _stopping: dict[tuple[str, int], int] = field(default_factory=dict)
     """When the executor accepted to stop each generation that hasn't ended, in nanoseconds."""
     _orphans: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
@@ -85,21 +86,24 @@ class Reconciler:
         return (job, generation) in self._orphans
 
     def is_orphan_report(self, report: Report) -> bool:
-        """Return whether to ignore an orphan's report; a refusal counts: nothing will run."""
+        """Return whether a report is about an orphan, and so is ignored.
+
+        A refused start is recorded even so: it makes the engine use the next number.
+        """
         return isinstance(
             report, Started | Ended | Progressed | InvalidProgress | PartlyEnded
         ) and self.is_orphan(report.job, report.generation)
 
     def mark_starting(self, job: str, generation: int) -> None:
-        """Record that a start was sent to the executor, before its answer."""
+        """Record that a start is being sent to the executor."""
         self.phases.setdefault(job, {}).setdefault(generation, GenerationPhase.STARTING)
 
     def on_stop_accepted(self, job: str, generation: int, now: int) -> None:
-        """Record that the executor accepted a stop."""
+        """Record when the executor accepted to stop a generation."""
         self._stopping[job, generation] = now
 
     def overdue_stops(self, now: int) -> dict[tuple[str, int], int]:
-        """Return since when the generations are stopping that should have ended by now."""
+        """Return the generations that should have ended by now, with the times of their stops."""
         return {
             key: since for key, since in self._stopping.items() if now - since >= STOP_OVERDUE_NS
         }
@@ -129,7 +133,7 @@ class Reconciler:
     def delay_restart(self, job: str, now: int) -> None:
         """Delay a job's restart, with exponential backoff."""
         failures = self._failures[job] = self._failures.get(job, 0) + 1
-        wait = min(MAX_BACKOFF_NS, INITIAL_BACKOFF_NS << min(failures - 1, 30))
+        wait = min(MAX_BACKOFF_NS, INITIAL_BACKOFF_NS << min(failures - 1, MAX_DOUBLINGS))
         self._not_before[job] = now + wait
 
     def on_end_recorded(self, job: str, generation: int, *, is_open: bool) -> None:
@@ -143,7 +147,7 @@ class Reconciler:
             self.on_job_closed(job)
 
     def on_job_closed(self, job: str) -> None:
-        """Remove the failures of a closed job."""
+        """Forget the failures of a closed job."""
         self._failures.pop(job, None)
         self._newest_failed.pop(job, None)
         self._not_before.pop(job, None)
@@ -151,7 +155,11 @@ class Reconciler:
     def completed_commands(
         self, desired: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
     ) -> list[int]:
-        """Return the numbers of commands that are completed or superseded."""
+        """Return the numbers of the commands that are completed or superseded.
+
+        A stop or resize completes when the old generation has ended, and a start when its
+        generation runs.
+        """
         return [
             number
             for number, command in unacknowledged.items()
@@ -165,13 +173,13 @@ class Reconciler:
                 phase is GenerationPhase.ENDED for number, phase in phases.items()
                 if number <= command.generation
             )  # fmt: skip
-        older_over = all(
+        older_ended = all(
             phase is GenerationPhase.ENDED
             for number, phase in phases.items()
             if number < command.generation
         )
         if isinstance(command, Resize):
-            return older_over
+            return older_ended
         is_orphan = self.is_orphan(command.job, command.generation)
         phase = None if is_orphan else phases.get(command.generation)
         if phase in {GenerationPhase.RUNNING, GenerationPhase.STOPPING, GenerationPhase.ENDED}:
@@ -185,7 +193,7 @@ class Reconciler:
         unacknowledged: Mapping[int, ExecutionCommand],
         now: int,
     ) -> list[LaunchCommand | StopAction]:
-        """Return the starts and stops from ``desired``, the desired state, and open commands."""
+        """Return the starts and stops that lead to the desired state."""
         actions: list[LaunchCommand | StopAction] = []
         newest_command = {command.job: number for number, command in unacknowledged.items()}
         for job, phases in self.phases.items():
@@ -202,8 +210,7 @@ class Reconciler:
                 actions.append(StopAction(number, job, generation))
         occupied = self._servers_of_orphans()
         for job, command in desired.items():
-            # Not before the end of the previous generation is recorded either: an exit 0 that came
-            # before the stop completes the job.
+            # A job starts only after its previous end is recorded: an exit 0 may complete the job.
             if self.phases.get(job) or now < self._not_before.get(job, 0):
                 continue
             if any(number in unacknowledged for number in command.after):
@@ -225,7 +232,5 @@ class Reconciler:
 
     def next_retry_at(self, desired: Mapping[str, LaunchCommand], now: int) -> int | None:
         """Return the earliest end of a restart delay after ``now``; None if no job waits."""
-        times = [
-            moment for job, moment in self._not_before.items() if job in desired and moment > now
-        ]
+        times = [time for job, time in self._not_before.items() if job in desired and time > now]
         return min(times, default=None)

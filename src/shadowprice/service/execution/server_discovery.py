@@ -1,4 +1,4 @@
-"""Servers that the executor discovers, and the servers that it is configured with."""
+"""Applies the executor's reports of servers to the cluster, and configures its servers."""
 
 from __future__ import annotations
 
@@ -28,22 +28,28 @@ log = logging.getLogger("shadowprice.service")
 
 
 class ServerDiscovery:
-    """Applies the executor's server reports to the engine's cluster."""
+    """Applies the executor's server reports to the engine's cluster.
+
+    ``stated`` are the servers of the cluster file. ``discovers`` says that the executor's capacity
+    replaces the configured capacity of other servers; otherwise it only limits servers.
+    """
 
     def __init__(self, writer: Writer, stated: Collection[str], *, discovers: bool) -> None:
         self._writer = writer
         self._stated = frozenset(stated)
         self._discovers = discovers
-        self._seen: set[str] = set()
-        self._closed_before_loss: dict[str, bool] = {}  # whether each was drained, not cordoned
-        self._closed: set[str] = set()  # servers that the executor closed, not an operator
+        self._seen: set[str] = set()  # servers that were reported since this process started
+        # Drained and cordoned servers are closed: they take no new work.
+        self._closed_before_loss: dict[str, bool] = {}  # true for drained, false for cordoned
+        self._closed: set[str] = set()  # by the executor; an operator may have closed others
 
-    async def take(self, report: ServerSeen | ServerGone) -> None:
+    async def apply_report(self, report: ServerSeen | ServerGone) -> None:
         """Add, change, close, lose or restore a server, as a report implies."""
         servers = self._writer.published.servers
         if isinstance(report, ServerGone):
             name = report.server
             closed = servers.drained | servers.cordoned
+            # `unavailable` contains closed servers too; its other servers are lost already.
             if name in servers.cluster.index and name not in servers.unavailable - closed:
                 if name in closed:
                     self._closed_before_loss[name] = name in servers.drained
@@ -61,7 +67,7 @@ class ServerDiscovery:
                 drained = self._closed_before_loss.pop(name)
                 await self._set_state(name, drained=drained, cordoned=not drained)
             servers = self._writer.published.servers
-        # Only a server that is back can be closed again.
+        # After the restoration above, because only a server that is back can be closed again.
         if not report.server.takes_work or name in self._closed:
             servers = await self._open_or_close(report.server)
         self._seen.add(name)
@@ -86,7 +92,7 @@ class ServerDiscovery:
             await self._try(limit_servers(available))
 
     async def _open_or_close(self, server: ServerInfo) -> ClusterState:
-        """Close or open a server like the executor, unless an operator closed it; return all."""
+        """Close or open a server like the executor, unless an operator closed it."""
         servers, name = self._writer.published.servers, server.name
         is_drained, is_cordoned = name in servers.drained, name in servers.cordoned
         drains = server.evicts and not server.takes_work
@@ -116,17 +122,21 @@ class ServerDiscovery:
 
 
 def to_server_spec(server: ServerInfo, cluster: Cluster) -> ServerState:
-    """Return a discovered server's state; GPUs count by kind if the cluster has it."""
-    counted = {name: n for name, n in server.capacity.items() if n and name in cluster.column}
-    if any(name.startswith("gpu/") for name in counted):
-        counted.pop("gpu", None)
+    """Return a discovered server's state. GPUs count by kind if the cluster has their kind."""
+    capacity = {
+        name: amount
+        for name, amount in server.capacity.items()
+        if amount and name in cluster.column
+    }
+    if any(name.startswith("gpu/") for name in capacity):
+        capacity.pop("gpu", None)
     label = server.labels.get(ROLE_LABEL, Role.ANY.value)
-    role = Role(label) if label in {known.value for known in Role} else Role.ANY
-    return ServerState(role, counted)
+    role = Role(label) if label in {role.value for role in Role} else Role.ANY
+    return ServerState(role, capacity)
 
 
 def _counted_amounts(server: ServerInfo) -> Mapping[str, int]:
-    """Return what the executor counts on a server: without GPUs, it has none of any kind."""
+    """Return a server's amounts with the total of GPUs, which is 0 if it reports none."""
     if "gpu" in server.capacity:
         return server.capacity
     gpus = sum(amount for name, amount in server.capacity.items() if name.startswith("gpu/"))
@@ -134,10 +144,13 @@ def _counted_amounts(server: ServerInfo) -> Mapping[str, int]:
 
 
 def to_server_infos(cluster: Cluster, withheld: Withheld | None = None) -> Sequence[ServerInfo]:
-    """Return the servers as an executor's configuration: limited amounts, and the withheld."""
+    """Return the servers as an executor's configuration.
+
+    Capacities are those of the cluster plus the ``withheld`` amounts, without unlimited resources.
+    """
     infos = []
     for name in cluster.names:
         amounts = configured_capacity(cluster, name, (withheld or {}).get(name, {}))
-        limited = {key: amount for key, amount in amounts.items() if 0 < amount < UNLIMITED}
-        infos.append(ServerInfo(name, without_total(limited)))
+        finite = {key: amount for key, amount in amounts.items() if 0 < amount < UNLIMITED}
+        infos.append(ServerInfo(name, without_total(finite)))
     return infos

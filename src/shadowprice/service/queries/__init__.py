@@ -1,1 +1,1 @@
-"""Queries about the past, the present and hypothetical changes; none changes the state."""
+"""Read-only queries about the past, the present and hypothetical changes."""

@@ -1,9 +1,9 @@
 """Causes of a broken promise, in seconds, from the records of the job's generations.
 
-The seconds are derived from measurements: the start of the slot, the run time of the process, the
-reported work, and the event that ended the generation. The stated speed gives the expected time of
-the work. A share is the fraction of a cause in the seconds of all causes. Slack in the promise may
-have absorbed some seconds, so the sum over all causes can exceed the delay.
+A generation is one run of a job at a fixed placement. Its seconds are measured: the start of its
+slot, the run time of its process, its reported work, and the event that ended it. The job's stated
+speed gives the expected time of the work. A promise may have slack that absorbs some seconds, so
+the seconds of all causes can exceed the delay.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ from shadowprice.service.store import tables
 
 MIN_CAUSE_SECONDS: Final = 0.001  # causes with fewer seconds are ignored
 MAX_GENERATIONS: Final = 1_000  # maximum number of generations to read, newest first
-_PLANNED: Final = frozenset(
-    {"move", "revision"}
-)  # a pause after these is part of the policy's plan
+_PLANNED: Final = frozenset({"move", "revision"})
+"""Causes of an end after which a pause is part of the policy's plan, so that it is no delay."""
 _ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby", "resized")
 """Kinds of events that explain the end of a generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records of a generation. All moments are seconds since 1970."""
+    """Measurements of a generation. All moments are seconds since 1970."""
 
     generation: int
-    begins: float  # of its slot, or of its command if the service was down then
-    started: float  # of its process, as is ``ended``
-    ended: float
+    begins: float  # start of its slot, or time of its command if the service was down then
+    started: float  # start of its process
+    ended: float  # end of its process; the current time if it still runs
     placement: tuple[tuple[str, int, int], ...]  # server, workers, PS
     low: float | None = None  # minimum of its reported mini-batches; None without a report
-    high: float | None = None  # maximum of them
-    first_at: float = 0.0  # of its first report
-    last_at: float = 0.0  # of its last report
-    first_steps: float = 0.0  # mini-batches done before its first report
+    high: float | None = None  # maximum of its reported mini-batches
+    first_at: float = 0.0  # time of its first report
+    last_at: float = 0.0  # time of its last report
+    first_steps: float = 0.0  # mini-batches that it did before its first report
 
     @property
     def seconds(self) -> float:
@@ -64,17 +63,18 @@ class Run:
         return max(0.0, self.started - self.begins)
 
     def loading(self, *, exact: bool) -> float:
-        """Return the seconds before the job's first work, extrapolated from its reports.
+        """Return the seconds from the process's start to its first work, extrapolated from reports.
 
-        Reports count whole mini-batches. Unless ``exact``, the result is 0 if it is less than the
-        time of one mini-batch, which may be unreported work.
+        Reports count whole mini-batches. Unless ``exact``, a result below the time of a mini-batch
+        becomes 0, because it may be unreported work.
         """
         if self.low is None or self.high is None or self.high <= self.low:
             return 0.0
-        step = max(self.last_at - self.first_at, MIN_CAUSE_SECONDS) / (self.high - self.low)
+        reported_seconds = max(self.last_at - self.first_at, MIN_CAUSE_SECONDS)
+        step_seconds = reported_seconds / (self.high - self.low)
         # Assume the same speed for the work before the first report.
-        seconds = self.first_at - self.started - self.first_steps * step
-        return seconds if seconds > (0.0 if exact else step) else 0.0
+        seconds = self.first_at - self.started - self.first_steps * step_seconds
+        return seconds if seconds > (0.0 if exact else step_seconds) else 0.0
 
 
 Cause = tuple[str, str]
@@ -88,10 +88,10 @@ The kind is ``overrun``, ``late-start``, ``lost-server``, ``lost-process``, ``fa
 def broken_promise(
     connection: Connection, view: JobView, cluster: Cluster, calendar: SlotCalendar, now: int
 ) -> rest.BrokenPromise | None:
-    """Return why a job's first promise broke; None if it didn't. ``now`` is in nanoseconds."""
+    """Return why a job's first promise broke, or None if it holds; ``now`` is in nanoseconds."""
     if view.first_promise is None or not _is_broken(view):
         return None
-    due = calendar.ends(view.first_promise) / SECOND
+    promised_end = calendar.ends(view.first_promise) / SECOND
     runs, is_running = _runs(connection, view, calendar, now)
     events = _events(connection, view.key)
     job = _job(connection, view, cluster, calendar)
@@ -101,10 +101,10 @@ def broken_promise(
     end = runs[-1].ended if finished and runs else (view.closed or now) / SECOND
     if view.state.open and view.promise_at is not None:
         end = max(end, view.promise_at / SECOND)
-    unexplained = end - due - sum(delays.values())
+    unexplained = end - promised_end - sum(delays.values())
     if finished and unexplained > MIN_CAUSE_SECONDS:
         delays["waiting", "for a place"] = unexplained
-    total, late_seconds = sum(delays.values()), round(max(0.0, end - due), 3)
+    total, late_seconds = sum(delays.values()), round(max(0.0, end - promised_end), 3)
     causes = [
         rest.PromiseCause(
             cause=kind, seconds=round(seconds, 3), share=round(seconds / total, 4), detail=detail
@@ -112,7 +112,7 @@ def broken_promise(
         for (kind, detail), seconds in sorted(delays.items(), key=lambda item: -item[1])
     ]
     return rest.BrokenPromise(
-        promised=to_datetime(int(due * SECOND)),
+        promised=to_datetime(int(promised_end * SECOND)),
         late_seconds=late_seconds,
         causes=causes,
         line=_line(view, late_seconds, causes),
@@ -158,9 +158,9 @@ def _delays(
     """Return the seconds of a job's delay by cause.
 
     ``runs`` are the generations that ran, oldest first, and ``events`` explain their ends
-    (`_ENDS`). ``job`` has its stated speed; None if it can't be resolved any more. ``finished``
-    says whether the last generation completed all work. ``waits_until`` is the current time if the
-    job has waited since its last generation ended.
+    (`_ENDS`). ``job`` has the stated speed; it is None if the cluster lacks its resources.
+    ``finished`` says whether the last generation completed all work. ``waits_until`` is the current
+    time if the job has waited since its last generation ended.
     """
     account = _SecondsByCause(runs, job, cluster)
     ended_by: Cause | None = None
@@ -183,8 +183,11 @@ class _SecondsByCause:
     def __init__(self, runs: Sequence[Run], job: Job | None, cluster: Cluster) -> None:
         self.seconds: dict[Cause, float] = {}
         self._runs, self._job, self._cluster = runs, job, cluster
-        self._is_silent = all(run.high is None for run in runs)
-        self._done = self._stated = self._ran = 0.0
+        self._is_silent = all(run.high is None for run in runs)  # no generation reported progress
+        self._done = 0.0  # mini-batches done so far
+        self._stated = 0.0  # seconds that this work takes at the stated speed
+        self._ran = 0.0  # seconds in which it was done
+        # Of a silent job: the cause of each generation's end, and its run time in seconds.
         self._unreported: list[tuple[Cause, float]] = []
 
     def add(self, cause: Cause, seconds: float) -> None:
@@ -192,31 +195,39 @@ class _SecondsByCause:
         if seconds >= MIN_CAUSE_SECONDS:
             self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
 
-    def count(self, at: int, ended_by: Cause | None, *, finished: bool) -> None:
-        """Count a generation; ``ended_by`` is the cause of the previous one's end."""
-        run, job, done = self._runs[at], self._job, self._done
+    def count(self, index: int, ended_by: Cause | None, *, finished: bool) -> None:
+        """Count the seconds that a generation lost.
+
+        ``ended_by`` is the cause of the previous generation's end; None for the first one.
+        ``finished`` says whether it completed all work.
+        """
+        run, job, done = self._runs[index], self._job, self._done
         cause = ended_by or ("late-start", "")
         self.add(cause, run.late)
         if ended_by is not None and ended_by[0] not in _PLANNED:
-            self.add(cause, run.begins - self._runs[at - 1].ended)
+            self.add(cause, run.begins - self._runs[index - 1].ended)
         high = run.high if run.high is not None else done
         if finished and job is not None:
             high = float(job.work)
-        repeated = 0.0
+        repeated_seconds = 0.0
         if ended_by is not None and run.low is not None and job is not None:
             redone = max(0.0, done - run.low + run.first_steps)
-            repeated = min(self._stated_seconds(run, redone), run.seconds)
-            self.add(cause, repeated)
+            repeated_seconds = min(self._stated_seconds(run, redone), run.seconds)
+            self.add(cause, repeated_seconds)
+        # A restart costs its loading time in full; of a first start, small times are noise.
         loading = run.loading(exact=ended_by is not None)
-        loading = min(loading, run.seconds - repeated)
+        loading = min(loading, run.seconds - repeated_seconds)
         self.add(cause, loading)
         if job is not None:
             self._stated += self._stated_seconds(run, max(0.0, high - done))
-        self._ran += run.seconds - repeated - loading
+        self._ran += run.seconds - repeated_seconds - loading
         self._done = max(done, high)
 
     def count_lost_work(self, run: Run, next_run: Run, cause: Cause) -> None:
-        """Count the work that a generation lost, or may have lost, at its end."""
+        """Count the seconds of work that a generation didn't save before its end.
+
+        The work of a silent job is unknown, so `compare_with_statement` decides later.
+        """
         if self._is_silent:
             self._unreported.append((cause, run.seconds))
         elif run.high is not None and next_run.low is not None and next_run.low <= run.high:
@@ -228,8 +239,8 @@ class _SecondsByCause:
         """Count run time above the stated time of the work as an overrun.
 
         Without reports, the work that earlier generations saved is unknown. Then only the excess of
-        the last generation is an overrun. The rest is attributed to the causes that ended the
-        others, in proportion to their run times.
+        the last generation is an overrun. The remaining excess is attributed to the causes that
+        ended the earlier generations, in proportion to their run times.
         """
         if self._job is None or not self._runs or (self._is_silent and not finished):
             return
@@ -265,11 +276,12 @@ def _seconds(seconds: float) -> str:
 
 
 def _find_end_cause(run: Run, next_run: Run | None, events: Sequence[Mapping[str, Any]]) -> Cause:
-    """Return the cause of a generation's end: the newest event before the next one started."""
+    """Return the cause of a generation's end, from the newest event before the next generation."""
     latest = float("inf") if next_run is None else next_run.started
     for event in reversed(events):
         if not run.started <= event["at"] <= latest:
             continue
+        # The texts are those of the engine (`server_events`) and of `state.ending`.
         data, reason = event["data"], str(event["data"].get("reason", ""))
         match event["kind"]:
             case "lost" if data["generation"] == run.generation:
@@ -330,8 +342,8 @@ def _runs(
         run = Run(row.generation, *moments, placement)
         report = reported.get(row.generation)
         if report is not None:
-            # The first generation starts at 0, a later one at the highest report so far, or at its
-            # own first report if that is lower.
+            # A first generation starts at 0. A later one starts at the highest progress so far, or
+            # at its own first report if that is lower.
             run = replace(
                 run,
                 low=report.low,
@@ -358,7 +370,7 @@ def _events(connection: Connection, name: str) -> list[dict[str, Any]]:
 def _job(
     connection: Connection, view: JobView, cluster: Cluster, calendar: SlotCalendar
 ) -> Job | None:
-    """Return the job with its stated speed; None if the cluster lacks its resources."""
+    """Return the job at its stated speed; None if the cluster lacks its resources."""
     table = tables.jobs
     spec = connection.execute(select(table.c.spec).where(table.c.key == view.key)).scalar_one()
     try:

@@ -1,7 +1,7 @@
 """Comparison of simulated decisions with observed executions, for an observing service.
 
-A submitted job has both sides: the simulated result under the policy, and the observed execution.
-An unmanaged job, which was only observed, has no known utility. It is listed separately, and not
+A submitted job has two results: the simulated one under the policy, and the observed execution. An
+unmanaged job was only observed, and its utility is unknown. So it is listed separately, and not
 included in totals.
 """
 
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, func, or_, select
 from shadowprice import rest
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job_keys import name_of_key
-from shadowprice.service.clock import to_datetime_or_none
+from shadowprice.service.clock import SECOND, to_datetime_or_none
 from shadowprice.service.execution.observer import last_observation_time
 from shadowprice.service.queries import timeline
 from shadowprice.service.read_model import ReadModel
@@ -28,18 +28,19 @@ from shadowprice.service.store import tables
 MAX_JOBS: Final = 5_000  # maximum number of jobs of one comparison, newest first
 MAX_UTILIZATION_SLOTS: Final = 1_000  # maximum number of slots with utilization, newest first
 MAX_UNMANAGED_JOBS: Final = 100  # maximum number of unmanaged jobs listed by name, newest first
+MAX_UNKNOWN_SERVERS: Final = 20  # maximum number of unknown servers listed by name
 
 
 @dataclass(frozen=True, slots=True)
 class JobComparison:
-    """A job as simulated until now (``view``), and as observed."""
+    """The simulated and the observed result of a job. Times are nanoseconds since 1970."""
 
-    view: JobView
-    started: int | None = None  # observed, in nanoseconds since 1970; None if it hasn't happened
-    ended: int | None = None  # observed, as ``started``
+    view: JobView  # as simulated until now
+    started: int | None = None  # observed start; None if it wasn't observed
+    ended: int | None = None  # observed end; None if it wasn't observed
     runs: int = 0  # observed executions; a restart or a move counts as another one
     done: bool | None = None  # whether the job was observed to succeed; None if unknown
-    utility: float | None = None  # of the observed end; None if it hasn't ended, or is unknown
+    utility: float | None = None  # at the observed end; None before it or if unknown
 
     @property
     def observed_state(self) -> rest.ObservedState:
@@ -52,14 +53,14 @@ class JobComparison:
 
     @property
     def earned(self) -> float | None:
-        """Simulated utility; 0 if it ended without success, None while the job is open."""
+        """Simulated utility: 0 if the job ended without success, None while it is open."""
         if self.view.state is State.FINISHED:
             return self.view.utility
         return None if self.view.state.open else 0.0
 
     @property
     def gain(self) -> float | None:
-        """Simulated utility less the observed one; None unless both are known."""
+        """Simulated minus observed utility; None unless both are known."""
         if self.earned is None or self.utility is None:
             return None
         return self.earned - self.utility
@@ -98,7 +99,7 @@ def compare_jobs(
     tenant: str | None = None,
     limit: int = MAX_JOBS,
 ) -> list[JobComparison]:
-    """Return the jobs submitted since a moment, newest first, with both of their sides.
+    """Return the jobs submitted since a moment, newest first, with both results.
 
     ``since`` is in nanoseconds since 1970. ``before`` is the cursor of a page: only jobs with lower
     ids are returned. Open jobs come from ``published``.
@@ -126,7 +127,7 @@ def compare_jobs(
     result = []
     for row in connection.execute(query):
         view = published.jobs.get(row.key) or JobView.from_json(row.view)
-        # An execution that ended before the submission is that of another job with the same name.
+        # An execution that ended before the submission belongs to an earlier job of the same name.
         if row.started is None or (row.ended is not None and row.ended < view.submitted):
             result.append(JobComparison(view))
         else:
@@ -136,10 +137,10 @@ def compare_jobs(
     return result
 
 
-def totals(found: Sequence[JobComparison]) -> rest.ComparisonTotals:
-    """Return both totals as of now, without withdrawn jobs; an open job has no utility yet."""
-    counted = [pair for pair in found if pair.view.state is not State.CANCELLED]
-    # Observed to end, and not observed to fail.
+def totals(jobs: Sequence[JobComparison]) -> rest.ComparisonTotals:
+    """Return the simulated and observed totals; withdrawn (cancelled) jobs are only counted."""
+    counted = [pair for pair in jobs if pair.view.state is not State.CANCELLED]
+    # Jobs whose success is unknown count as successful; `assumed_completed` counts them.
     succeeded = [pair for pair in counted if pair.ended is not None and pair.done is not False]
     both = [pair for pair in succeeded if pair.view.state is State.FINISHED]
     promised = [pair for pair in succeeded if pair.view.first_promise is not None]
@@ -147,7 +148,7 @@ def totals(found: Sequence[JobComparison]) -> rest.ComparisonTotals:
     observed_states = Counter(pair.observed_state for pair in counted)
     return rest.ComparisonTotals(
         jobs=len(counted),
-        withdrawn=len(found) - len(counted),
+        withdrawn=len(jobs) - len(counted),
         simulated=rest.SimulatedTotals(
             utility=sum(pair.earned or 0.0 for pair in counted),
             finished=states[State.FINISHED],
@@ -187,7 +188,7 @@ def totals(found: Sequence[JobComparison]) -> rest.ComparisonTotals:
 
 
 def _seconds_since_submission(view: JobView, ended: int | None) -> float | None:
-    return None if ended is None else (ended - view.submitted) / 1e9
+    return None if ended is None else (ended - view.submitted) / SECOND
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -198,7 +199,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def unsubmitted_jobs(
     connection: Connection, since: int, tenant: str | None = None
 ) -> rest.UnmanagedJobs:
-    """Return unmanaged jobs that ran since a moment; their utility is unknown."""
+    """Return the unmanaged jobs that ran since a moment, in nanoseconds since 1970."""
     jobs, outcomes = tables.jobs, tables.outcomes
     condition = and_(
         or_(outcomes.c.ended.is_(None), outcomes.c.ended >= since), jobs.c.key.is_(None)
@@ -228,44 +229,43 @@ def unsubmitted_jobs(
 def utilization(
     connection: Connection, published: ReadModel, plans: timeline.PlannedBars, first: int, now: int
 ) -> rest.ComparedUtilization:
-    """Return the used share of the cluster per slot, as simulated and as observed.
+    """Return the used share of the cluster from slot ``first`` on, as simulated and as observed.
 
-    The share of a server is that of its scarcest resource, and all servers have equal weight.
-    Unmanaged jobs have an unknown demand, so they are only counted.
+    The used share of a server is that of its scarcest resource, and all servers have equal weight.
+    Unmanaged jobs have an unknown demand, so they are only counted. ``now`` is in nanoseconds.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
     last = calendar.slot_at(now)
     simulated, simulated_cut = timeline.past_bars(connection, calendar, first, now)
     observed, observed_cut = timeline.past_bars(connection, calendar, first, now, observed=True)
-    job_data = timeline.load_job_info(
+    job_info = timeline.load_job_info(
         connection, {bar.job for bar in (*simulated, *observed)}, cluster, published, plans.demands
     )
-    unknown = {bar.job for bar in observed if bar.job not in job_data.demands}
+    unknown = {bar.job for bar in observed if bar.job not in job_info.demands}
     unknown_servers = {bar.server for bar in observed if bar.server not in cluster.index}
     return rest.ComparedUtilization(
         first=first,
-        simulated=_shares(simulated, job_data, cluster, first, last),
-        observed=_shares(observed, job_data, cluster, first, last),
+        simulated=_shares(simulated, job_info, cluster, first, last),
+        observed=_shares(observed, job_info, cluster, first, last),
         unknown_jobs=len(unknown),
-        unknown_servers=sorted(unknown_servers)[:20],
+        unknown_servers=sorted(unknown_servers)[:MAX_UNKNOWN_SERVERS],
         incomplete=simulated_cut or observed_cut,
     )
 
 
 def _shares(
     bars: list[timeline.TimelineBar],
-    known: timeline.JobInfo,
+    job_info: timeline.JobInfo,
     cluster: Cluster,
     first: int,
     last: int,
 ) -> list[float]:
     if last <= first or not cluster.names:
         return []
-    levels_by_slot = (
-        timeline.utilization_levels(bars, known, cluster, first, last).mean(axis=0) / 255
-    )
-    return [round(share, 4) for share in levels_by_slot.tolist()]
+    levels = timeline.utilization_levels(bars, job_info, cluster, first, last)
+    shares = levels.mean(axis=0) / timeline.FULL_LEVEL
+    return [round(share, 4) for share in shares.tolist()]
 
 
 def comparison(
@@ -279,12 +279,11 @@ def comparison(
 ) -> rest.Comparison:
     """Return the comparison of the last days as a REST resource.
 
-    ``plans`` provides the demands of open jobs, and ``now`` is in nanoseconds since 1970. If
-    ``scope`` names a tenant, only its jobs are included, except in the utilization, which covers
-    all jobs.
+    ``plans`` has the demands of open jobs, and ``now`` is in nanoseconds since 1970. If ``scope``
+    names a tenant, only its jobs are included. The utilization always covers all jobs.
     """
     calendar = published.servers.calendar
-    since = now - int(days * 86_400 * 10**9)
+    since = now - int(days * 86_400 * SECOND)
     jobs = compare_jobs(connection, published, since=since, tenant=scope, limit=MAX_JOBS + 1)
     current = calendar.slot_at(now)
     first = max(0, current - MAX_UTILIZATION_SLOTS, calendar.slot_at(since))

@@ -1,7 +1,7 @@
 """Outlooks of jobs that don't run: missing resource, start, completion, and helpful changes.
 
-They are computed on a copy of the engine, in another thread than the writer's, within a second of
-processor time. Simulations search changes in the same way (`shadowprice.advice`).
+An outlook is computed on a copy of the engine, in a thread of its own, within a second of processor
+time. `shadowprice.advice` searches the changes, for simulations too.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ log = logging.getLogger("shadowprice.service")
 
 LIMIT_SECONDS: Final = 0.9  # processor time after which no further quote or slot is started
 MAX_REQUESTS: Final = 4  # maximum number of requests of one tenant that wait
-START_SHARE: Final = 0.4  # of the limit, for planning the slots up to the start of a job
+START_SHARE: Final = 0.4  # share of the limit for planning the slots until a job starts
 
-_HELD: Final = (
+_ASSUMPTION: Final = (
     "the rest of the submission and all running and promised jobs don't change; each changed job "
     "is submitted now"
 )
@@ -67,7 +67,7 @@ class _TimeUpError(Exception):
 
 
 class OutlookQueue:
-    """Builds outlooks in a thread, one at a time, because two would share one interpreter."""
+    """Builds outlooks in a thread, one at a time, because two would share the interpreter lock."""
 
     def __init__(self) -> None:
         self._turns = TenantTurns(max_waiting=MAX_REQUESTS, what="requests for advice")
@@ -83,9 +83,9 @@ class OutlookQueue:
     ) -> rest.JobOutlook:
         """Return the outlook of a job; ``options`` are those of `build_outlook`.
 
-        ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
-        of its requests wait, and `ShadowpriceError` if the policy gives no quotes, or the cluster
-        lacks a resource that the job names.
+        ``record`` is the job's submission. ``tenant`` is the requesting tenant, None for an
+        operator. Raise `ProblemError` if too many of its requests wait. Raise `ShadowpriceError` if
+        the policy gives no quotes, or if the cluster lacks a resource of the job.
         """
         async with self._turns.turn(tenant):
             fork = await writer.do(fork_engine(key, JobSpec.model_validate(record)))
@@ -94,26 +94,27 @@ class OutlookQueue:
 
 @dataclass(frozen=True, slots=True)
 class _ClockDeadlines(SlotDeadlines):
-    """Writes later deadlines as times: ``by`` as a moment, a utility's as a duration."""
+    """Formats later deadlines: the key ``by`` as a moment, a utility's deadline as a duration."""
 
     calendar: SlotCalendar
     job: Job
 
     def write(self, key: Key, slots: float) -> str:
-        """Return a deadline as a record writes it; ``slots`` is the papers' ``d``."""
+        """Return a deadline as a job's record has it; ``slots`` are from arrival to completion."""
         if key == ("by",):
             end = self.calendar.ends(self.job.arrival + math.ceil(slots))
-            return format_rfc3339(-(-end // SECOND) * SECOND)  # later by less than a second
-        waits = Fraction(self.job.before_arrival)
-        seconds = (Fraction(slots) + waits + 1) * self.calendar.slot / SECOND
-        # Rounded up by less than 1 %.
-        unit, length = next(
+            return format_rfc3339(-(-end // SECOND) * SECOND)  # rounded up to a full second
+        before_arrival = Fraction(self.job.before_arrival)
+        # Durations last from the submission to the end of the completion slot, hence the 1.
+        seconds = (Fraction(slots) + before_arrival + 1) * self.calendar.slot / SECOND
+        # In units of at most 1 % of the duration, because it is rounded up.
+        unit, unit_seconds = next(
             (pair for pair in (("h", 3600), ("min", 60)) if seconds >= 100 * pair[1]), ("s", 1)
         )
-        return f"{math.ceil(seconds / length)}{unit}"
+        return f"{math.ceil(seconds / unit_seconds)}{unit}"
 
     def describe_delay(self, slots: float) -> str:
-        """Return the delay as a duration."""
+        """Return a delay of a deadline, such as ``20min later``."""
         return f"{format_seconds(slots * self.calendar.slot_seconds)} later"
 
 
@@ -127,9 +128,9 @@ def build_outlook(
 ) -> rest.JobOutlook:
     """Return the outlook of a job that waits or was refused; ``record`` is its submission.
 
-    Changes of a waiting job get it a promise, or let it start at once. A ``promised`` job needs
-    none, and only waits for its start. A ``quoted`` job arrives now, beside an open job of its name
-    if there is one. So does any other job that the engine doesn't know.
+    For a job that ``waits``, helpful changes get it a promise or let it start at once. A
+    ``promised`` job needs no changes, and only waits for its start. A ``quoted`` job, like any job
+    that the engine doesn't know, arrives now, beside an open job of its name if there is one.
     """
     started = time.thread_time()
     engine, calendar = fork.engine, fork.calendar
@@ -169,14 +170,14 @@ def build_outlook(
     return outlook.model_copy(update={"lines": lines})
 
 
-def _outlook(started: float, **found: Any) -> rest.JobOutlook:
-    """Return an outlook without lines, of which only a part is found."""
+def _outlook(started: float, **fields: Any) -> rest.JobOutlook:
+    """Return an outlook of the given fields; ``started`` is the thread's processor time before."""
     times = ("starts", "completes", "predicted_start", "abandoned", "waits_beyond")
     absent: dict[str, Any] = dict.fromkeys(("resource", "servers", *times))
     absent["admitted_now"] = False
     absent |= {"changes": [], "ineffective": [], "untried": [], "lines": []}
     seconds = round(time.thread_time() - started, 4)
-    return rest.JobOutlook(**(absent | found), seconds=seconds)
+    return rest.JobOutlook(**(absent | fields), seconds=seconds)
 
 
 def _predicted_start(start: StartPrediction) -> rest.PredictedStart:
@@ -190,7 +191,7 @@ def _suggested_change(advice: Advice, calendar: SlotCalendar) -> rest.SuggestedC
 
 
 def _start_lines(outlook: rest.JobOutlook) -> list[str]:
-    """Return when a promised job starts and completes, for people."""
+    """Return a line that says when a promised job starts and completes."""
     if outlook.starts is None:
         if outlook.waits_beyond is None:
             return []
@@ -201,7 +202,7 @@ def _start_lines(outlook: rest.JobOutlook) -> list[str]:
 
 
 def _completes(outlook: rest.JobOutlook) -> str:
-    """Return when a job completes that starts as planned; empty if that isn't known."""
+    """Return a clause that says when a job completes; empty if that is unknown."""
     if outlook.completes is None:
         return ""
     return f", and is expected to complete by {_rfc3339(outlook.completes)}"
@@ -245,12 +246,12 @@ def _lines(
 
 
 def _describe_revision(name: str, advice: Advice) -> str:
-    """Describe a change of an open job as the command that makes it, if it can be revised."""
+    """Describe a change of an open job as a command, if the key can be revised."""
     if advice.key.partition(".")[0] in REVISABLE_KEYS:
-        is_run_time = advice.option == "--time"  # of all steps; the key is that of one
+        # `time` is of all steps, as people state it; the advice's key is the time of one step.
+        is_run_time = advice.option == "--time"
         change = f"time={advice.option_after}" if is_run_time else f"{advice.key}={advice.after}"
-        pair = shlex.quote(change)
-        return f"shadowprice revise {shlex.quote(name)} --set {pair}"
+        return f"shadowprice revise {shlex.quote(name)} --set {shlex.quote(change)}"
     return f"cancel it and submit it again with {describe_change(advice)}"
 
 
@@ -261,9 +262,9 @@ def _rfc3339(moment: datetime) -> str:
 def _plan_wait(
     engine: Engine, calendar: SlotCalendar, name: str, deadline: float
 ) -> dict[str, datetime | None]:
-    """Plan slots, with progress as stated, until a job starts; return the times of its outlook.
+    """Simulate slots at the stated speeds until a job starts; return the times of its outlook.
 
-    The processor time ``deadline`` and the planning horizon limit the slots.
+    The slots end at the planning horizon, or when the thread's processor time is ``deadline``.
     """
     slot = engine.slot
     try:
@@ -286,6 +287,7 @@ def _plan_wait(
 
 
 def _end_slot(engine: Engine, slot: int) -> None:
+    """End a slot in which all running jobs progressed at their stated speeds."""
     progress = {}
     for name, placement in engine.running.items():
         record = engine.open_jobs[name]
@@ -298,7 +300,10 @@ def _end_slot(engine: Engine, slot: int) -> None:
 def _search(
     fork: EngineFork, record: Mapping[str, Any], deadline: float, *, promised: bool
 ) -> tuple[JobAdvice, bool, Sequence[JobChange]]:
-    """Return the smallest changes, whether the job is admitted without any, and untried ones."""
+    """Return the smallest helpful changes, whether the job needs none, and the untried changes.
+
+    If ``promised``, only changes that get the job a promise are helpful.
+    """
     engine = fork.engine
     job = _rename(fork.job, engine)
     changes = [
@@ -341,8 +346,8 @@ def _search(
     except _TimeUpError:
         pass
     untried = [] if admitted_now else changes[tried:]
-    left_out = [change.label if change.option is None else change.option.name for change in untried]
-    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, ineffective, left_out)
+    names = [change.label if change.option is None else change.option.name for change in untried]
+    job_advice = JobAdvice(fork.job.name, job.arrival, _ASSUMPTION, advice, ineffective, names)
     return job_advice, admitted_now, untried
 
 

@@ -1,8 +1,8 @@
 """Timeline of placements by server and slot, past and future.
 
-The past comes from stored generations, and the future from the plans in force. A bar is a job on a
-server between two moments, in slots. Because hundreds of servers have too many bars to display,
-each server also has a level per slot: the used share of its scarcest resource.
+The past comes from stored generations, and the future from the current plans. A bar is a job on a
+server between two moments, in slots. Hundreds of servers have too many bars to display, so each
+server also has a level per slot: the used share of its scarcest resource.
 """
 
 from __future__ import annotations
@@ -36,27 +36,30 @@ from shadowprice.service.store.lookups import rows_among
 MAX_SLOTS: Final = 1_000  # maximum number of past slots, and of future slots
 MAX_BARS: Final = 4_000  # maximum number of bars and promises; above it, only levels are returned
 MAX_GENERATION_ROWS: Final = 20_000  # maximum number that is read, newest first
-BAR_PAST: Final = 0  # kind of a bar: the job ran
-BAR_PLANNED: Final = 1  # reserved by the plan in force, or for the rest of the running slot
-BAR_EXPECTED: Final = 2  # at the present rate, if the policy decides slot by slot
+FULL_LEVEL: Final = 255  # level of a server whose scarcest resource is fully used
+
+# Kinds of bars:
+BAR_PAST: Final = 0  # the job ran
+BAR_PLANNED: Final = 1  # reserved by the current plan, or for the rest of the running slot
+BAR_EXPECTED: Final = 2  # the running job stays, because the policy plans no coming slots
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineBar:
-    """A job on a server for some time."""
+    """A job on a server for some time; times are in slots since the start of slot 0."""
 
     job: str
     server: str
-    begins: float  # in slots since the start of slot 0, as ``ends``
+    begins: float
     ends: float
     workers: int
     ps: int
-    what: int  # `BAR_PAST`, `BAR_PLANNED` or `BAR_EXPECTED`
+    kind: int  # `BAR_PAST`, `BAR_PLANNED` or `BAR_EXPECTED`
 
 
 @dataclass(frozen=True, slots=True)
 class JobDemand:
-    """Demand of one worker, and of one PS, of a job by resource column of the cluster."""
+    """Demands of a job's worker and parameter server, by resource column of the cluster."""
 
     worker: NDArray[np.int64]
     ps: NDArray[np.int64]
@@ -64,23 +67,24 @@ class JobDemand:
 
 @dataclass(slots=True)
 class JobInfo:
-    """Id, tenant, state and known demand of the jobs of bars, by key."""
+    """Data of the jobs that bars show, by key; unmanaged jobs are absent."""
 
     jobs: dict[str, tuple[int, str | None, rest.JobState]] = field(default_factory=dict)
+    """Id, tenant and state."""
     demands: dict[str, JobDemand] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBars:
-    """Planned and expected bars."""
+    """Planned and expected bars of the coming slots."""
 
     bars: tuple[TimelineBar, ...]
-    promises: Mapping[str, int]  # promised slots of jobs without a placement
+    promises: Mapping[str, int]  # promised slots of jobs without a plan or placement
     demands: Mapping[str, JobDemand]  # of all open jobs
 
 
 def planned_bars(state: DurableState, slots: int) -> PlannedBars:
-    """Return the reservations of the first ``slots`` slots that can still be decided."""
+    """Return the bars of the first ``slots`` slots that can still be decided."""
     engine = state.engine
     names, next_slot = engine.cluster.names, state.next_slot
     last = next_slot + slots
@@ -92,7 +96,7 @@ def planned_bars(state: DurableState, slots: int) -> PlannedBars:
         ps = record.job.ps
         demands[name] = JobDemand(record.job.worker, nothing if ps is None else ps)
         if len(record.plan):
-            bars += _runs(name, names, record.plan.from_slot(next_slot).rows(), last)
+            bars += _bars_of_plan(name, names, record.plan.from_slot(next_slot).rows(), last)
         elif name in engine.running:
             bars += _bars_in_place(name, record, engine.running[name], names, next_slot, last)
         elif record.promise is not None:
@@ -108,7 +112,7 @@ def _bars_in_place(
     next_slot: int,
     last: int,
 ) -> Iterable[TimelineBar]:
-    """Yield the expected bars of a job that completes in its present placement."""
+    """Yield the expected bars of a job that runs in its present placement until it completes."""
     gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
     if gain <= 0:
         return
@@ -120,23 +124,24 @@ def _bars_in_place(
             yield TimelineBar(name, names[server], next_slot, end, workers, ps, BAR_EXPECTED)
 
 
-def _runs(
+def _bars_of_plan(
     job: str, names: tuple[str, ...], rows: Iterable[list[int]], last: int
 ) -> Iterable[TimelineBar]:
-    """Yield the bars of a plan, with equal entries of consecutive slots merged."""
-    going: dict[int, list[int]] = {}
+    """Yield the bars of a plan; equal entries of consecutive slots are merged into one bar."""
+    # The last bar of each server so far: first slot, slot after its end, workers and PS.
+    open_bars: dict[int, list[int]] = {}
     for slot, server, workers, ps in rows:
         if slot >= last:
             break
-        run = going.get(server)
-        if run is not None and run[1] == slot and run[2] == workers and run[3] == ps:
-            run[1] = slot + 1
+        bar = open_bars.get(server)
+        if bar is not None and bar[1:] == [slot, workers, ps]:
+            bar[1] = slot + 1
             continue
-        if run is not None:
-            yield TimelineBar(job, names[server], run[0], run[1], run[2], run[3], BAR_PLANNED)
-        going[server] = [slot, slot + 1, workers, ps]
-    for server, run in going.items():
-        yield TimelineBar(job, names[server], run[0], run[1], run[2], run[3], BAR_PLANNED)
+        if bar is not None:
+            yield TimelineBar(job, names[server], bar[0], bar[1], bar[2], bar[3], BAR_PLANNED)
+        open_bars[server] = [slot, slot + 1, workers, ps]
+    for server, bar in open_bars.items():
+        yield TimelineBar(job, names[server], bar[0], bar[1], bar[2], bar[3], BAR_PLANNED)
 
 
 def past_bars(
@@ -148,16 +153,17 @@ def past_bars(
     *,
     observed: bool = False,
 ) -> tuple[list[TimelineBar], bool]:
-    """Return the bars that ran from slot ``first`` on, and whether some were omitted.
+    """Return the past bars from slot ``first`` on, and whether some were omitted.
 
-    ``now`` is in nanoseconds since 1970. Bars of running jobs end then; ``observed`` ones end at
-    the last poll if that was earlier. ``job`` limits the bars to one job.
+    If ``observed``, they are the executions that were polled from another scheduler. Bars of
+    running jobs end at ``now``, in nanoseconds since 1970, or at the last poll if ``observed``.
+    ``job`` limits the bars to one job.
     """
     if observed:
         columns = tables.observed.c
         started, order = columns.since, columns.id
-        polled = last_observation_time(connection)
-        now = now if polled is None else min(now, polled)
+        last_poll = last_observation_time(connection)
+        now = now if last_poll is None else min(now, last_poll)
     else:
         columns = tables.generations.c
         started, order = columns.started, columns.ordered
@@ -186,7 +192,7 @@ def load_job_info(
     published: ReadModel,
     demands: Mapping[str, JobDemand],
 ) -> JobInfo:
-    """Return tenants, states and demands of jobs, from the published state or the store."""
+    """Return data of jobs, from the published state if possible, else from the store."""
     result = JobInfo()
     missing: list[str] = []
     for name in names:
@@ -210,7 +216,10 @@ def load_job_info(
 
 @lru_cache(maxsize=1_000)
 def _demand(cluster: Cluster, amounts: str) -> NDArray[np.int64]:
-    """Return amounts of a job file by resource column; skip resources the cluster lacks."""
+    """Return a demand by resource column; skip resources that the cluster lacks.
+
+    ``amounts`` is JSON, as in a job file, because cached arguments must be hashable.
+    """
     counted: dict[str, int] = {}
     for name, text in json.loads(amounts).items():
         if cluster.find_resource(name) is None:
@@ -222,14 +231,14 @@ def _demand(cluster: Cluster, amounts: str) -> NDArray[np.int64]:
     return cluster.demand(without_total(counted))
 
 
-def bar_shares(bars: list[TimelineBar], known: JobInfo, cluster: Cluster) -> list[float]:
-    """Return the share that each bar takes of its server's scarcest resource."""
+def bar_shares(bars: list[TimelineBar], job_info: JobInfo, cluster: Cluster) -> list[float]:
+    """Return the share of its server that each bar takes, of the resource that it uses most."""
     capacity = np.where(
         (cluster.capacity > 0) & (cluster.capacity < UNLIMITED), cluster.capacity, 0
     ).astype(np.float64)
     result = []
     for bar in bars:
-        row, demand = cluster.index.get(bar.server), known.demands.get(bar.job)
+        row, demand = cluster.index.get(bar.server), job_info.demands.get(bar.job)
         if row is None or demand is None:
             result.append(0.0)
             continue
@@ -241,24 +250,25 @@ def bar_shares(bars: list[TimelineBar], known: JobInfo, cluster: Cluster) -> lis
 
 
 def utilization_levels(
-    bars: list[TimelineBar], known: JobInfo, cluster: Cluster, first: int, last: int
+    bars: list[TimelineBar], job_info: JobInfo, cluster: Cluster, first: int, last: int
 ) -> NDArray[np.uint8]:
-    """Return the used share of each server's scarcest resource per slot; 255 is all of it.
+    """Return the used share of each server's scarcest resource per slot, up to `FULL_LEVEL`.
 
-    The shape is (servers, slots). Partial use of a slot counts in proportion to its time.
+    The shape is (servers, slots from ``first`` to before ``last``). A bar that covers a part of a
+    slot counts for that part.
     """
     slots = last - first
     levels = np.zeros((len(cluster.names), slots), dtype=np.uint8)
     bars_by_row: dict[int, list[TimelineBar]] = {}
     for bar in bars:
         row = cluster.index.get(bar.server)
-        if row is not None and bar.job in known.demands:
+        if row is not None and bar.job in job_info.demands:
             bars_by_row.setdefault(row, []).append(bar)
     # One server at a time: all servers, slots and resources at once would take gigabytes.
     for row, own_bars in bars_by_row.items():
         used = np.zeros((len(cluster.resources), slots))
         for bar in own_bars:
-            demand = known.demands[bar.job]
+            demand = job_info.demands[bar.job]
             start, end = bar.begins - first, min(bar.ends - first, slots)
             indices = np.arange(max(0, int(start)), min(slots, int(np.ceil(end))))
             duration = np.minimum(indices + 1, end) - np.maximum(indices, start)
@@ -267,8 +277,8 @@ def utilization_levels(
         capacity = cluster.capacity[row]
         limited = (capacity > 0) & (capacity < UNLIMITED)
         share = (used[limited] / capacity[limited, None]).max(axis=0, initial=0.0)
-        # Round up, so that any use is visible.
-        levels[row] = np.ceil(np.minimum(share, 1.0) * 255 - 1e-6)
+        # Rounded up, so that any use is visible, except for floating-point errors.
+        levels[row] = np.ceil(np.minimum(share, 1.0) * FULL_LEVEL - 1e-6)
     return levels
 
 
@@ -288,8 +298,9 @@ def timeline(
     """Return past, running and planned placements as a REST resource.
 
     ``back`` and ``slots`` are the numbers of past and of future slots, and ``now`` is in
-    nanoseconds since 1970. ``server`` and ``job`` limit the result. Jobs of other tenants than
-    ``scope`` stay anonymous. ``observed`` ones are what really ran, without planned placements.
+    nanoseconds since 1970. ``server`` and ``job`` limit the result to one of them. If ``scope``
+    names a tenant, jobs of other tenants are anonymous. If ``observed``, the result has only the
+    executions that were polled from another scheduler.
     """
     servers = published.servers
     cluster, calendar = servers.cluster, servers.calendar
@@ -297,7 +308,7 @@ def timeline(
     first, last = max(0, current - back), max(current + 1, servers.next_slot) + slots
     bars, incomplete = past_bars(connection, calendar, first, now, job, observed=observed)
     if not observed:
-        # The answer may cover more slots, and slots that began since it was computed.
+        # `plans` may cover more slots, and slots that began since it was computed.
         start = servers.next_slot
         planned = [
             replace(bar, begins=max(bar.begins, start), ends=min(bar.ends, last))
@@ -315,20 +326,20 @@ def timeline(
         for name, slot in ({} if observed else plans.promises).items()
         if server is None and (job is None or name == job)
     }
-    job_data = load_job_info(
+    job_info = load_job_info(
         connection, {*(bar.job for bar in bars), *promises}, cluster, published, plans.demands
     )
     encoded_levels = None
     if job is None:
-        level = utilization_levels(bars, job_data, cluster, first, last)
+        levels = utilization_levels(bars, job_info, cluster, first, last)
         if server is not None and server in cluster.index:
-            level = level[[cluster.index[server]]]
-        encoded_levels = base64.b64encode(level.tobytes()).decode()
+            levels = levels[[cluster.index[server]]]
+        encoded_levels = base64.b64encode(levels.tobytes()).decode()
     jobs, columns, open_promises = None, None, None
     if len(bars) + len(promises) <= MAX_BARS:
         order = dict.fromkeys([*(bar.job for bar in bars), *promises])
         numbers = {name: index for index, name in enumerate(order)}
-        jobs = [_timeline_job(name, job_data, scope) for name in order]
+        jobs = [_timeline_job(name, job_info, scope) for name in order]
         columns = rest.TimelineBars(
             job=[numbers[bar.job] for bar in bars],
             server=[bar.server for bar in bars],
@@ -336,8 +347,8 @@ def timeline(
             end=[round(bar.ends, 4) for bar in bars],
             workers=[bar.workers for bar in bars],
             ps=[bar.ps for bar in bars],
-            kind=[bar.what for bar in bars],
-            share=bar_shares(bars, job_data, cluster),
+            kind=[bar.kind for bar in bars],
+            share=bar_shares(bars, job_info, cluster),
         )
         open_promises = [(numbers[name], slot) for name, slot in promises.items()]
     return rest.Timeline(
@@ -357,8 +368,8 @@ def timeline(
     )
 
 
-def _timeline_job(key: str, known: JobInfo, scope: str | None) -> rest.TimelineJob:
-    number, tenant, state = known.jobs.get(key, (None, None, None))
+def _timeline_job(key: str, job_info: JobInfo, scope: str | None) -> rest.TimelineJob:
+    number, tenant, state = job_info.jobs.get(key, (None, None, None))
     if scope is not None and tenant != scope:
         return rest.TimelineJob(job=None, job_id=None, tenant=None, state=None)
     return rest.TimelineJob(job=name_of_key(key), job_id=number, tenant=tenant, state=state)
@@ -372,9 +383,9 @@ def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> lis
     start, end = float(calendar.in_slots(now)), float(running + 1)
     return [
         TimelineBar(name, server, max(start, float(running)), end, workers, ps, BAR_PLANNED)
-        for name, order in published.desired.items()
-        if order.slot <= running and start < end
+        for name, command in published.desired.items()
+        if command.slot <= running and start < end
         for server, workers, ps in zip(
-            order.servers, order.placement.workers, order.placement.ps, strict=True
+            command.servers, command.placement.workers, command.placement.ps, strict=True
         )
     ]

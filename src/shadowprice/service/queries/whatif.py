@@ -1,8 +1,8 @@
 """What-if runs: simulations of the recent jobs on other servers, or under another policy.
 
-A run continues in the background. It simulates the submitted jobs twice, on the cluster as it is
-and changed, each in a process with low priority. The next run about the same jobs repeats only the
-second simulation.
+A run works in the background. It simulates the submitted jobs on the present cluster (*as is*) and
+on the changed cluster, each in a process with low priority. The next run about the same jobs
+repeats only the second simulation.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ log = logging.getLogger("shadowprice.service")
 MAX_JOBS: Final = 20_000  # maximum number of simulated jobs, newest first
 MAX_DAYS: Final = 366  # maximum number of days to look back
 MAX_SERVERS: Final = 10_000  # maximum number of servers of a kind to add or remove
-NICENESS: Final = 5  # beside a busy process, a quarter of a core; 10 would be a tenth
-MAX_KEPT_RUNS: Final = 50
-MAX_QUEUED_RUNS: Final = 10
+NICENESS: Final = 5  # beside a busy process, it leaves a quarter of a core; 10 would leave a tenth
+MAX_KEPT_RUNS: Final = 50  # runs in memory, with their results
+MAX_QUEUED_RUNS: Final = 10  # runs that wait or execute
 
 REPORTED_METRICS: Final = (
     "total_utility",
@@ -67,12 +67,12 @@ REPORTED_METRICS: Final = (
 
 JOBS: Final = "jobs.jsonl"  # name of the job file of simulations
 RUN: Final = "run"  # name of the run directory of a simulation
-_START: Final = "from shadowprice.cli.main import run; run()"
+_RUN_CLI: Final = "from shadowprice.cli.main import run; run()"
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIfRequest:
-    """Request of a what-if run."""
+    """A validated request for a what-if run."""
 
     question: rest.WhatIfQuestion
     choice: PolicyChoice  # policy on the changed cluster
@@ -94,16 +94,16 @@ class WhatIfRun:
 
 @dataclass(frozen=True, slots=True)
 class AsIsRun:
-    """Simulation of some jobs on the cluster as it is, kept for the next question about them."""
+    """Simulation of some jobs on the present cluster, kept for the next question about them."""
 
     digest: bytes  # of the jobs and the cluster
     summary: dict[str, Any]
     directory: tempfile.TemporaryDirectory[str]
-    files: frozenset[Path]  # others may delete what no process has open
+    files: frozenset[Path]  # checked before they are used again, because someone may delete them
 
     @property
     def folder(self) -> Path:
-        """Directory of its files."""
+        """Path of the directory."""
         return Path(self.directory.name)
 
 
@@ -143,14 +143,14 @@ def parse_request(
     policy, settings = parameters.policy or current.name, parameters.set
     if settings is None:
         settings = dict(current.settings) if parameters.policy is None else {}
-    # A request names a registered policy or that of the service: it can't name a file to execute.
+    # Only the service's policy or a registered one, because a name can also be a file to execute.
     choice = current if policy == current.name else PolicyChoice(policy)
     choice = replace(choice, settings=settings)
     choice.parameters()
     end = to_datetime(now) if parameters.at is None else min(to_datetime(now), parameters.at)
     at = max(0, (end - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000)
-    own = current.settings if choice.name == current.name else {}
-    changed = {key: value for key, value in settings.items() if own.get(key) != value}
+    previous = current.settings if choice.name == current.name else {}
+    changed = {key: value for key, value in settings.items() if previous.get(key) != value}
     question = rest.WhatIfQuestion(
         days=parameters.days, at=to_datetime(at), servers=servers, policy=choice.name, set=changed
     )
@@ -158,7 +158,7 @@ def parse_request(
 
 
 def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
-    """Return the content of a cluster file for a cluster with servers added or removed."""
+    """Return a cluster as a cluster file, with ``servers`` added or removed (negative) by kind."""
     kinds = build_server_classes(cluster)
     servers_after: list[dict[str, Any]] = []
     for kind, rows in kinds.items():
@@ -172,7 +172,7 @@ def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> d
         capacity = {
             name: format_amount(amount, dimension)
             for name, amount, dimension in amounts
-            # Bandwidth that isn't declared is unlimited.
+            # A bandwidth of 0 is written, because a missing bandwidth is unlimited.
             if 0 < amount < UNLIMITED or (name == BANDWIDTH and not amount)
         }
         role = cluster.roles[first].value
@@ -182,7 +182,7 @@ def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> d
                 server["cost"] = float(cluster.costs[row])
             servers_after.append(server)
     record: dict[str, Any] = {
-        "slot": _seconds(cluster.slot_seconds),
+        "slot": _format_seconds(cluster.slot_seconds),
         "horizon": cluster.horizon,
         "servers": servers_after,
         "tenants": [
@@ -197,7 +197,7 @@ def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> d
         ],
     }
     if cluster.restart_seconds:
-        record["restart"] = _seconds(cluster.restart_seconds)
+        record["restart"] = _format_seconds(cluster.restart_seconds)
     if cluster.restart_first:
         record["restart_first"] = True
     return record
@@ -213,7 +213,7 @@ def _added_names(cluster: Cluster, kind: str, count: int) -> list[str]:
     return list(itertools.islice((name for name in names if name not in taken), max(0, count)))
 
 
-def _seconds(span: Fraction) -> str:
+def _format_seconds(span: Fraction) -> str:
     return f"{float(span):.9f}".rstrip("0").rstrip(".") + "s"
 
 
@@ -232,10 +232,10 @@ def workload(connection: Connection, since: int, until: int) -> list[dict[str, A
     jobs = []
     for row in reversed(rows):
         record = json.loads(row.spec)
-        # Names of several jobs may be equal, and a key may be longer than a name.
+        # Jobs of several tenants may have the same name, and a key can be too long for a name.
         record["name"] = row.key if len(row.key) <= bounds.NAME.maximum else f"id:{row.id}"
         record.pop("run", None)  # it may hold secrets, and nothing runs here
-        record["arrival"] = _seconds(Fraction(max(0, row.submitted - first), SECOND))
+        record["arrival"] = _format_seconds(Fraction(max(0, row.submitted - first), SECOND))
         if isinstance(record.get("by"), str):
             record["by"] = _to_duration(record["by"], row.submitted)
         if states_no_length(record):
@@ -245,28 +245,28 @@ def workload(connection: Connection, since: int, until: int) -> list[dict[str, A
 
 
 def _time_of_step(record: Mapping[str, Any], view: JobView) -> str:
-    """Return the time of a mini-batch of a job that states none: the measured or predicted one."""
-    seconds = float(DEFAULT_SECONDS)
+    """Return the measured or predicted time of a mini-batch, for a job that states none."""
+    seconds = float(DEFAULT_SECONDS)  # of the whole job with its maximum number of workers
     if view.length is not None:
         seconds = view.length[0]
     elif view.predicted is not None:
         seconds = view.predicted.length
-    workers = (record.get("workers") or {}).get("max") or 1  # lengths are those of the most workers
-    return _seconds(Fraction(seconds) * workers / (record.get("steps") or 1))
+    workers = (record.get("workers") or {}).get("max") or 1
+    return _format_seconds(Fraction(seconds) * workers / (record.get("steps") or 1))
 
 
 def _to_duration(by: str, submitted: int) -> str:
-    """Return a deadline as a duration from the submission: a simulation has no calendar."""
+    """Return a deadline as a duration from the submission, because a simulation has no calendar."""
     try:
         parse_duration(by)
     except InputError:
         moment = parse_moment_ahead(by, submitted, Fraction(1), "by")
-        return _seconds(Fraction(moment - submitted, SECOND))
+        return _format_seconds(Fraction(moment - submitted, SECOND))
     return by
 
 
 class WhatIfRunner:
-    """Executes what-if runs, one at a time; ``folder`` is its own, for their files."""
+    """Executes what-if runs, one at a time, with temporary files in the directory ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -275,7 +275,7 @@ class WhatIfRunner:
         self._as_is: AsIsRun | None = None
 
     def clear(self) -> None:
-        """Delete the files that a killed process left, before the first run."""
+        """Delete the files of a killed process; called before the first run."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def all(self) -> list[WhatIfRun]:
@@ -296,7 +296,7 @@ class WhatIfRunner:
         current: PolicyChoice,
         now: int,
     ) -> WhatIfRun:
-        """Start a run in a background task; raise `ProblemError` without jobs or a free place."""
+        """Start a run in the background; raise `ProblemError` without jobs or if too many wait."""
         if not jobs:
             days = request.question.days
             span = "day" if days == 1 else f"{days:g} days"
@@ -305,7 +305,7 @@ class WhatIfRunner:
         if states.count("waiting") + states.count("running") >= MAX_QUEUED_RUNS:
             raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-if runs are already waiting")
         resource = rest.WhatIf(
-            id=max(self._runs, default=0) + 1,  # counts from 1 at each start of the service
+            id=max(self._runs, default=0) + 1,  # from 1 at each start of the service
             requested_at=to_datetime(now),
             state="waiting",
             progress=rest.WhatIfProgress(done=0, of=2),
@@ -332,7 +332,7 @@ class WhatIfRunner:
             run.update(state="cancelled")
 
     async def close(self) -> None:
-        """Cancel all runs, and delete their files; those of another instance stay."""
+        """Cancel all runs, and delete their files, but not the files of another instance."""
         for run in self._runs.values():
             await self.cancel(run)
         self._forget()
@@ -376,7 +376,7 @@ class WhatIfRunner:
     async def _simulate_as_is(
         self, cluster: Cluster, jobs: Sequence[Mapping[str, Any]], current: PolicyChoice
     ) -> AsIsRun:
-        """Return the simulation of the cluster as it is, which questions about equal jobs share."""
+        """Return the simulation on the present cluster; questions about equal jobs share it."""
         lines = "".join(json.dumps(record) + "\n" for record in jobs)
         document = modified_cluster_document(cluster, {})
         digest = hashlib.sha256(json.dumps([lines, document]).encode()).digest()
@@ -384,7 +384,7 @@ class WhatIfRunner:
         if as_is is not None and as_is.digest == digest and all(map(Path.is_file, as_is.files)):
             return as_is
         self._forget()
-        # Not in the system's temporary directory, where old files are deleted.
+        # Not in the system's temporary directory, whose old files the system deletes.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = tempfile.TemporaryDirectory(prefix="as-is-", dir=self._folder)
         folder = Path(directory.name)
@@ -410,7 +410,7 @@ async def _simulate(
     """Run a simulation, write its run directory into the folder, and return its summary."""
     path = folder / "cluster.yaml"
     path.write_text(yaml.safe_dump(cluster))
-    # The file may have changed since the service read it.
+    # A copy of the policy's file, because it may have changed since the service read it.
     fixed = choice.with_file_in(folder)
     argv = ["-c", str(path), "-j", str(jobs), *fixed.argv(), "--skip-invalid"]
     argv += ["--out", str(folder / RUN), "-q", "-o", "json"]
@@ -428,7 +428,7 @@ async def _shadowprice(*argv: str) -> dict[str, Any]:
         str(NICENESS),
         sys.executable,
         "-c",
-        _START,
+        _RUN_CLI,
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

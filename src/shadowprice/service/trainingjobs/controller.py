@@ -4,9 +4,9 @@ Reconciliation is level-triggered. Each pass compares a resource with its job an
 step. Every step is idempotent. A resource gets its finalizer before its job is submitted, and loses
 it after the job's last process has ended. So no job outlives its resource.
 
-The patch that adds the finalizer also claims the resource for this service, by an annotation. Its
-precondition is the resource's version, so only one of several services gets it. The others leave
-the resource alone.
+The patch that adds the finalizer also claims the resource for this service, by an annotation. The
+patch has the resource's version as its precondition, so only one of several services succeeds. The
+others leave the resource alone.
 """
 
 from __future__ import annotations
@@ -56,23 +56,24 @@ from shadowprice.service.usage import added_memory, estimate_memory
 log = logging.getLogger("shadowprice.service")
 
 WORKERS: Final = MAX_INFLIGHT_REQUESTS  # resources reconciled concurrently
-CONFLICT_RETRY_SECONDS: Final = 1.0  # until a resource that a newer leader wrote is tried again
-DELETION_POLL_SECONDS: Final = 5.0  # minimum for a deleted resource; `_on_published` is sooner
+CONFLICT_RETRY_SECONDS: Final = 1.0  # until a retry of a resource that a newer leader wrote
+DELETION_POLL_SECONDS: Final = 5.0  # between polls of a deleted resource, if no event comes before
 DELETION_POLLS_PER_SECOND: Final = 10.0  # maximum over all resources: cancellations come first
 STATUS_WRITE_SECONDS: Final = 10.0  # minimum between two writes of figures only
-STATUS_WRITES_PER_SECOND: Final = 10.0  # maximum: a slot may change thousands of statuses
-NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0  # head start before status writes of a slot
-LIMIT_RETRY_SECONDS: Final = 60.0  # until an edit beyond a limit of its tenant is tried again
+STATUS_WRITES_PER_SECOND: Final = 10.0  # maximum, because a slot may change thousands of statuses
+NEW_RESOURCE_PRIORITY_SECONDS: Final = 30.0  # head start of new resources before status writes
+LIMIT_RETRY_SECONDS: Final = 60.0  # until a retry of an edit that exceeds a limit of its tenant
 RETRY_SECONDS: Final = 5.0  # until the controller starts again, if the definition is missing
-INITIAL_BACKOFF_SECONDS: Final = 0.1
-MAX_BACKOFF_SECONDS: Final = 60.0  # initial and maximum backoff of a failed key, in seconds
+INITIAL_BACKOFF_SECONDS: Final = 0.1  # of a key whose reconciliation failed
+MAX_BACKOFF_SECONDS: Final = 60.0
+MAX_DOUBLINGS: Final = 20  # of the backoff; more than the maximum needs
 
 
 class WorkQueue:
     """Delayed queue of keys for several workers; no key is processed twice at the same time.
 
     A key that is added while a worker processes it is processed again afterwards. ``gather`` is the
-    default delay of a key in seconds, which merges simultaneous changes.
+    default delay in seconds, in which changes of a key are merged.
     """
 
     def __init__(self, gather: float = 0.05, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,8 +103,9 @@ class WorkQueue:
     def add_rate_limited(self, key: str) -> float:
         """Add a failed key again with exponential backoff; return the delay in seconds."""
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        pause = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2.0 ** min(count - 1, 20))
-        pause *= random.uniform(0.8, 1.2)
+        factor = 2.0 ** min(count - 1, MAX_DOUBLINGS)
+        pause = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * factor)
+        pause *= random.uniform(0.8, 1.2)  # jitter
         self.add(key, pause)
         return pause
 
@@ -116,7 +118,7 @@ class WorkQueue:
         now = self._clock()
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
-            # Else the entry is stale: the key was added again with an earlier due time.
+            # Another due time marks a stale entry, whose key was added again to run earlier.
             if self._due.get(key) == due and key not in self._busy:
                 del self._due[key]
                 self._busy.add(key)
@@ -124,20 +126,20 @@ class WorkQueue:
         return None
 
     def mark_done(self, key: str) -> None:
-        """Mark a key as not busy."""
+        """Mark a key as not busy, and queue it if it was added meanwhile."""
         self._busy.discard(key)
         if key in self._due:
             self._push(key)
 
-    async def work(self, look: Callable[[str], Awaitable[None]]) -> None:
-        """Process keys with ``look``, which must not raise, until cancelled."""
+    async def work(self, process: Callable[[str], Awaitable[None]]) -> None:
+        """Process due keys until cancelled. ``process`` must not raise."""
         while True:
             key = self.take()
             if key is None:
                 await self._pause()
                 continue
             try:
-                await look(key)
+                await process(key)
             finally:
                 self.mark_done(key)
 
@@ -152,12 +154,12 @@ class WorkQueue:
 
 
 class Controller:
-    """Kubernetes controller of a service that holds the lease.
+    """Kubernetes controller of the service instance that leads.
 
     ``identity`` is equal for the replicas of a service, and different for other services. ``epoch``
-    is the fencing token of this leader: higher than that of every earlier leader, or 0 without an
-    election, because then only the store decides who writes. ``leads`` returns whether this
-    instance still leads; it is called before every write.
+    is the fencing token of this leader. It is higher than the epoch of every earlier leader, or 0
+    without a lease, because then the store decides which instance writes. ``leads`` returns whether
+    this instance still leads; it is called before every write.
     """
 
     def __init__(
@@ -169,9 +171,9 @@ class Controller:
         epoch: int = 0,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        # Tests fail a step for a resource's key.
+        # Called with the name of a step and a resource's key; tests replace it to inject errors.
         self.fault: Callable[[str, str], None] = lambda *_: None
-        self.health_error: str | None = None  # why it doesn't watch resources
+        self.health_error: str | None = None  # why resources aren't watched
         self._service = service
         self._writer = service.require_writer()
         self._connection = connection
@@ -183,15 +185,16 @@ class Controller:
         self._resources = Informer(
             connection, f"{ROUTE}/{PLURAL}", TrainingJobResource.of, self._on_change
         )
-        self._jobs: dict[str, dict[str, Owner]] = {}
+        self._jobs: dict[str, dict[str, Owner]] = {}  # owners by key of resource and of job
+        # Generation and result of the last edit that was applied, by UID:
         self._edits: dict[str, tuple[int, ConditionValue | None]] = {}
-        self._status_written: dict[str, float] = {}
-        self._ending: dict[str, str] = {}
-        self._foreign: set[str] = set()
-        self._epoch_warned = False
+        self._status_written: dict[str, float] = {}  # monotonic time by UID
+        self._ending: dict[str, str] = {}  # resources that wait for the end of a job, by job
+        self._warned_of_claim: set[str] = set()  # UIDs
+        self._warned_of_epoch = False
         self._cluster: Cluster | None = None  # as last published
         self._recorder = EventRecorder(connection, self._may_write)
-        self._tenancy = NamespaceShares(
+        self._shares = NamespaceShares(
             connection,
             self._writer,
             service.cluster,
@@ -205,7 +208,7 @@ class Controller:
     # ---------------------------------------------------------------- life
 
     @property
-    def failing(self) -> str | None:
+    def task_error(self) -> str | None:
         """Why a background task is failing; None if all are healthy."""
         return self._background.health_error
 
@@ -216,24 +219,24 @@ class Controller:
         )
 
     async def _start_workers(self) -> bool:
-        """Start the informers and workers; return False to be called again if that failed."""
+        """Start the informers and workers; return False if that failed, to be called again."""
         try:
-            await self._tenancy.start()
+            await self._shares.start()
             await self._resources.start()
             self.health_error = None
-            await self._tenancy.follow()  # jobs of unknown tenants would be refused
+            await self._shares.apply()  # jobs of unknown tenants would be refused
         except ApiError as error:
             missing = f"the cluster has no {CRD_NAME}; apply deploy/kubernetes/crd.yaml"
             self.health_error = missing if error.not_found else str(error)
             log.warning("TrainingJobs are not watched: %s", self.health_error)
-            await self._tenancy.close()
+            await self._shares.close()
             await asyncio.sleep(RETRY_SECONDS)
             return False
         except Exception:
-            await run_all(self._resources.close, self._tenancy.close)
+            await run_all(self._resources.close, self._shares.close)
             raise
         for name in list(self._writer.published.jobs):
-            self._cached_owner(name)
+            self._find_owner(name)  # so that `_jobs` has the jobs that are already open
         self._writer.subscribe(self._on_published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
@@ -242,14 +245,14 @@ class Controller:
             description = f"reconciling TrainingJobs ({number + 1})"
             spawn("trainingjobs", lambda: self._queue.work(self._reconcile_or_retry), description)
         spawn("trainingjobs", self._recorder.run, "recording events of TrainingJobs")
-        spawn("trainingjobs", self._tenancy.run, "following shares")
+        spawn("trainingjobs", self._shares.run, "following shares")
         return True
 
     async def close(self) -> None:
         """Stop all tasks and close the connection."""
         self._writer.unsubscribe(self._on_published)
         await run_all(
-            self._background.end, self._resources.close, self._tenancy.close, self._connection.close
+            self._background.end, self._resources.close, self._shares.close, self._connection.close
         )
 
     # ---------------------------------------------------------------- changes
@@ -259,6 +262,7 @@ class Controller:
     ) -> None:
         del old
         is_new = new is not None and not new.status
+        # A negative delay puts new resources before status writes that are due.
         self._queue.add(key, -NEW_RESOURCE_PRIORITY_SECONDS if is_new else None)
 
     def _namespace_changed(self, name: str) -> None:
@@ -268,11 +272,11 @@ class Controller:
 
     def _on_published(self, committed: CommitResult) -> None:
         for name in committed.views:
-            owner = self._cached_owner(name)
+            owner = self._find_owner(name)
             if owner is not None:
                 self._queue.add(_key(owner))
         for event in committed.events:
-            owner = None if event.job is None else self._owner(event.job)
+            owner = None if event.job is None else self._cached_owner(event.job)
             if owner is not None:
                 self._recorder.record(owner, event)
         self._requeue_invalid()
@@ -283,7 +287,7 @@ class Controller:
                     self._queue.add(self._ending.pop(job))
 
     def _requeue_invalid(self) -> None:
-        """Queue resources that the cluster's tenants or resources made invalid, if these change."""
+        """Queue invalid TrainingJobs after a change of tenants or resources of the cluster."""
         before, cluster = self._cluster, self._writer.published.servers.cluster
         self._cluster = cluster
         if before is None or before is cluster:
@@ -293,12 +297,13 @@ class Controller:
                 if resource.status.get("reason") == Reason.INVALID:
                     self._queue.add(key)
 
-    def _owner(self, job: str) -> Owner | None:
+    def _cached_owner(self, job: str) -> Owner | None:
+        """Return the cached owner of a job; it may be closed."""
         return self._jobs.get(_key_of_job(job), {}).get(job)
 
-    def _cached_owner(self, job: str) -> Owner | None:
+    def _find_owner(self, job: str) -> Owner | None:
         """Return the owner of an open job, and cache it; None if no resource owns it."""
-        cached = self._owner(job)
+        cached = self._cached_owner(job)
         if cached is not None:
             return cached
         record = self._writer.published.specs.get(job)
@@ -311,7 +316,6 @@ class Controller:
     # ---------------------------------------------------------------- reconciliation
 
     async def _reconcile_or_retry(self, key: str) -> None:
-        """Reconcile a resource, and schedule a retry if that fails."""
         try:
             with self._writer.metrics.reconciled.time():
                 await self._reconcile(key)
@@ -353,12 +357,12 @@ class Controller:
         if not (resource.has_finalizer and resource.claim):
             finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
             resource = await self._claim(key, resource, finalizers=list(finalizers))
-        tenant = self._tenancy.of(resource.owner.namespace)
+        tenant = self._shares.tenant_of(resource.owner.namespace)
         result, edited = await self._job_for(resource, tenant)
         await self._write_status(key, resource, result, tenant, edited)
 
     async def _cancel_orphaned(self, key: str, resource: TrainingJobResource | None) -> None:
-        """Cancel jobs whose resource is gone, even if something else removed its finalizer."""
+        """Cancel jobs with the key whose resource is gone, or was replaced by ``resource``."""
         for job, owner in list(self._jobs.get(key, {}).items()):
             if resource is not None and resource.owner == owner:
                 continue
@@ -380,15 +384,14 @@ class Controller:
     async def _claim(
         self, key: str, resource: TrainingJobResource, **more: Any
     ) -> TrainingJobResource:
-        """Claim the resource for this service, if its version is still the observed one."""
+        """Claim the resource for this service, if it didn't change since it was observed."""
         metadata = {"resourceVersion": resource.version, "annotations": {CLAIM: self._identity}}
         return await self._write(key, "hold", resource.path, {"metadata": {**metadata, **more}})
 
     def _warn_of_claim(self, resource: TrainingJobResource) -> None:
-        """Warn once that another service drives a resource."""
-        if resource.owner.uid in self._foreign:
+        if resource.owner.uid in self._warned_of_claim:
             return
-        self._foreign.add(resource.owner.uid)
+        self._warned_of_claim.add(resource.owner.uid)
         log.warning(
             "left TrainingJob %s/%s alone: service %s drives it; to hand it over, remove its "
             "annotation %s",
@@ -399,9 +402,9 @@ class Controller:
         )
 
     def _warn_of_epoch(self, epoch: int) -> None:
-        """Warn once that this leader may not write resources that a later leader wrote."""
-        if not self._epoch_warned:
-            self._epoch_warned = True
+        """Warn once that this leader leaves resources alone that a later leader wrote."""
+        if not self._warned_of_epoch:
+            self._warned_of_epoch = True
             log.warning(
                 "left TrainingJobs alone: leader %d wrote them, and this one is number %d; if no "
                 "other service leads, set leaseTransitions of its Lease to %d and restart it",
@@ -425,7 +428,8 @@ class Controller:
         ):
             if not view.state.open:
                 self._ending[job] = key
-            if not cancelled:  # most jobs end before the next pass, which saves a status write
+            # A job that was just cancelled mostly ends before the next pass; don't write twice.
+            if not cancelled:
                 tenant = view.tenant or resource.owner.namespace
                 await self._write_status(key, resource, view, tenant, None)
             self._queue.add(
@@ -444,11 +448,9 @@ class Controller:
         self._status_written.pop(resource.owner.uid, None)
 
     def _commanded_jobs(self) -> set[str]:
-        """Return the jobs with commands that are not acknowledged yet."""
         return {command.job for command in self._writer.published.unacknowledged.values()}
 
     def _has_no_processes(self, job: str, commanded: Collection[str]) -> bool:
-        """Return whether a closed job has no processes and no pending commands."""
         execution = self._service.execution
         if job in self._writer.published.desired or job in commanded:
             return False
@@ -459,7 +461,7 @@ class Controller:
     async def _job_for(
         self, resource: TrainingJobResource, tenant: str
     ) -> tuple[JobView | SubmissionRejected, ConditionValue | None]:
-        """Submit or revise the resource's job; return it, and the result of an edit, if any."""
+        """Submit or revise the resource's job; return it, and the result of an edit or None."""
         job = resource.owner.key
         view = await find_view(self._service, job)
         if view is not None:
@@ -468,8 +470,8 @@ class Controller:
         record = resource.record(tenant)
         cluster = self._writer.published.servers.cluster
         if cluster.tenants and tenant not in cluster.tenant_index:
-            # If any tenant has a share, all have to be known: this one gets an empty share.
-            await self._tenancy.follow()
+            # If any tenant has a share, jobs of unknown tenants are refused: add an empty share.
+            await self._shares.apply()
             cluster = self._writer.published.servers.cluster
         try:
             [submission] = read_submissions(
@@ -510,7 +512,7 @@ class Controller:
     async def _apply_edits(
         self, resource: TrainingJobResource, tenant: str
     ) -> ConditionValue | None:
-        """Apply the resource's edits to its open job; return None if nothing was edited."""
+        """Apply the resource's edits to its open job; return the result, or None without edits."""
         uid, job = resource.owner.uid, resource.owner.key
         cached = self._edits.get(uid)
         if cached is not None and cached[0] == resource.generation:
@@ -533,11 +535,11 @@ class Controller:
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
                 if isinstance(error, ProblemError) and error.code == "tenant-limit":
-                    # Not cached, so that the edit is retried: jobs that end make room for it.
+                    # Not cached, so that the edit is retried when some jobs may have ended.
                     self._queue.add(_key(resource.owner), LIMIT_RETRY_SECONDS)
                     return (False, Reason.NOT_APPLIED, _limit_text(error))
                 if isinstance(error, ProblemError) and error.status >= 429:
-                    raise  # the service is overloaded or unavailable: retry later
+                    raise  # the service is overloaded or unavailable, so the key is retried
                 verdict = (False, Reason.NOT_APPLIED, _in_spec(error))
         if fixed:
             consequence = "the job is unchanged" if verdict is None else verdict[2]
@@ -546,6 +548,7 @@ class Controller:
                 "delete the resource and apply it again"
             )
             verdict = (False, Reason.IMMUTABLE, message)
+        # Without a difference, an edit that failed earlier was undone.
         if verdict is None and any(
             condition.get("type") == "Edited" and condition.get("status") == "False"
             for condition in resource.status.get("conditions") or ()
@@ -558,7 +561,7 @@ class Controller:
     def _reserve(
         self, resource: TrainingJobResource, tenant: str, jobs: int, memory: int
     ) -> Iterator[None]:
-        """Reserve a tenant's jobs and memory; if that exceeds a limit, an event says so."""
+        """Reserve a tenant's jobs and memory during a block; warn if that exceeds a limit."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._service.reserve(tenant, jobs, memory))
@@ -587,13 +590,14 @@ class Controller:
         self,
         key: str,
         resource: TrainingJobResource,
-        found: JobView | SubmissionRejected,
+        result: JobView | SubmissionRejected,
         tenant: str,
         edited: ConditionValue | None,
     ) -> None:
+        """Write the status if it changed; writes of figures only are rate-limited."""
         now = self._writer.clock.now()
         status = build_status(
-            resource, found, tenant=tenant, epoch=self._epoch, now=now, edited=edited
+            resource, result, tenant=tenant, epoch=self._epoch, now=now, edited=edited
         )
         if needs_patch(resource, status):
             if not state_changed(resource, status):
@@ -606,8 +610,8 @@ class Controller:
             path = f"{resource.path}/status"
             await self._write(key, "status", path, build_patch(resource, status))
             self._status_written[resource.owner.uid] = time.monotonic()
-            if isinstance(found, SubmissionRejected):
-                self._recorder.record_refusal(resource, found)
+            if isinstance(result, SubmissionRejected):
+                self._recorder.record_refusal(resource, result)
 
     def _may_write(self, step: str, key: str) -> None:
         """Raise `LeadershipLostError` if this instance no longer leads."""
@@ -628,7 +632,7 @@ class Controller:
 
 
 def status_write_interval(jobs: int) -> float:
-    """Return the seconds between two figure-only status writes, for a number of open jobs."""
+    """Return the minimum seconds between two status writes of figures only, given the open jobs."""
     return max(STATUS_WRITE_SECONDS, jobs / STATUS_WRITES_PER_SECOND)
 
 
@@ -637,7 +641,7 @@ def _key(owner: Owner) -> str:
 
 
 def _key_of_job(job: str) -> str:
-    """Return the resource key that a job's key encodes; meaningless if no resource owns it."""
+    """Return the key of the resource that owns a job; meaningless for other jobs."""
     namespace, _, rest = job.removeprefix("/").partition(".")
     return f"{namespace}/{rest.rpartition('.')[0]}"
 
@@ -650,9 +654,9 @@ def _in_spec(error: ShadowpriceError) -> str:
 
 
 def _limit_text(error: ProblemError) -> str:
-    """Return a tenant's exceeded limit and its remedy, without the present usage.
+    """Return the hint of an exceeded limit, without the present usage.
 
-    A constant text makes equal events and statuses, which are written once.
+    The text is constant, so that equal events and statuses are written only once.
     """
     hints = "; ".join(fault.hint for fault in error.faults)
     return f"the tenant has reached a limit: {hints}"

@@ -1,4 +1,4 @@
-"""Kubernetes events of resources, from the events of their jobs, for `kubectl describe`."""
+"""Kubernetes events of TrainingJobs, from the events of their jobs, for `kubectl describe`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WARNINGS: Final = frozenset(
 UNREPORTED_KINDS: Final = frozenset({"submitted", "paid", "debited", "refunded", "placed"})
 """Kinds of events that are only in the job's history."""
 
-MAX_QUEUED_EVENTS: Final = 10_000  # above it, the oldest are dropped
+MAX_QUEUED_EVENTS: Final = 10_000  # the oldest are dropped above it
 MAX_EVENT_MESSAGE_CHARS: Final = 1_000  # the API server allows 1,024
 MAX_ATTEMPTS: Final = 3
 
@@ -51,8 +51,8 @@ MAX_ATTEMPTS: Final = 3
 class EventRecorder:
     """Queues Kubernetes events and writes them one at a time, with a few retries.
 
-    An event's name contains its number in the service's stream, so repeated writes don't duplicate
-    it. ``may_write`` raises if this instance no longer leads.
+    An event's name contains its number in the service's event stream, so a repeated write doesn't
+    duplicate it. ``may_write`` raises if this instance no longer leads.
     """
 
     def __init__(self, connection: ApiClient, may_write: Callable[[str, str], None]) -> None:
@@ -70,17 +70,17 @@ class EventRecorder:
         text = format_event(event.kind, event.data)
         self._enqueue(object_reference(owner), f"{event.id:x}", kind, reason, text, event.at)
 
-    def record_refusal(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
+    def record_refusal(self, resource: TrainingJobResource, rejected: SubmissionRejected) -> None:
         """Queue a warning that no job could be submitted for a resource."""
-        reason = found.reason.value
+        reason = rejected.reason.value
         suffix = f"g{resource.generation}.{reason.lower()}"
         reference, now = resource.reference(), time.time_ns()
-        self._enqueue(reference, suffix, "Warning", reason, found.message, now)
+        self._enqueue(reference, suffix, "Warning", reason, rejected.message, now)
 
     def warn(self, reference: Mapping[str, Any], reason: str, text: str) -> None:
-        """Queue a warning about another kind of object, at most one an hour for each text."""
+        """Queue a warning about an object, at most one an hour for each text."""
         now = time.time_ns()
-        hour = now // (3_600 * SECOND)
+        hour = now // (3_600 * SECOND)  # in the event's name, which is unique
         suffix = f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}.{hour:x}"
         self._enqueue(dict(reference), suffix, "Warning", reason, text, now)
 
@@ -88,12 +88,12 @@ class EventRecorder:
         self, reference: dict[str, Any], suffix: str, kind: str, reason: str, text: str, at: int
     ) -> None:
         moment = f"{format_rfc3339(at)[:19]}Z"
-        short = reference["uid"].replace("-", "")[:12]
+        short_uid = reference["uid"].replace("-", "")[:12]
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{reference['name']}.{short}.{suffix}",
+                "name": f"{reference['name']}.{short_uid}.{suffix}",
                 "namespace": reference["namespace"],
             },
             "involvedObject": reference,

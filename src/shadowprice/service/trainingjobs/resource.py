@@ -31,7 +31,7 @@ class TrainingJobResource:
 
     owner: Owner
     version: str  # ``resourceVersion``, the precondition of a write
-    generation: int  # ``metadata.generation``, which grows with every edit of ``spec``; not a job's
+    generation: int  # ``metadata.generation``: edits of ``spec``, not generations of the job
     deleting: bool  # whether the resource is deleted and waits for its finalizers
     finalizers: tuple[str, ...]
     claim: str  # identifier of the service that drives it; empty if none does yet
@@ -85,6 +85,7 @@ class TrainingJobResource:
     def record(self, tenant: str) -> dict[str, Any]:
         """Return the job that the resource specifies, as a record of a job file."""
         labels = self.spec.get("labels") or {}
+        # Labels that aren't a mapping are passed on in this form, so that validation refuses them.
         own = labels if isinstance(labels, Mapping) else {"labels": quote_for_display(labels)}
         return {
             **self.spec,
@@ -95,7 +96,7 @@ class TrainingJobResource:
 
 
 def object_reference(owner: Owner) -> dict[str, Any]:
-    """Return the object reference to a resource of any version."""
+    """Return the object reference to a resource, without a version."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -108,25 +109,25 @@ def object_reference(owner: Owner) -> dict[str, Any]:
 def diff_spec(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Compare the service's record of a job with its resource's.
+    """Compare the service's record of a job (``before``) with the record of its resource.
 
     Return the revisions by key (None removes the key), and the changed keys that can't be revised.
     """
     changes: dict[str, Any] = {}
-    fixed: list[str] = []
+    immutable: list[str] = []
     for key in sorted({*before, *after} - {"name", "tenant"}):
         if before.get(key) == after.get(key):
             continue
         if key in REVISABLE_KEYS:
             changes[key] = after.get(key)
         else:
-            fixed.append(key)
-    return changes, tuple(fixed)
+            immutable.append(key)
+    return changes, tuple(immutable)
 
 
 # ------------------------------------------------------------------ status
 
-MAX_MESSAGE_CHARS: Final = 1_000  # maximum characters of a message
+MAX_MESSAGE_CHARS: Final = 1_000  # of a condition or an explanation
 
 ConditionValue = tuple[bool, Reason, str]  # a condition's status, reason and message
 
@@ -154,7 +155,7 @@ class SubmissionRejected:
 
 def build_status(
     resource: TrainingJobResource,
-    found: JobView | SubmissionRejected,
+    result: JobView | SubmissionRejected,
     *,
     tenant: str,
     epoch: int,
@@ -163,23 +164,23 @@ def build_status(
 ) -> dict[str, Any]:
     """Build the status that a resource should have.
 
-    ``found`` is the resource's job, or why it has none. ``edited`` is the result of the last edit;
-    by default the condition that the status already has. Unchanged conditions keep their transition
-    time. ``epoch`` is the fencing token of this leader, and ``now`` is in nanoseconds since 1970.
+    ``result`` is the resource's job, or why it has none. ``edited`` is the result of the last edit;
+    without it, the condition that the status already has is kept. Unchanged conditions keep their
+    transition time. ``epoch`` is the fencing token of this leader, and ``now`` is in nanoseconds.
     """
-    if isinstance(found, SubmissionRejected):
+    if isinstance(result, SubmissionRejected):
         fields: dict[str, Any] = {
             "state": State.REFUSED.value,
-            "reason": found.reason.value,
-            "explanation": found.message[:MAX_MESSAGE_CHARS] or found.reason.value,
+            "reason": result.reason.value,
+            "explanation": result.message[:MAX_MESSAGE_CHARS] or result.reason.value,
         }
         verdicts = {
-            Condition.ADMITTED: (False, found.reason, found.message),
-            Condition.REJECTED: (True, found.reason, found.message),
+            Condition.ADMITTED: (False, result.reason, result.message),
+            Condition.REJECTED: (True, result.reason, result.message),
         }
     else:
-        fields = _status_fields(found)
-        verdicts = build_conditions(found)
+        fields = _status_fields(result)
+        verdicts = build_conditions(result)
     if edited is not None:
         verdicts[Condition.EDITED] = edited
     previous = {item.get("type"): item for item in resource.status.get("conditions") or ()}
@@ -311,15 +312,15 @@ def _condition(
         "lastTransitionTime": since,
         "observedGeneration": resource.generation,
     }
-    # Some API servers take an empty text for null.
+    # Without empty texts, which some API servers treat as null.
     return {key: value for key, value in record.items() if value != ""}
 
 
 def needs_patch(resource: TrainingJobResource, status: Mapping[str, Any]) -> bool:
     """Return whether a resource's status has to be written.
 
-    A new leader writes its epoch into the status of every open job, which fences an older leader
-    that doesn't know yet. The status of a closed job is final and doesn't need the epoch.
+    A new leader writes its epoch into the status of every open job. The epoch fences an older
+    leader that still writes. The status of a closed job is final and doesn't need the epoch.
     """
     ignored = {"epoch"} if status.get("state") in CLOSED else set()
     current = {key: value for key, value in resource.status.items() if key not in ignored}
@@ -330,12 +331,12 @@ def state_changed(resource: TrainingJobResource, status: Mapping[str, Any]) -> b
     """Return whether a status changes more than figures.
 
     Figures are progress, prices and estimated times. They change with every progress report, so
-    such writes are rate-limited.
+    writes that change only figures are rate-limited.
     """
-    return _turn(resource.status) != _turn(status)
+    return _without_figures(resource.status) != _without_figures(status)
 
 
-def _turn(status: Mapping[str, Any]) -> tuple[Any, ...]:
+def _without_figures(status: Mapping[str, Any]) -> tuple[Any, ...]:
     values = [status.get(key) for key in ("state", "reason", "generation", "epoch", "tenant")]
     conditions = [
         tuple(condition.get(key) for key in ("type", "status", "reason", "observedGeneration"))

@@ -1,4 +1,4 @@
-"""Tenants' shares, as a cluster's namespaces declare them.
+"""Tenants' shares, as the namespaces of a Kubernetes cluster declare them.
 
 A share guarantees resources to a tenant's promises. A ResourceQuota is only an upper limit, which
 the API server enforces. So a namespace declares its share with the annotation
@@ -39,18 +39,19 @@ from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
-_KEY: Final = "namespace-shares"  # key in the store of the declared shares that were last applied
+_KEY: Final = "namespace-shares"  # key of the declared shares in the store, as last applied
 DEBOUNCE_SECONDS: Final = 0.2  # for which changes are collected, to be applied together
-RETRY_SECONDS: Final = 10.0  # before refused shares are tried again: nodes may have joined
+RETRY_SECONDS: Final = 10.0  # before a retry of refused shares, because nodes may have joined
 REASON: Final = "ShareNotTaken"  # of the Kubernetes event about a refused share
-_MAX_TEXT_CHARS: Final = 10_000
-_REQUESTS: Final = "requests."
+_MAX_TEXT_CHARS: Final = 10_000  # of an annotation
+_REQUESTS: Final = "requests."  # prefixes of the names in a quota's `spec.hard`
 _LIMITS: Final = "limits."
+_MAX_SHARE: Final = 2**62  # so that sums fit in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class ShareStatement:
-    """A Namespace or ResourceQuota, with what it declares of its tenant's share."""
+    """A Namespace or ResourceQuota, which may declare a share of its tenant."""
 
     kind: str
     namespace: str
@@ -58,7 +59,7 @@ class ShareStatement:
     uid: str
     text: str | None = None  # share annotation of a namespace
     hard: tuple[tuple[str, str], ...] = ()  # ``spec.hard`` of a quota, sorted
-    tenant: str = ""  # of a namespace's jobs; empty for a quota
+    tenant: str = ""  # tenant of a namespace's jobs; empty for a quota
 
     def reference(self) -> dict[str, Any]:
         """Return the object reference for an event."""
@@ -106,7 +107,6 @@ def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
 
 
 def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
-    """Return the share that the annotation of a namespace declares."""
     text = stated.text or ""
     hint = "write it as in a cluster file: {gpu: 8, memory: 64 GiB}"
     try:
@@ -139,11 +139,12 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
 
 
 def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
-    """Return the share that a quota declares; skip limits that no server counts."""
+    """Return the share that a quota declares; skip amounts of resources that no server has."""
     amounts: dict[str, int] = {}
     for name, text in stated.hard:
         if not name.startswith(_LIMITS):
-            bare = name.removeprefix(_REQUESTS)  # `cpu` means `requests.cpu`; the lower one counts
+            # `cpu` means `requests.cpu`. If a quota has both, the lower amount applies.
+            bare = name.removeprefix(_REQUESTS)
             amount = parse_quantity(text, units_per_quantity(bare))
             amounts[bare] = min(amount, amounts.get(bare, amount))
     share: dict[str, int] = {}
@@ -164,7 +165,7 @@ def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]
 class DesiredShares:
     """The combined declarations of all namespaces and quotas."""
 
-    shares: Mapping[str, Mapping[str, int]]  # by tenant; empty for one with jobs only
+    shares: Mapping[str, Mapping[str, int]]  # by tenant; empty for a tenant that only has jobs
     wrong: tuple[tuple[ShareStatement, str], ...] = ()  # refused declarations, with the reasons
 
 
@@ -176,12 +177,12 @@ def desired_shares(
     cluster: Cluster,
     also: Iterable[str] = (),
 ) -> DesiredShares:
-    """Combine the declarations of namespaces, by name, and of quotas that are shares.
+    """Combine the declarations of ``namespaces``, by name, and of ``quotas``.
 
-    Several declarations of one tenant add up. `excess_message` checks the total: shares are applied
-    all or none, because no single share is too large. The shares of the cluster file (``file``)
-    take precedence; if it names tenants, others are refused. ``also`` are tenants that have jobs.
-    They need an entry, because jobs of unknown tenants are refused.
+    Several declarations of one tenant add up. The shares of the cluster file (``file``) take
+    precedence; if it names tenants, declarations of other tenants are refused. ``also`` are tenants
+    that have jobs. They get an empty share, because jobs of unknown tenants are refused. The total
+    isn't checked here; see `excess_message`.
     """
     file_shares = {tenant.name: tenant.share for tenant in file.tenants}
     shares: dict[str, dict[str, int]] = {}
@@ -205,7 +206,7 @@ def desired_shares(
             continue
         total = shares.setdefault(owner.tenant, {})
         for name, amount in share.items():
-            total[name] = min(total.get(name, 0) + amount, 2**62)
+            total[name] = min(total.get(name, 0) + amount, _MAX_SHARE)
         accepted.append(source)
     if len(shares) > int(bounds.TENANTS.maximum):
         wrong += [
@@ -220,15 +221,18 @@ def desired_shares(
 
 
 def excess_message(shares: Mapping[str, Mapping[str, int]], cluster: Cluster) -> str:
-    """Return a message if all shares exceed the servers' capacity; otherwise an empty string."""
+    """Return a message if all shares together exceed the servers' capacity, or an empty text.
+
+    Then no share is applied, because none of them is too large by itself.
+    """
     all_shares = {tenant.name: tenant.share for tenant in cluster.tenants} | dict(shares)
     for column, name in enumerate(cluster.resources):
         total = sum(cluster.capacity[:, column].tolist())
-        given = sum(share.get(name, 0) for share in all_shares.values())
-        if given > total:
+        declared = sum(share.get(name, 0) for share in all_shares.values())
+        if declared > total:
             kind = cluster.dimensions[column]
             return (
-                f"shares of {name} add up to {format_amount(given, kind)}, and the servers hold "
+                f"shares of {name} add up to {format_amount(declared, kind)}, and the servers hold "
                 f"{format_amount(total, kind)}: all shares are unchanged"
             )
     return ""
@@ -244,9 +248,9 @@ def sync_shares(
 ) -> bool:
     """Apply the declared shares of tenants; return False if they are unchanged.
 
-    A share that an operator set stays until the tenant's namespace changes its declaration. Shares
-    of the cluster ``file`` stay without a declared share. At a start (``anew``), the file may be
-    new, so unchanged ones are applied too.
+    A share that an operator set stays until the tenant's namespace changes its declaration. A
+    tenant without a declared share gets its share in the cluster ``file``. At a start (``anew``),
+    the file may have changed, so unchanged declarations are applied too.
     """
     text = stored_value(batch.connection, _KEY)
     stored = json.loads(text or '{"shares": {}, "others": []}')
@@ -265,7 +269,7 @@ def sync_shares(
         if anew or name not in tenants_by_name or share != previous.get(name):
             tenants_by_name[name] = Tenant(name, share)
     others = []
-    if tenants_by_name:  # tenants with open jobs have to stay known, even without a share
+    if tenants_by_name:  # tenants with open jobs must stay known, even without a share
         for record in batch.engine.open_jobs.values():
             name = record.job.tenant
             if name is not None and name not in tenants_by_name:
@@ -282,10 +286,10 @@ def sync_shares(
 class NamespaceShares:
     """Applies the tenants and shares that namespaces and labelled quotas declare.
 
-    ``file`` is the cluster file's cluster. ``warn`` emits a warning about an object, with its
-    reference, a reason and a text. ``may_write`` raises if this instance no longer leads.
-    ``with_jobs`` returns the namespaces that have resources, and ``changed`` handles a change of a
-    namespace's tenant.
+    ``file`` is the cluster of the cluster file. ``warn`` emits a Kubernetes event about an object,
+    given its reference, a reason and a text. ``may_write`` raises if this instance no longer leads.
+    ``with_jobs`` returns the namespaces that have TrainingJobs. ``changed`` is called with a
+    namespace whose tenant changed.
     """
 
     def __init__(
@@ -316,12 +320,12 @@ class NamespaceShares:
             {"labelSelector": f"{SHARE}=true"},
         )
         self._wake = asyncio.Event()
-        self._one_at_a_time = asyncio.Lock()
-        self._warned: set[tuple[str, str]] = set()
-        self._followed = False
+        self._lock = asyncio.Lock()  # one `apply` at a time
+        self._warned: set[tuple[str, str]] = set()  # UIDs and reasons
+        self._has_applied = False  # whether shares were applied since this instance started
 
     async def start(self) -> None:
-        """Start the watches; raise `ApiError` if namespaces can't be read. Quotas are optional."""
+        """Start the watches; raise `ApiError` if namespaces (not quotas) may not be read."""
         await self._namespaces.start()
         try:
             await self._quotas.start()
@@ -335,7 +339,7 @@ class NamespaceShares:
         await self._namespaces.close()
         await self._quotas.close()
 
-    def of(self, namespace: str) -> str:
+    def tenant_of(self, namespace: str) -> str:
         """Return the tenant of a namespace."""
         declaration = self._namespaces.items.get(namespace)
         return namespace if declaration is None else declaration.tenant
@@ -353,16 +357,16 @@ class NamespaceShares:
             await self._wake.wait()
             await asyncio.sleep(DEBOUNCE_SECONDS)
             self._wake.clear()
-            followed = False
+            applied = False
             try:
-                followed = await self.follow()
+                applied = await self.apply()
             finally:
-                if not followed:
+                if not applied:
                     asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
-    async def follow(self) -> bool:
+    async def apply(self) -> bool:
         """Apply the current declarations; return False if the shares were refused."""
-        async with self._one_at_a_time:
+        async with self._lock:
             cluster = self._writer.published.servers.cluster
             namespaces = self._namespaces.items
             combined = desired_shares(
@@ -370,7 +374,7 @@ class NamespaceShares:
                 self._quotas.items.values(),
                 file=self._file,
                 cluster=cluster,
-                also=[self.of(name) for name in self._with_jobs()],
+                also=[self.tenant_of(name) for name in self._with_jobs()],
             )
             faults = list(combined.wrong)
             reason = excess_message(combined.shares, cluster)
@@ -378,14 +382,14 @@ class NamespaceShares:
                 try:
                     self._may_write("shares", "")
                     await self._writer.do(
-                        sync_shares(combined.shares, self._file.tenants, anew=not self._followed)
+                        sync_shares(combined.shares, self._file.tenants, anew=not self._has_applied)
                     )
-                    self._followed = True
+                    self._has_applied = True
                 except ShadowpriceError as error:
                     reason = str(error)
-                except Exception as error:  # jobs have to be reconciled regardless
+                except Exception as error:  # jobs must be reconciled all the same
                     self._writer.metrics.failures.labels("trainingjobs").inc()
-                    log.exception("failed to watch the shares of namespaces")
+                    log.exception("failed to apply the shares of namespaces")
                     reason = f"failed to apply them: {type(error).__name__}"
             if reason:
                 declaring = [source for source in namespaces.values() if source.text is not None]
@@ -399,7 +403,6 @@ class NamespaceShares:
             return not reason
 
     def _warn_once(self, faults: list[tuple[ShareStatement, str]]) -> None:
-        """Warn of refused declarations, each reason once."""
         current = {(source.uid, text) for source, text in faults}
         for source, text in faults:
             if (source.uid, text) not in self._warned:

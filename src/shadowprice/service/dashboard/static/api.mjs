@@ -1,6 +1,6 @@
 // Requests to the service: addresses, the token and errors.
 
-const KEY = "shadowprice-token";
+const KEY = "shadowprice-token"; // in the tab's session storage
 
 /** A problem that the service reports (RFC 9457), or a failed connection. */
 export class Problem extends Error {
@@ -9,26 +9,25 @@ export class Problem extends Error {
     this.status = status;
     this.code = record.code ?? "unknown";
     this.errors = record.errors ?? [];
-    this.after = record.after ?? null;
   }
 
-  /** Whether the request is valid, so that it may be answered later. */
-  get passing() {
+  /** Whether a retry of the same request may succeed. */
+  get transient() {
     return this.status === 0 || this.status === 429 || this.status >= 500;
   }
 }
 
-/** The signed-in user. The token is kept for this tab only, and only sent as a header. */
+/** The signed-in user. The token is stored for this tab only, and only sent as a header. */
 export const session = {
   token: read(),
-  onexpired: () => {},
+  onexpired: () => {}, // called when the service refuses the token
 
   open(token) {
     this.token = token;
     try {
       sessionStorage.setItem(KEY, token);
     } catch {
-      // Without storage it lasts until the page is left.
+      // Without storage, the token lasts until the page is left.
     }
   },
 
@@ -37,7 +36,7 @@ export const session = {
     try {
       sessionStorage.removeItem(KEY);
     } catch {
-      // There was none.
+      // Without storage, nothing was stored.
     }
   },
 };
@@ -50,7 +49,7 @@ function read() {
   }
 }
 
-/** Return the address of a route; the service may live below a path of a proxy. */
+/** Return the URL of a route, relative to the page, because a proxy may add a path prefix. */
 export function address(path, query = {}) {
   const url = new URL(`v1/${path}`, document.baseURI);
   for (const [name, value] of Object.entries(query)) {
@@ -59,23 +58,23 @@ export function address(path, query = {}) {
   return url;
 }
 
-/** Return a name as a part of a path. */
+/** Encode a name for use in a path. */
 export const part = (name) => encodeURIComponent(name);
 
 export const headers = (more = {}) => ({ Authorization: `Bearer ${session.token}`, ...more });
 
-const MAX_CLOCK_ERROR = 3000; // milliseconds by which clocks may differ: responses have whole seconds
-let ahead = 0;
+const MAX_CLOCK_ERROR = 3000; // milliseconds; smaller differences are ignored, because Date headers have whole seconds
+let clockOffset = 0; // milliseconds by which the service's clock is ahead of this machine's
 
-/** Return the time of the service's clock, from its responses: this machine's may be wrong. */
-export const now = () => Date.now() + ahead;
+/** Return the time of the service's clock, because this machine's clock may be wrong. */
+export const now = () => Date.now() + clockOffset;
 
 function compareClocks(response) {
-  const by = Date.parse(response.headers.get("Date") ?? "") + 500 - Date.now();
-  ahead = Math.abs(by) > MAX_CLOCK_ERROR ? by : 0;
+  const offset = Date.parse(response.headers.get("Date") ?? "") + 500 - Date.now();
+  clockOffset = Math.abs(offset) > MAX_CLOCK_ERROR ? offset : 0;
 }
 
-/** Send a request and return the response; throw a `Problem` if it fails. */
+/** Send a request, and return the JSON of the response; throw a `Problem` if it fails. */
 export async function request(path, { method = "GET", query, body, signal, key } = {}) {
   let response;
   const token = session.token;
@@ -95,10 +94,11 @@ export async function request(path, { method = "GET", query, body, signal, key }
       return response.status === 204 ? null : await response.json();
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Problem(0, { code: "unreachable", detail: "the answer of the service broke off" });
+      throw new Problem(0, { code: "unreachable", detail: "the connection broke during the response" });
     }
   }
   const problem = await problemOf(response);
+  // Another token may have been entered while the request was sent.
   if (response.status === 401 && token === session.token) session.onexpired(problem);
   throw problem;
 }

@@ -23,9 +23,9 @@ const VIEWS = { "": ClusterView, server: ClusterView, queue: QueueView, job: Job
 const LINKS = [["", "Cluster"], ["queue", "Jobs"], ["prices", "Prices"], ["tenants", "Tenants"], ["quote", "Quote"], ["whatif", "What if"], ["observed", "Observed"], ["activity", "Activity"]];
 const THEMES = ["auto", "light", "dark"];
 
-const SOON = 350; // milliseconds between an event and the view that shows it
-const LATER = 1500; // once more, in case the first answer was on its way already
-const RETRY = 3000; // milliseconds until a view that could not be fetched is fetched again
+const SOON = 350; // milliseconds from an event to the refresh of the view, in which further events are merged
+const LATER = 1500; // milliseconds to a second refresh, because the first response may be older than the event
+const RETRY = 3000; // milliseconds until a retry of a failed refresh
 
 class App {
   constructor() {
@@ -38,7 +38,7 @@ class App {
     session.onexpired = (problem) => this.signedOut(problem.message);
     addEventListener("hashchange", () => this.route());
     document.querySelector(".skip").addEventListener("click", (event) => {
-      event.preventDefault(); // the fragment tells the view
+      event.preventDefault(); // following the link would change the fragment, which selects the view
       document.getElementById("main")?.focus();
     });
     for (const kind of ["click", "auxclick"]) addEventListener(kind, openBeside);
@@ -49,7 +49,7 @@ class App {
     this.announcer.textContent = text;
   }
 
-  /** Whether there is such a view for who is signed in. */
+  /** Whether the signed-in user has a view. */
   offers(view) {
     if (view === "submit") return !this.service.observes;
     if (view === "whatif") return this.operates;
@@ -74,18 +74,19 @@ class App {
     return this.route();
   }
 
-  /** Say that there is nothing to show yet, and try again. */
+  /** Show that the service can't be reached, and retry. */
   unreachable(problem) {
-    this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("h1", {}, "The service does not answer"),
+    this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("h1", {}, "The service does not respond"),
       note("bad", element("p", {}, problem.message)), button("Try again", () => this.start(), { kind: "primary" }), button("Sign out", () => this.signOut())));
     clearTimeout(this.retry);
-    if (problem.passing) this.retry = setTimeout(() => { if (!this.service && session.token) this.start(); }, RETRY);
+    if (problem.transient) this.retry = setTimeout(() => { if (!this.service && session.token) this.start(); }, RETRY);
     this.ready();
   }
 
   // ---------------------------------------------------------------- signing in
 
-  signIn(why = "") {
+  /** Show the form to sign in; `reason` is why the user was signed out, if that happened. */
+  signIn(reason = "") {
     this.leave();
     this.live.end();
     this.service = null;
@@ -93,19 +94,19 @@ class App {
     const faults = element("div", {});
     const go = element("button", { type: "submit", class: "primary" }, "Sign in");
     const sheet = element("form", { class: "signin" }, element("div", { class: "field" }, element("label", { for: "token" }, "Token"), token,
-      element("small", { id: "token-hint" }, "The operator's is in the service's data directory, in operator.token; a tenant's was handed out by the operator. It is kept in this tab, and in those that are opened from its links.")), faults, go);
+      element("small", { id: "token-hint" }, "An operator's token is in the file operator.token of the service's data directory. A tenant gets its token from the operator. The token is stored in this tab, and in tabs that are opened from its links.")), faults, go);
     sheet.addEventListener("submit", async (event) => {
       event.preventDefault();
       go.disabled = true;
-      const wanted = token.value.trim();
-      const before = session.onexpired;
-      session.token = wanted;
-      session.onexpired = () => {};
+      const typed = token.value.trim();
+      const previousHandler = session.onexpired;
+      session.token = typed;
+      session.onexpired = () => {}; // the form itself shows an invalid token
       try {
-        if (!/^[\x21-\x7e]+$/.test(wanted)) throw new Error("a token holds letters, digits, _ and - only");
+        if (!/^[\x21-\x7e]+$/.test(typed)) throw new Error("a token has only letters, digits, _ and -");
         await request("service");
-        session.open(wanted);
-        session.onexpired = before;
+        session.open(typed);
+        session.onexpired = previousHandler;
         this.entered = true;
         await this.start();
         this.announce("Signed in");
@@ -114,22 +115,22 @@ class App {
         faults.replaceChildren(problemNote(problem));
         token.select();
       } finally {
-        session.onexpired = before;
+        session.onexpired = previousHandler;
         go.disabled = false;
       }
     });
     document.title = "Sign in · Shadowprice";
     this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("p", { class: "brand" }, "Shadowprice"), element("h1", {}, "Sign in"),
-      why ? note("warn", element("p", {}, `You were signed out: ${why}.`)) : null ?? "", sheet, this.themeButton()));
+      reason ? note("warn", element("p", {}, `You were signed out: ${reason}.`)) : "", sheet, this.themeButton()));
     token.focus();
     this.ready();
   }
 
-  signedOut(why) {
-    if (!session.token) return;
+  signedOut(reason) {
+    if (!session.token) return; // several requests may fail at the same time
     session.close();
-    this.signIn(why);
-    this.announce(`You were signed out: ${why}`);
+    this.signIn(reason);
+    this.announce(`You were signed out: ${reason}`);
   }
 
   signOut() {
@@ -145,7 +146,7 @@ class App {
     this.charts = new Page(clockOf(this.service.slot_seconds, this.service.origin), { pick: (name) => { location.hash = to("job", name).slice(1); }, announce: (text) => this.announce(text) });
     this.nav = element("nav", { "aria-label": "Views" }, ...LINKS.filter(([key]) => this.offers(key)).map(([key, name]) => element("a", { href: to(key), "data-view": key }, name)));
     this.chip = element("span", { class: "chip" });
-    this.slot = element("span", { class: "slotclock", title: "the slot that runs, and when the next begins" });
+    this.slot = element("span", { class: "slotclock", title: "the running slot, and the time until the next slot" });
     const who = caller.role === "operator" ? "operator" : caller.tenant;
     this.banner = element("section", { class: "banners", "aria-label": "Notices", hidden: true });
     this.main = element("main", { id: "main", tabindex: "-1" });
@@ -157,26 +158,26 @@ class App {
   }
 
   themeButton() {
-    const now = () => document.documentElement.dataset.theme ?? "auto";
+    const current = () => document.documentElement.dataset.theme ?? "auto";
     const signs = { auto: "◐", light: "☀", dark: "☾" };
-    const made = button(signs[now()], () => {
-      const next = THEMES[(THEMES.indexOf(now()) + 1) % THEMES.length];
+    const made = button(signs[current()], () => {
+      const next = THEMES[(THEMES.indexOf(current()) + 1) % THEMES.length];
       if (next === "auto") delete document.documentElement.dataset.theme;
       else document.documentElement.dataset.theme = next;
       try {
         if (next === "auto") localStorage.removeItem("shadowprice-theme");
         else localStorage.setItem("shadowprice-theme", next);
       } catch {
-        // Then it holds until the page is left.
+        // Without storage, the theme lasts until the page is left.
       }
       update();
       this.announce(`theme ${next}`);
       this.charts?.redraw();
     }, { kind: "quiet icon", focus: "theme" });
     const update = () => {
-      made.textContent = signs[now()];
-      made.title = `theme: ${now()}`;
-      made.setAttribute("aria-label", `Theme: ${now()}; change it`);
+      made.textContent = signs[current()];
+      made.title = `theme: ${current()}`;
+      made.setAttribute("aria-label", `Theme: ${current()}; change it`);
     };
     update();
     return made;
@@ -190,14 +191,14 @@ class App {
     this.timer = this.later = null;
     this.view?.close?.();
     this.view = null;
-    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about the view
+    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // dialogs belong to the view
     for (const chart of [...(this.charts?.charts ?? [])]) chart.dispose();
   }
 
   async route() {
     if (!this.service) return;
     const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
-    const Made = Object.hasOwn(VIEWS, parts[0]) && this.offers(parts[0]) ? VIEWS[parts[0]] : null;
+    const View = Object.hasOwn(VIEWS, parts[0]) && this.offers(parts[0]) ? VIEWS[parts[0]] : null;
     this.leave();
     for (const link of this.nav.querySelectorAll("a")) {
       if (link.dataset.view === ({ job: "queue", compare: "queue", submit: "queue", server: "", statement: "tenants" }[parts[0]] ?? parts[0])) {
@@ -205,11 +206,11 @@ class App {
       }
       else link.removeAttribute("aria-current");
     }
-    if (!Made) {
+    if (!View) {
       this.main.replaceChildren(element("h1", { tabindex: "-1" }, "Page not found"), element("p", {}, element("a", { href: to("") }, "To the cluster")));
       return;
     }
-    const view = this.view = new Made(this, parts.slice(1));
+    const view = this.view = new View(this, parts.slice(1));
     document.title = `${view.title} · Shadowprice`;
     view.heading = element("h1", { tabindex: "-1" }, view.title);
     this.main.replaceChildren(element("div", { class: "head" }, view.heading, ...(view.beside ?? [])), view.node);
@@ -222,7 +223,7 @@ class App {
     this.ready();
   }
 
-  /** Fetch what the view shows; a problem is shown above it. */
+  /** Fetch and show the view's data; a problem is shown above the view. */
   async refresh() {
     const { view } = this;
     if (!view || this.busy === view) {
@@ -250,13 +251,13 @@ class App {
     this.banners();
     tickMoments(this.main);
     if (this.again) this.soon();
-    else if (this.problem?.passing) {
+    else if (this.problem?.transient) {
       clearTimeout(this.later);
       this.later = setTimeout(() => this.refresh(), RETRY);
     }
   }
 
-  /** Show new events soon, but no more often than answers come. */
+  /** Refresh the view soon, but at most a third of the time, so that slow responses don't pile up. */
   soon() {
     if (this.timer) return;
     this.timer = setTimeout(async () => {
@@ -288,34 +289,35 @@ class App {
       this.charts.clock = clockOf(this.service.slot_seconds, this.service.origin, this.charts.clock.mode);
       this.banners();
     } catch {
-      // The next event shows it.
+      // The next event causes another attempt.
     }
   }
 
+  /** Handle a state of the connection, as `Live` reports it. */
   state(connection) {
-    const was = this.connection?.state;
+    const previous = this.connection?.state;
     this.connection = connection;
     if (!this.chip?.isConnected && !this.service) return;
-    if (connection.state === "live" && was === "lost") this.announce("Connected again");
-    if (connection.missed || (connection.state === "live" && was === "lost")) {
+    if (connection.state === "live" && previous === "lost") this.announce("Connected again");
+    if (connection.missed || (connection.state === "live" && previous === "lost")) {
       this.moved();
       this.soon();
     }
-    if (connection.state === "lost" && was !== "lost") this.announce("The connection is lost; what is shown may be old");
+    if (connection.state === "lost" && previous !== "lost") this.announce("The connection is lost; this page may be outdated");
     this.tick();
-    if (connection.state !== was) this.banners();
+    if (connection.state !== previous) this.banners();
   }
 
   banners() {
     if (!this.banner) return;
     const notes = [];
     if (this.connection?.state === "lost") {
-      const since = this.connection.received ? new Date(this.connection.received).toLocaleTimeString("en-GB") : "before";
-      notes.push(note("warn", element("p", {}, element("b", {}, "Not live. "), `What you see is as it was at ${since}: ${this.connection.why ?? "the connection is lost"}. `), button("Try now", () => this.live.again(), { focus: "retry" })));
+      const since = this.connection.received ? new Date(this.connection.received).toLocaleTimeString("en-GB") : "an earlier time";
+      notes.push(note("warn", element("p", {}, element("b", {}, "Not live. "), `This page shows the state at ${since}: ${this.connection.why ?? "the connection is lost"}. `), button("Try now", () => this.live.again(), { focus: "retry" })));
     }
     if (this.problem && this.connection?.state !== "lost") notes.push(problemNote(this.problem));
     if (this.service?.health_error) notes.push(note("bad", element("p", {}, `The service is not healthy: ${this.service.health_error}.`)));
-    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it makes decisions, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
+    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it makes decisions, and runs nothing. ", element("a", { href: to("observed") }, "Compare with what really ran"))));
     for (const warning of this.service?.warnings ?? []) notes.push(note("warn", element("p", {}, `${warning.message[0].toUpperCase()}${warning.message.slice(1)}.`)));
     const ends = this.service?.timespan?.ends;
     if (ends) notes.push(note(this.service.timespan.ended ? "warn" : "info", element("p", {}, this.service.timespan.ended ? "The timespan has ended: nothing runs until an operator moves or removes its end. It ended at " : "The timespan ends, and nothing runs from then on, at ", when(ends), ".")));
@@ -347,7 +349,7 @@ class App {
 
   // ---------------------------------------------------------------- doing
 
-  /** Report an action that was done, and show its effect. */
+  /** Show that an action succeeded, and refresh the view. */
   async did(text) {
     this.announce(text);
     const toast = element("div", { class: "toast" }, text);
@@ -365,7 +367,7 @@ class App {
   }
 }
 
-/** Open a link in a tab of its own by script: only then does the tab get the token too. */
+/** Open a link in a new tab by script, because only then the tab copies the session storage with the token. */
 function openBeside(event) {
   const link = event.target.closest?.('a[href^="#/"]');
   if (!link || !(event.button === 1 || (event.button === 0 && (event.ctrlKey || event.metaKey || event.shiftKey)))) return;

@@ -1,19 +1,19 @@
-// Dialogs: native ones, which keep the focus inside and give it back.
+// Native dialogs, which keep the focus inside and restore it when they close.
 
 import { element, problemNote } from "./parts.mjs";
 
 /**
- * Ask for values or a confirmation, and send them; stay open if that fails.
+ * Show a dialog that asks for values or a confirmation, and sends them; it stays open if that fails.
  *
  * `fields` are {name, label, value, hint, type, options, required}; `send` gets the values and may throw a `Problem`.
- * Returns what `send` returned, or null if the user cancels.
+ * Returns the result of `send` (true if it has none), or null if the user cancels.
  */
 export function form({ title, body = [], fields = [], action, danger = false, send }) {
   const inputs = new Map();
   const faults = element("div", { class: "faults" });
   const rows = fields.map((field) => row(field, inputs));
   const go = element("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
-  const no = element("button", { type: "button", onclick: () => dialog.close() }, fields.length ? "Cancel" : "Leave it");
+  const no = element("button", { type: "button", onclick: () => dialog.close() }, fields.length ? "Cancel" : "Go back");
   const inside = element("form", { method: "dialog", class: "fields" }, ...body, ...rows, faults, element("div", { class: "actions" }, no, go));
   const dialog = element("dialog", { class: "ask", "aria-labelledby": "ask-title" }, element("div", { class: "bar" }, element("h2", { id: "ask-title" }, title)), inside);
   return new Promise((resolve) => {
@@ -42,12 +42,12 @@ export function form({ title, body = [], fields = [], action, danger = false, se
   });
 }
 
-let made = 0;
+let fieldCount = 0; // for unique ids
 
 /** Return a labelled field, and register its input under its name. */
 export function row(field, inputs) {
-  made += 1;
-  const id = `field-${made}`, hint = `${id}-hint`;
+  fieldCount += 1;
+  const id = `field-${fieldCount}`, hint = `${id}-hint`;
   const common = { id, name: field.name, required: field.required ?? false, ...(field.hint ? { "aria-describedby": hint } : {}) };
   let input;
   if (field.options) {

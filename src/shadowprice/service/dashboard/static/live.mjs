@@ -1,27 +1,29 @@
-// The event stream: followed with a header's token, and never believed for too long.
+// The event stream, read with `fetch`, because EventSource can't send the token in a header.
 
 import { address, headers, problemOf, session } from "./api.mjs";
 
-const QUIET = 25_000; // the service sends a keepalive every 15 seconds
-const PAUSES = [500, 1000, 2000, 4000, 8000, 15_000];
-const REST = 10_000; // a page is hidden for so long before its stream ends
+// All in milliseconds:
+const QUIET = 25_000; // a stream that is silent for longer is broken: the service sends a keep-alive every 15 seconds
+const PAUSES = [500, 1000, 2000, 4000, 8000, 15_000]; // backoff of reconnections
+const REST = 10_000; // from hiding a page to the end of its stream
 
 /**
- * Follows the stream for as long as somebody is signed in, and the page is visible.
+ * Follows the stream while a user is signed in and the page is visible.
  *
- * A browser has six connections to a service, over all its tabs: streams of hidden tabs would block the visible one.
+ * A browser has six connections to a service for all its tabs, so streams of hidden tabs would block the visible tab.
  *
- * `onevents` gets what is new, several at a time; `onstate` how things are: `connecting`, `live`, or `lost` with the
- * moment of the next try. `missed`: events before a `live` may not have been sent.
+ * `onevents` gets new events, several at a time. `onstate` gets {state, received, next, why, missed}: the state is
+ * `connecting`, `live`, or `lost` with the time of the next attempt. `missed` says that events before `live` may be
+ * missing.
  */
 export class Live {
   constructor({ onevents, onstate }) {
     this.onevents = onevents;
     this.onstate = onstate;
-    this.after = null;
-    this.received = null;
-    this.tries = 0;
-    this.running = null;
+    this.after = null; // number of the event to start after; null: with the next event
+    this.received = null; // when data came last
+    this.tries = 0; // failed attempts since the last connection
+    this.running = null; // ends the stream
     addEventListener("online", () => this.again());
     document.addEventListener("visibilitychange", () => {
       clearTimeout(this.rest);
@@ -30,7 +32,7 @@ export class Live {
     });
   }
 
-  /** Begin, after an event; later events are sent. */
+  /** Start to follow the stream after an event. */
   begin(after) {
     this.end();
     this.after = after;
@@ -44,7 +46,7 @@ export class Live {
     this.running = null;
   }
 
-  /** Try at once. */
+  /** Reconnect at once. */
   again() {
     this.tries = 0;
     this.wake?.();
@@ -87,10 +89,10 @@ export class Live {
     }
   }
 
-  /** Follow until the stream ends, or is silent for too long. */
+  /** Follow one connection until it ends or is silent for too long. */
   async #once(signal) {
-    const one = new AbortController();
-    const stop = this.stop = () => one.abort();
+    const connection = new AbortController();
+    const stop = this.stop = () => connection.abort();
     signal.addEventListener("abort", stop);
     let watch = setTimeout(stop, QUIET);
     const receive = () => {
@@ -101,13 +103,13 @@ export class Live {
     try {
       const more = { Accept: "text/event-stream" };
       if (this.after !== null) more["Last-Event-ID"] = String(this.after);
-      const answer = await fetch(address("events"), { headers: headers(more), signal: one.signal, cache: "no-store", credentials: "omit" });
-      if (!answer.ok) throw await problemOf(answer);
+      const response = await fetch(address("events"), { headers: headers(more), signal: connection.signal, cache: "no-store", credentials: "omit" });
+      if (!response.ok) throw await problemOf(response);
       receive();
       this.tries = 0;
       this.#notify("live", { missed: this.after === null });
-      this.after = null; // later, the views are fetched anew instead
-      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      this.after = null; // after a reconnection, the view is refreshed instead
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
       for (;;) {
         const { value, done } = await reader.read();
@@ -122,12 +124,12 @@ export class Live {
     } finally {
       clearTimeout(watch);
       signal.removeEventListener("abort", stop);
-      one.abort();
+      connection.abort();
     }
   }
 }
 
-/** Return an event of the stream: its kind and data; null for a comment or anything that is not an event. */
+/** Parse an event of the stream: its kind and data; return null for anything else, such as a comment. */
 function parsed(piece) {
   let kind = null, data = "";
   for (const line of piece.split("\n")) {

@@ -1,4 +1,4 @@
-// Small parts of views: states, moments, tiles, tables, pagers; all of it text, never HTML.
+// Small parts of views: states, times, tiles, tables, pagers. Values are inserted as text, never as HTML.
 
 import { Chart } from "./charts/charts.mjs";
 import { element, shown } from "./charts/dom.mjs";
@@ -7,9 +7,9 @@ import { now } from "./api.mjs";
 
 export { element, shown, number, span };
 
-/** States of a job: what they are called, their colour, and whether the job is still open. */
+/** Names, colours and meanings of a job's states. */
 export const STATES = {
-  pending: { name: "pending", colour: "c7", meaning: "accepted, to be decided on" },
+  pending: { name: "pending", colour: "c7", meaning: "accepted, not decided yet" },
   admitted: { name: "admitted", colour: "c0", meaning: "has a promise, does not run yet" },
   standby: { name: "standby", colour: "c1", meaning: "waits without a promise" },
   running: { name: "running", colour: "c2", meaning: "runs" },
@@ -24,14 +24,14 @@ export const CLOSED = ["finished", "refused", "failed", "cancelled"];
 export const isOpen = (job) => OPEN.includes(job.state);
 
 export function badge(state) {
-  const known = STATES[state] ?? { name: state, colour: "c7", meaning: "" };
-  return element("span", { class: `badge b-${known.colour}`, title: known.meaning }, known.name);
+  const { name, colour, meaning } = STATES[state] ?? { name: state, colour: "c7", meaning: "" };
+  return element("span", { class: `badge b-${colour}`, title: meaning }, name);
 }
 
-/** Return a link to a view, by name. */
+/** Return the address of a view, by its name and arguments. */
 export const to = (view, ...parts) => `#/${[view, ...parts].map((item) => encodeURIComponent(item)).join("/")}`;
 
-/** A reference to exactly one job: several jobs may have its name. */
+/** Return a reference to a job by its id, because several jobs may have its name. */
 export const reference = (name, id) => (id === null || id === undefined ? name : `id:${id}`);
 
 export function jobLink(name, id = null) {
@@ -43,7 +43,7 @@ export function jobLink(name, id = null) {
 
 const two = (value) => String(value).padStart(2, "0");
 
-/** Write a moment on this machine's clock: the time today, the day as well else. */
+/** Format a moment in local time; with the day, unless that is today. */
 export function clockTime(moment, seconds = false) {
   const at = new Date(moment), today = new Date();
   const time = `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? `:${two(at.getSeconds())}` : ""}`;
@@ -52,7 +52,7 @@ export function clockTime(moment, seconds = false) {
   return `${day} ${time}`;
 }
 
-/** Write how long it is until a moment, or since it, by the service's clock. */
+/** Format the time until a moment, or since it, by the service's clock. */
 export function distance(moment) {
   const seconds = (new Date(moment) - now()) / 1000;
   const size = Math.abs(seconds);
@@ -61,16 +61,16 @@ export function distance(moment) {
   return seconds > 0 ? `in ${text}` : `${text} ago`;
 }
 
-/** Return the next of the moments that follow each other by so many seconds, by the service's clock. */
+/** Return the first moment that isn't over, of those that repeat every `seconds` from `moment` on. */
 function nextMoment(moment, seconds) {
   const passed = (now() - new Date(moment)) / 1000;
   return passed <= 0 ? moment : new Date(new Date(moment).getTime() + Math.ceil(passed / seconds) * seconds * 1000).toISOString();
 }
 
 /**
- * Return a moment and its distance from now, updated every second; an empty element if there is none.
+ * Return a moment and its distance from now, updated every second; a dash if there is none.
  *
- * `every` is the length in seconds of what begins at the moment, and again after it: the next beginning is shown.
+ * With `every`, the moment repeats after so many seconds, as the start of a slot does, and the next one is shown.
  */
 export function when(moment, { seconds = false, brief = false, every = 0 } = {}) {
   if (!moment) return element("span", { class: "soft" }, "–");
@@ -82,11 +82,11 @@ export function when(moment, { seconds = false, brief = false, every = 0 } = {})
 
 /** Update the distance of every moment on the page. */
 export function tickMoments(root = document) {
-  for (const one of root.querySelectorAll("[data-moment]")) {
-    const { every, clock } = one.dataset;
-    const moment = every ? nextMoment(one.dataset.moment, Number(every)) : one.dataset.moment;
+  for (const node of root.querySelectorAll("[data-moment]")) {
+    const { every, clock } = node.dataset;
+    const moment = every ? nextMoment(node.dataset.moment, Number(every)) : node.dataset.moment;
     const text = clock ? clockTime(moment, clock === "seconds") : distance(moment);
-    if (one.textContent !== text) one.textContent = text;
+    if (node.textContent !== text) node.textContent = text;
   }
 }
 
@@ -97,34 +97,34 @@ export function tile(label, value, remark = "", more = {}) {
 }
 
 export function bar(share, label, { kind = "", wide = false } = {}) {
-  const sure = Math.max(0, Math.min(1, share || 0));
-  const meter = element("progress", { class: `meter ${kind} ${wide ? "wide" : ""}`, max: "1", value: String(sure), "aria-label": label });
-  meter.value = sure;
+  const value = Math.max(0, Math.min(1, share || 0));
+  const meter = element("progress", { class: `meter ${kind} ${wide ? "wide" : ""}`, max: "1", value: String(value), "aria-label": label });
+  meter.value = value;
   return meter;
 }
 
-/** Write a share of 1; it is 100 % when all of it is there, and 0 % when nothing is. */
+/** Format a share as a percentage, rounded down, so that 100 % means all of it. */
 export function percent(share) {
   const value = Math.floor(share * 1000 + 1e-6) / 10;
   return `${value > 0 && value < 10 ? value.toFixed(1) : Math.floor(value)} %`;
 }
 
 export function empty(title, ...text) {
-  return element("div", { class: "empty" }, element("p", { class: "emptyhead" }, title), ...text.map((one) => element("p", {}, one)));
+  return element("div", { class: "empty" }, element("p", { class: "emptyhead" }, title), ...text.map((line) => element("p", {}, line)));
 }
 
 export function note(kind, ...content) {
   return element("div", { class: `note ${kind}`, role: kind === "bad" ? "alert" : "note" }, ...content);
 }
 
-/** Return a note about a problem, with every error of the request. */
+/** Return a note about a problem, with all diagnostics of the request. */
 export function problemNote(problem) {
   const faults = problem.errors?.length ? element("ul", {}, ...problem.errors.map((fault) => element("li", {},
     element("code", {}, fault.location ?? ""), ` ${fault.message}`, fault.hint ? element("span", { class: "soft" }, `; ${fault.hint}`) : null))) : null;
-  return note("bad", faults ? element("p", {}, "What was sent is wrong:") : element("p", {}, problem.message), faults);
+  return note("bad", faults ? element("p", {}, "The request has errors:") : element("p", {}, problem.message), faults);
 }
 
-/** A chart with its heading and caption, hidden while it has nothing to show. */
+/** A chart with its heading and caption; hidden while it has no data. */
 export class Figure {
   constructor(app, heading, caption = null, above = null) {
     this.app = app;
@@ -134,7 +134,7 @@ export class Figure {
     this.node = element("figure", { hidden: true }, this.heading, above, this.host, this.caption);
   }
 
-  /** Draw a chart by its description, or nothing. */
+  /** Draw a chart by its description; null hides it. */
   show(description) {
     this.node.hidden = !description;
     if (!description) return;
@@ -152,18 +152,18 @@ export class Figure {
 // ---------------------------------------------------------------- tables
 
 /**
- * Return a table: `columns` are {head, cell(row), class}, cells are nodes or text.
+ * Return a table. `columns` are {head, cell(row), class}; a cell is a node, a text or an array of them.
  *
- * On narrow screens a row becomes a card, in which every cell has its column's name beside it.
+ * On narrow screens, each row becomes a card, whose cells are labelled with their columns' names.
  */
 export function table(caption, columns, rows, { key = null, none = "None." } = {}) {
   const made = element("table", { class: "cards" }, element("caption", { class: "sr" }, caption),
-    element("thead", {}, element("tr", {}, ...columns.map((one) => element("th", { scope: "col", class: one.class ?? "" }, one.head || element("span", { class: "sr" }, "Actions"))))),
+    element("thead", {}, element("tr", {}, ...columns.map((column) => element("th", { scope: "col", class: column.class ?? "" }, column.head || element("span", { class: "sr" }, "Actions"))))),
     element("tbody", {}, ...rows.map((row) => {
       const line = element("tr", {}, ...columns.map((item) => {
         const inside = item.cell(row);
-        const held = element("div", {}, ...(Array.isArray(inside) ? inside : [inside ?? ""]));
-        return element("td", { class: `${item.class ?? ""} ${held.textContent.trim() || held.querySelector("progress") ? "" : "void"}`, "data-head": item.head }, held);
+        const content = element("div", {}, ...(Array.isArray(inside) ? inside : [inside ?? ""]));
+        return element("td", { class: `${item.class ?? ""} ${content.textContent.trim() || content.querySelector("progress") ? "" : "void"}`, "data-head": item.head }, content);
       }));
       if (key) line.dataset.key = key(row);
       return line;
@@ -172,12 +172,12 @@ export function table(caption, columns, rows, { key = null, none = "None." } = {
   return element("div", { class: "table" }, element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, made));
 }
 
-/** Put other content into a place, leaving the focus where it was. */
+/** Replace the content of a node, and keep the focus and the horizontal scroll positions. */
 export function swap(host, ...content) {
   const focused = host.contains(document.activeElement) ? document.activeElement.closest("[data-focus]")?.dataset.focus : null;
   const scrolled = [...host.querySelectorAll(".scroll")].map((item) => item.scrollLeft);
   host.replaceChildren(...content.filter((item) => item !== null));
-  [...host.querySelectorAll(".scroll")].forEach((one, at) => { if (scrolled[at]) one.scrollLeft = scrolled[at]; });
+  [...host.querySelectorAll(".scroll")].forEach((node, index) => { if (scrolled[index]) node.scrollLeft = scrolled[index]; });
   if (focused !== null && focused !== undefined) {
     [...host.querySelectorAll("[data-focus]")].find((item) => item.dataset.focus === focused)?.focus({ preventScroll: true });
   }
@@ -187,7 +187,7 @@ export function button(label, act, { kind = "", focus = label, ...more } = {}) {
   return element("button", { type: "button", class: kind, onclick: act, "data-focus": focus, ...more }, label);
 }
 
-/** The pages of a list: which one is wanted, and the way back from it. */
+/** The pages of a list: the page to show, and the pages before it. */
 export class Pages {
   constructor(app) {
     this.app = app;
@@ -195,10 +195,10 @@ export class Pages {
   }
 
   reset() {
-    this.wanted = { cursor: null, number: 1, previous: null, entries: 0 }; // `entries` are those of the pages before
+    this.wanted = { cursor: null, number: 1, previous: null, entries: 0 }; // `entries`: number on all pages before
   }
 
-  /** Return the buttons of a page that is shown now; another one may be wanted meanwhile. */
+  /** Return the buttons of the shown page, which may differ from the wanted page while that is fetched. */
   buttons(page, next, entries, counted = false) {
     if (this.shown && this.shown !== page) this.app.announce(`page ${page.number}`);
     this.shown = page;
@@ -224,19 +224,19 @@ export function chips(label, choices, chosen, pick) {
   }, name, count === undefined || count === null ? null : element("b", {}, ` ${count.toLocaleString("en")}`))));
 }
 
-/** Return the reason why a job waits or has ended. */
+/** Return why a job waits or ended: the first line of its reason. */
 export function reasonOf(job) {
   const text = job.reason?.message ?? "";
   const [first] = text.split("\n");
   return localTimes(first.replace(/^waits /, ""));
 }
 
-/** Return a text of the service with its times in local time; the value of an option stays, because it is for a terminal. */
+/** Convert the times in a text of the service to local time, except in options for a terminal. */
 export function localTimes(text) {
   return text.replace(/(--by )?\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (found, option) => option ? found : clockTime(found, true));
 }
 
-/** Return what a job lacks and what would get it admitted; lines may begin with a label of ten characters. */
+/** Return a note with a job's outlook, whose lines may begin with a label that is padded to ten characters. */
 export function outlookNote(outlook) {
   const lines = outlook.lines.map((line) => line.match(/^(.{10}) {2}(\S.*)$/)?.slice(1) ?? ["", line]);
   return note("info lines", ...lines.map(([label, text]) => element("p", {}, label.trim() ? element("b", {}, `${label.trim()}: `) : null, localTimes(text))));
@@ -249,7 +249,7 @@ export function lengthTile(predicted) {
   return tile("Length", `${predicted.probability === null ? "planned as" : "at most"} ${span(predicted.seconds, 2)}`, predicted.probability === null ? "no similar job ran as long" : `with a probability of ${percent(predicted.probability)}, by ${similar}`);
 }
 
-/** Return a promise and when the job is expected to complete, or how a finished one kept its promise. */
+/** Return a job's promise and expected completion; for a finished job, whether it kept its promise. */
 export function promiseCell(job) {
   if (job.state === "finished") {
     const late = job.first_promise_slot !== null && job.completion_slot !== null && job.completion_slot > job.first_promise_slot;

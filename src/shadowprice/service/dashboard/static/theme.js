@@ -1,9 +1,9 @@
-// Before anything is drawn: the theme that was chosen, if one was.
+// Applies the theme that the user chose, before the page is drawn.
 (function () {
   try {
     const chosen = localStorage.getItem("shadowprice-theme");
     if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
   } catch {
-    // Storage may be forbidden; the screen's theme will do.
+    // Without storage, the theme follows the system's setting.
   }
 })();

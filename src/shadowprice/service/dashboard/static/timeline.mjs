@@ -1,4 +1,4 @@
-// Servers down, time across: each job a block as high as its share of the server, past and to come.
+// A chart of servers (rows) over time: each placement of a job is a bar, as high as its share of the server.
 
 import { GRID, nameAxis, tooltipOf, zoom } from "./charts/axes.mjs";
 import { tip } from "./charts/dom.mjs";
@@ -6,32 +6,32 @@ import { Clock } from "./charts/format.mjs";
 import { KINDS } from "./charts/kinds.mjs";
 import { reference, shown } from "./parts.mjs";
 
-export const RAN = 0, PLANNED = 1, EXPECTED = 2, PROMISED = 3;
-const SAID = ["ran", "planned", "goes on here if nothing moves", "promised by then, no place yet"];
-const LEAST = 0.13; // of a server's height: what is smaller could not be seen or pressed
-const PROMISES = 8;
+export const RAN = 0, PLANNED = 1, EXPECTED = 2, PROMISED = 3; // kinds of bars: 0 to 2 as in the REST API
+const MEANINGS = ["ran", "planned", "expected to stay here", "promised, not placed yet"]; // by kind of bar
+const MIN_HEIGHT = 0.13; // of a bar, as a share of a server's height, so that it can be seen and clicked
+const PROMISES = 8; // maximum number of rows for promised jobs without a placement
 
-const awayAt = (moment) => new Date(moment * 1000).getTimezoneOffset() * 60;
+const utcOffsetAt = (moment) => new Date(moment * 1000).getTimezoneOffset() * 60; // UTC minus local time, in seconds
 
-/** The clock of slots in this machine's time, also before and after a change of its offset. */
+/** Converts slots to local time, also before and after a change to or from summer time. */
 class LocalClock extends Clock {
   constructor(slot, origin, mode) {
-    const away = awayAt(Date.now() / 1000);
-    super(slot, origin - away, mode);
-    this.away = away;
+    const utcOffset = utcOffsetAt(Date.now() / 1000);
+    super(slot, origin - utcOffset, mode);
+    this.utcOffset = utcOffset;
   }
 
-  /** Return by how much the machine's offset at a slot differs from the present one, in seconds. */
-  #moved(slot) {
-    return this.away - awayAt(this.origin + this.away + slot * this.slot);
+  /** Return by how many seconds the offset at a slot differs from the present one. */
+  #offsetChange(slot) {
+    return this.utcOffset - utcOffsetAt(this.origin + this.utcOffset + slot * this.slot);
   }
 
   time(slot) {
-    return super.time(slot + this.#moved(slot) / this.slot);
+    return super.time(slot + this.#offsetChange(slot) / this.slot);
   }
 
   label(position) {
-    return super.label(position + (this.mode === "slots" ? 0 : this.#moved(this.slotAt(position))));
+    return super.label(position + (this.mode === "slots" ? 0 : this.#offsetChange(this.slotAt(position))));
   }
 
   get title() {
@@ -42,27 +42,28 @@ class LocalClock extends Clock {
 /** Return the clock of a timeline's slots. */
 export const clockOf = (slotSeconds, origin, mode = "time") => new LocalClock(slotSeconds, new Date(origin).getTime() / 1000, mode);
 
-/** Give every owner a colour: the tenants in order of name, the rest together. */
+/** Return the legend, and a function that gives a job's colour: by tenant if there are several, else by job. */
 export function colouring(response) {
   const tenants = [...new Set(response.jobs.map((job) => job.tenant).filter((name) => name !== null))].sort();
   const hidden = response.jobs.some((job) => job.job === null);
   if (tenants.length > 1 || (tenants.length === 1 && hidden)) {
-    const of = new Map(tenants.map((name, at) => [name, at < 6 ? at : 6]));
+    const colourOf = new Map(tenants.map((name, at) => [name, at < 6 ? at : 6])); // six colours, and one for the rest
     const entries = tenants.slice(0, 6).map((name, at) => ({ name: shown(name), colour: at, look: "full" }));
     if (tenants.length > 6) entries.push({ name: `${tenants.length - 6} other tenants`, colour: 6, look: "full" });
     if (response.jobs.some((job) => job.tenant === null && job.job !== null)) entries.push({ name: "no tenant", colour: 7, look: "full" });
     if (hidden) entries.push({ name: "other tenants'", colour: 7, look: "full" });
-    return { entries, colour: (job) => (job.tenant === null ? 7 : of.get(job.tenant)) };
+    return { entries, colour: (job) => (job.tenant === null ? 7 : colourOf.get(job.tenant)) };
   }
-  // One owner: jobs are response apart by colours that go round.
-  const at = new Map(response.jobs.map((job, position) => [job, position]));
-  return { entries: [], colour: (job) => (job.job === null ? 7 : [0, 1, 2, 3, 5, 6][at.get(job) % 6]) };
+  // Jobs of one tenant are distinguished by six colours, which repeat.
+  const position = new Map(response.jobs.map((job, index) => [job, index]));
+  return { entries: [], colour: (job) => (job.job === null ? 7 : [0, 1, 2, 3, 5, 6][position.get(job) % 6]) };
 }
 
 /**
- * Return the description of a chart of some servers (all of them by default).
+ * Return the description of a chart of some servers, by default of all.
  *
- * `response` is what `GET /v1/timeline` answered. Names are made to show what is hidden in them.
+ * `response` is the response of `GET /v1/timeline`. Names are shown with visible control characters (`shown`). Without
+ * `lanes`, bars keep no height or position.
  */
 export function describe(response, { servers = response.servers, promises = true, lanes = true } = {}) {
   const rowOf = new Map(servers.map((name, at) => [name, at]));
@@ -78,7 +79,7 @@ export function describe(response, { servers = response.servers, promises = true
       what: columns.kind[at], share: columns.share[at], colour: colour(job),
     });
   }
-  if (lanes) lay(bars);
+  if (lanes) placeBars(bars);
   const rows = servers.map(shown);
   const open = promises ? response.promises.slice(0, PROMISES) : [];
   for (const [number, slot] of open) {
@@ -90,8 +91,8 @@ export function describe(response, { servers = response.servers, promises = true
   return { kind: "timeline", rows, servers: servers.length, bars, legend: entries, first: response.first, last: response.last, now: response.now, more: promises ? response.promises.length - open.length : 0 };
 }
 
-/** Give every bar its height and its place in its server's row: where its job was before, else the first that is free. */
-function lay(bars) {
+/** Set the height and position of each bar in its server's row: where its job was before, or else the first free position. */
+function placeBars(bars) {
   const servers = new Map();
   for (const bar of bars) {
     if (!servers.has(bar.row)) servers.set(bar.row, []);
@@ -99,22 +100,23 @@ function lay(bars) {
   }
   for (const mine of servers.values()) {
     mine.sort((a, b) => a.from - b.from || a.what - b.what || b.share - a.share);
-    let going = [];
-    const before = new Map();
+    let present = []; // bars that overlap in time
+    const previous = new Map(); // position of each job's last bar
     for (const bar of mine) {
-      going = going.filter((other) => other.to > bar.from + 1e-3);
-      bar.h = Math.min(1, Math.max(LEAST, bar.share));
-      const free = (y) => y + bar.h <= 1 + 1e-6 && going.every((other) => other.y + other.h <= y + 1e-6 || y + bar.h <= other.y + 1e-6);
-      const wished = before.get(bar.key);
-      const places = [0, ...going.map((other) => other.y + other.h)].sort((a, b) => a - b);
-      bar.y = wished !== undefined && free(wished) ? wished : places.find(free) ?? Math.max(0, 1 - bar.h);
-      before.set(bar.key, bar.y);
-      going.push(bar);
+      present = present.filter((other) => other.to > bar.from + 1e-3);
+      bar.h = Math.min(1, Math.max(MIN_HEIGHT, bar.share));
+      const isFree = (y) => y + bar.h <= 1 + 1e-6 && present.every((other) => other.y + other.h <= y + 1e-6 || y + bar.h <= other.y + 1e-6);
+      const before = previous.get(bar.key);
+      const places = [0, ...present.map((other) => other.y + other.h)].sort((a, b) => a - b);
+      // Bars may overlap if they don't all fit, because of the minimum height.
+      bar.y = before !== undefined && isFree(before) ? before : places.find(isFree) ?? Math.max(0, 1 - bar.h);
+      previous.set(bar.key, bar.y);
+      present.push(bar);
     }
   }
 }
 
-/** Let the longest bar of a job in a row carry its name. */
+/** Label the longest bar of each job in a row with its name. */
 function label(bars) {
   const longest = new Map();
   for (const bar of bars) {
@@ -124,13 +126,14 @@ function label(bars) {
   for (const bar of longest.values()) bar.label = bar.name;
 }
 
-const high = (d) => (d.rows.length <= 6 ? 46 : d.rows.length <= 12 ? 36 : 28);
+const rowHeight = (d) => (d.rows.length <= 6 ? 46 : d.rows.length <= 12 ? 36 : 28); // in pixels
 
+/** The kind of chart, registered below; `d` is a description that `describe` returns. */
 const timeline = {
   toggles: true,
   ruled: true,
   extent: (d) => [d.first, d.last],
-  height: (d) => Math.max(1, d.rows.length) * high(d) + 62,
+  height: (d) => Math.max(1, d.rows.length) * rowHeight(d) + 62,
   legend: (d) => d.legend,
   summary: (d) => `${d.servers} server${d.servers === 1 ? "" : "s"} over time: ${d.bars.length.toLocaleString("en")} blocks of jobs that ran, run or are planned. Arrow keys read them, Enter opens the job.`,
   shownBars(d, chart) {
@@ -139,7 +142,7 @@ const timeline = {
   },
   option(d, chart) {
     const { colours, clock } = chart.page;
-    const bars = timeline.shownBars(d, chart), tall = high(d);
+    const bars = timeline.shownBars(d, chart), tall = rowHeight(d);
     return {
       grid: { ...GRID, top: 24 },
       xAxis: chart.timeAxis(d.first, d.last),
@@ -161,7 +164,7 @@ const timeline = {
     const { clock } = chart.page;
     const moment = (slot) => (clock.mode === "slots" ? `slot ${Math.floor(slot * 10) / 10}` : clock.time(slot).slice(-8).replace(/^.* /, ""));
     const widths = [bar.workers ? `${bar.workers} worker${bar.workers === 1 ? "" : "s"}` : "", bar.ps ? `${bar.ps} parameter server${bar.ps === 1 ? "" : "s"}` : ""].filter(Boolean).join(", ");
-    const rows = [[bar.colour, bar.tenant === null ? SAID[bar.what] : `${shown(bar.tenant)}: ${SAID[bar.what]}`, ""]];
+    const rows = [[bar.colour, bar.tenant === null ? MEANINGS[bar.what] : `${shown(bar.tenant)}: ${MEANINGS[bar.what]}`, ""]];
     if (bar.what === PROMISED) rows.push([null, "promised by", moment(bar.end)]);
     else rows.push([null, widths, `${Math.round(bar.share * 100)} % of ${d.rows[bar.row]}`], [null, `${moment(bar.from)} to ${moment(bar.to)}`, ""]);
     return [bar.name, rows];
@@ -175,7 +178,7 @@ const timeline = {
   },
   numbers: (d) => ({
     columns: [{ heading: "where" }, { heading: "job" }, { heading: "" }, { heading: "workers", numeric: true }, { heading: "servers", numeric: true, minor: true }, { heading: "from slot", numeric: true }, { heading: "to slot", numeric: true }],
-    rows: d.bars.map((bar) => [bar.what === PROMISED ? "no place yet" : d.rows[bar.row], bar.name, SAID[bar.what], bar.workers, bar.ps, Math.round(bar.from * 100) / 100, Math.round(bar.to * 100) / 100]),
+    rows: d.bars.map((bar) => [bar.what === PROMISED ? "not placed yet" : d.rows[bar.row], bar.name, MEANINGS[bar.what], bar.workers, bar.ps, Math.round(bar.from * 100) / 100, Math.round(bar.to * 100) / 100]),
   }),
 };
 
@@ -207,11 +210,11 @@ function draw(bar, params, api, colours, tall) {
 
 KINDS.timeline = timeline;
 
-/** Return a heat map of all servers: a byte a cell, servers together where they are more than its rows. */
-export function heatOf(response, most = 120) {
+/** Return the description of a heat map of all servers, with at most `maximum` rows: then each row has several servers. */
+export function heatOf(response, maximum = 120) {
   const bytes = Uint8Array.from(atob(response.levels), (letter) => letter.charCodeAt(0));
   const bins = response.last - response.first, count = response.servers.length;
-  const group = Math.max(1, Math.ceil(count / most)), rows = Math.ceil(count / group);
+  const group = Math.max(1, Math.ceil(count / maximum)), rows = Math.ceil(count / group);
   const levels = new Uint8Array(rows * bins);
   for (let row = 0; row < rows; row += 1) {
     const size = Math.min(group, count - row * group);
@@ -227,11 +230,9 @@ export function heatOf(response, most = 120) {
   };
 }
 
-/** Return the used share of all servers in the slot that runs. */
+/** Return the used share of each server in the running slot, by name. */
 export function usedNow(response) {
-  const bins = response.last - response.first, at = Math.min(bins - 1, Math.floor(response.now) - response.first);
+  const bins = response.last - response.first, current = Math.min(bins - 1, Math.floor(response.now) - response.first);
   const letters = atob(response.levels);
-  const found = new Map();
-  response.servers.forEach((name, row) => found.set(name, letters.charCodeAt(row * bins + at) / 255));
-  return found;
+  return new Map(response.servers.map((name, row) => [name, letters.charCodeAt(row * bins + current) / 255]));
 }

@@ -1,4 +1,4 @@
-// What was decided, the newest first, and by page.
+// The policy's decisions, newest first, page by page.
 
 import { request } from "./api.mjs";
 import { element, empty, jobLink, localTimes, number, Pages, span, swap, table, when } from "./parts.mjs";
@@ -24,20 +24,20 @@ export class ActivityView {
       { head: "What", cell: (row) => element("span", { class: `badge ${KINDS[row.kind] ?? "b-c7"}` }, row.kind) },
       { head: "Job", cell: (row) => (row.job === null ? "" : jobLink(row.job, row.job_id)) },
       { head: "Tenant", class: "minor", cell: (row) => row.tenant ?? "" },
-      { head: "Because", class: "why", cell: (row) => element("span", { class: "clip", title: describeEvent(row, this.app.service) }, describeEvent(row, this.app.service)) },
+      { head: "Reason", class: "why", cell: (row) => element("span", { class: "clip", title: describeEvent(row, this.app.service) }, describeEvent(row, this.app.service)) },
     ];
     swap(this.list, response.decisions.length || page.previous ? table("Decisions, the newest first", columns, response.decisions, { key: (row) => String(row.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
       this.pages.buttons(page, response.next, response.decisions.length));
   }
 }
 
-/** Return any value of an event; its fractions below a million have at most six digits. */
+/** Format a value of an event; fractions below a million have at most six digits. */
 function formatValue(value) {
   const rounded = (item) => (typeof item === "number" && !Number.isInteger(item) && Math.abs(item) < 1e6 ? Number(item.toPrecision(6)) : item);
-  return typeof value === "object" ? JSON.stringify(value, (_, one) => rounded(one)) : String(rounded(value));
+  return typeof value === "object" ? JSON.stringify(value, (_, item) => rounded(item)) : String(rounded(value));
 }
 
-/** Return a decision in words, with the local times of slots. */
+/** Describe an event in words, with local times instead of slots; the second argument is the service's status. */
 export function describeEvent(event, { origin, slot_seconds: seconds }) {
   const begins = (slot) => new Date(new Date(origin).getTime() + slot * seconds * 1000).toISOString();
   return localTimes(textOf(event, begins));
@@ -47,11 +47,11 @@ function textOf({ kind, data }, begins) {
   const by = (slot) => begins(slot + 1); // the end of a slot
   const reason = data.reason?.message ?? (typeof data.reason === "string" ? data.reason : "");
   const [first] = String(reason).split("\n");
-  const worth = data.utility !== null && data.utility !== undefined && data.cost !== null && data.cost !== undefined ? `worth ${number(data.utility)} for ${number(data.cost)}` : "";
+  const value = data.utility !== null && data.utility !== undefined && data.cost !== null && data.cost !== undefined ? `utility ${number(data.utility)} at cost ${number(data.cost)}` : "";
   switch (kind) {
     case "submitted": return "submitted";
-    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by ${by(data.promise)}${data.margin ? ` (${number(data.margin)} slot${data.margin === 1 ? "" : "s"} after the plan)` : ""}` : "admitted without a promise", worth].filter(Boolean).join(", ");
-    case "moved": return (data.before ?? null) === null ? `has a promise again, by ${by(data.promise)}: ${first || "there is room for what is left of it"}` : `promise moved from ${by(data.before)} to ${by(data.promise)}${first ? `: ${first}` : ""}`;
+    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by ${by(data.promise)}${data.margin ? ` (${number(data.margin)} slot${data.margin === 1 ? "" : "s"} after the plan)` : ""}` : "admitted without a promise", value].filter(Boolean).join(", ");
+    case "moved": return (data.before ?? null) === null ? `has a promise again, by ${by(data.promise)}: ${first || "its remaining work fits again"}` : `promise moved from ${by(data.before)} to ${by(data.promise)}${first ? `: ${first}` : ""}`;
     case "broken": return `promise by ${by(data.before)} withdrawn${first ? `: ${first}` : ""}`;
     case "standby": return /^waits/.test(data.message ?? "") ? data.message : `waits: ${data.message ?? ""}`;
     case "refused": case "given-up": return first;
@@ -62,9 +62,9 @@ function textOf({ kind, data }, begins) {
     case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}${data.reported === false ? "; its progress was counted by time" : ""}`;
     case "failed": case "retrying": case "lost": case "ended": case "start-failed": return `generation ${data.generation}${data.code !== undefined && data.code !== null ? `, exit status ${data.code}` : ""}${first ? `: ${first}` : ""}`;
     case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${formatValue(value)}`).join(", ")}`;
-    case "rescheduled": return `the promise is at another time: ${data.why ?? ""}`;
+    case "rescheduled": return `the promised slot has another time: ${data.why ?? ""}`;
     case "remeasured": return data.restart === undefined
-      ? `measured with ${data.workers} worker${data.workers === 1 ? "" : "s"}: ${number(data.factor)} times as fast as was believed`
+      ? `measured with ${data.workers} worker${data.workers === 1 ? "" : "s"}: ${number(data.factor)} times the expected speed`
       : `measured: a move costs ${span(data.restart)}`;
     case "displaced": return first;
     default: return first || Object.entries(data).map(([name, value]) => `${name} ${formatValue(value)}`).join(", ");

@@ -1,14 +1,14 @@
-// Two jobs' curves together: progress, throughput and the metrics that both report, from the start of each.
+// The curves of two jobs in one chart each, from the start of each job: progress, throughput and common metrics.
 
 import { request, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
 import { badge, CLOSED, element, empty, Figure, jobLink, OPEN, shown, swap, to, problemNote } from "./parts.mjs";
 
-const UNITS = [["days", 1440, 4320], ["hours", 60, 180], ["minutes", 1, 0]]; // name, minutes, and minutes above which an axis has the unit
-const POINTS = 500; // of each job
-const PIECES = 60; // stretches of a curve for which a throughput is computed
-const METRICS = 6;
-const CHOICES = 200; // open jobs that are proposed
+const UNITS = [["days", 1440, 4320], ["hours", 60, 180], ["minutes", 1, 0]]; // name, minutes, and minimum minutes of an axis in the unit
+const POINTS = 500; // maximum number of reports of each job
+const PIECES = 60; // maximum number of points of a throughput curve
+const METRICS = 6; // maximum number of charts of metrics
+const CHOICES = 200; // maximum number of open jobs that are suggested
 
 export class CompareView {
   constructor(app, names) {
@@ -45,14 +45,14 @@ export class CompareView {
     } catch (problem) {
       if (problem.status !== 404 && problem.status !== 422) throw problem;
       swap(this.jobs);
-      swap(this.place, problemNote(problem)); // an unknown name, or one of several tenants' jobs, can be corrected
+      swap(this.place, problemNote(problem)); // the user can correct an unknown or ambiguous name
       for (const figure of this.drawn.values()) figure.show(null);
     }
   }
 
   draw(curves) {
     const names = curves.map(({ job }) => job.name);
-    this.shownNames = new Set(names).size < names.length ? this.names : names; // ids and tenants tell equal names apart
+    this.shownNames = new Set(names).size < names.length ? this.names : names; // for equal names, the references that were given
     swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("span", { class: "key whole" }, element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name, job.id), badge(job.state))]));
     const progress = curves.map(({ job, points }) => progressOf(job, points));
     const shares = curves.map(({ job, points }) => progressOf(job, counted(job, points)));
@@ -62,7 +62,7 @@ export class CompareView {
     const any = progress.some((line) => line.length > 1);
     swap(this.place, any ? null : empty("No progress yet", "The curves appear as soon as one of the jobs reports progress."));
     this.lines("progress", "Progress", "share of the work", shares.map((line, at) => scaled(line).map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1, x_label });
-    this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => scaled(throughputOf(ended(curves[at].job, line)))), { x_label });
+    this.lines("throughput", "Throughput", "mini-batches per second", progress.map((line, at) => scaled(throughputOf(ended(curves[at].job, line)))), { x_label });
     const metrics = curves.map(({ points }) => new Set(points.flatMap((point) => Object.keys(point.metrics))));
     const varies = (name) => curves.some(({ points }) => new Set(points.map((point) => point.metrics[name]).filter((value) => value !== undefined)).size > 1);
     const both = [...metrics[0]].filter((name) => metrics[1].has(name) && varies(name)).slice(0, METRICS);
@@ -85,10 +85,10 @@ export class CompareView {
   }
 }
 
-/** Return a line of progress without its last point, the present or the end: no report shows the speed until then. */
+/** Return a line of progress without its last point, which is the present or the end, not a report. */
 const ended = (job, line) => (CLOSED.includes(job.state) && line.length < 3 ? line : line.slice(0, -1));
 
-/** Return [minutes since its start, mini-batches] of a job, from 0 to now or its end; it never falls. */
+/** Return points [minutes since the start, mini-batches] of a job, from 0 to now or its end; their values never fall. */
 function progressOf(job, points) {
   if (!job.started) return [];
   const minutes = (moment) => (new Date(moment) - new Date(job.started)) / 60_000;
@@ -98,14 +98,14 @@ function progressOf(job, points) {
   return line.map(([x, y]) => [x, maximum = Math.max(maximum, y)]);
 }
 
-/** Return the points whose positions rise. */
+/** Return a line without points that don't come after all earlier points. */
 function rising(line) {
   const kept = [];
   for (const point of line) if (!kept.length || point[0] > kept.at(-1)[0]) kept.push(point);
   return kept;
 }
 
-/** Return [minutes, mini-batches a second] over stretches of a curve of progress. */
+/** Return points [minutes, mini-batches per second]: the mean speeds of consecutive pieces of a line of progress. */
 export function throughputOf(line) {
   const step = Math.max(1, Math.ceil((line.length - 1) / PIECES)), rates = [];
   for (let from = 0; from + 1 < line.length; from += step) {

@@ -1,4 +1,4 @@
-// One job: its promise and progress, where it ran and will, what it measured, its history and its logs.
+// One job: its promise and progress, its past and planned placements, its metrics, history and logs.
 
 import { request, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
@@ -7,15 +7,15 @@ import { describe } from "./timeline.mjs";
 import { describeEvent } from "./view_activity.mjs";
 import { absoluteMoment, PRIORITIES, timePerStep } from "./view_submit.mjs";
 
-const METRICS = 6;
-const CONSTANTS = 24; // metrics of one value that are listed
-const KEPT = 400_000; // characters of a log that the page holds
-const PIECE = 65_536;
+const METRICS = 6; // maximum number of charts of metrics
+const CONSTANTS = 24; // maximum number of listed metrics that never changed
+const KEPT = 400_000; // maximum characters of a log in the page
+const PIECE = 65_536; // maximum bytes of a log that are fetched at once
 
 export class JobView {
   constructor(app, [reference = ""]) {
     this.app = app;
-    this.given = this.reference = reference;
+    this.given = this.reference = reference; // as in the address; `reference` becomes the job's id
     this.name = reference;
     this.title = shown(reference);
     this.state = element("span", {});
@@ -38,9 +38,9 @@ export class JobView {
 
   async refresh() {
     const job = await request(`jobs/${part(this.reference)}`);
-    this.know(job);
-    const of = `jobs/${part(this.reference)}`;
-    const [history, curve] = await Promise.all([request(`${of}/explain`), request(`${of}/progress`, { query: { limit: 2000 } })]);
+    this.keepReference(job);
+    const path = `jobs/${part(this.reference)}`;
+    const [history, curve] = await Promise.all([request(`${path}/explain`), request(`${path}/progress`, { query: { limit: 2000 } })]);
     this.job = job;
     const { slot_seconds: seconds, origin } = this.app.service;
     const slots = (from, to) => (to - from) / 1000 / seconds;
@@ -51,8 +51,8 @@ export class JobView {
     this.draw(job, history, curve.points, where);
   }
 
-  /** From now on this page is about this job, also when another one gets its name. */
-  know(job) {
+  /** Refer to the job by its id from now on, because another job may get its name. */
+  keepReference(job) {
     this.reference = this.logs.reference = `id:${job.id}`;
     if (this.name === job.name) return;
     this.name = job.name;
@@ -67,7 +67,7 @@ export class JobView {
     swap(this.acts, job.started ? element("a", { class: "act", href: to("compare", this.given) }, "Compare") : null, open ? button("Revise", () => this.revise()) : null, open ? button("Cancel the job", () => this.cancel(), { kind: "danger" }) : null);
     const reason = job.reason?.message ?? "";
     const rest = reason.split("\n").slice(1);
-    swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
+    swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "without a tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
       reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "Failed: " }[job.state] ?? ""), reasonOf(job)),
         rest.length ? element("pre", { class: "tail" }, ...rest.flatMap((line) => [clean(line), element("br")])) : null) : null);
     if (job.obstacle) this.place.append(note("bad", element("p", {}, `${job.obstacle}.`)));
@@ -80,11 +80,11 @@ export class JobView {
     this.where.show(description?.bars.length ? description : null);
     this.drawHistory(history);
     this.drawGenerations(history.generations);
-    this.logs.know(history.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
+    this.logs.setGenerations(history.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
     if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
   }
 
-  /** Ask once for each reason when the job starts, or what would get it admitted: an answer takes up to a second. */
+  /** Fetch the outlook of a job that doesn't run, only once per state and reason, because it takes up to a second. */
   async drawOutlook(job) {
     const waits = ["standby", "refused"].includes(job.state) || (job.state === "admitted" && !job.servers.length);
     const reason = waits ? `${job.state} ${job.completion} ${job.reason?.message ?? ""}` : null;
@@ -96,7 +96,7 @@ export class JobView {
       const { outlook } = await request(`jobs/${part(this.reference)}/explain`, { query: { outlook: true } });
       if (outlook?.lines.length && reason === this.outlookReason) swap(this.outlook, outlookNote(outlook));
     } catch {
-      this.outlookReason = undefined; // the next refresh asks again
+      this.outlookReason = undefined; // the next refresh tries again
     }
   }
 
@@ -108,16 +108,16 @@ export class JobView {
     const promise = job.promise ?? null;
     const expected = isOpen(job) ? job.completion : null;
     swap(this.tiles,
-      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.state === "pending" ? "not decided yet" : job.predicted ? "its length is predicted, not stated" : "as soon as it is worth the price") : ""),
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.state === "pending" ? "not decided yet" : job.predicted ? "its length is predicted, not stated" : "once its utility exceeds the price") : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
         : !isOpen(job) ? tile("Ended", when(job.closed, { brief: true }), element("span", { "data-moment": job.closed }, distance(job.closed)))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
       tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), job.required === 1 ? " of the expected time" : ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
       tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : isOpen(job) ? "no process runs" : ""),
-      tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
+      tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `utility, at a cost of ${number(job.cost)} to other jobs`),
       ...(job.predicted ? [lengthTile(job.predicted)] : []),
       ...speed(job.speed),
-      ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} came back`)] : []),
+      ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} refunded`)] : []),
       ...(job.points?.overrun_slots ? [tile("Overrun", `${number(job.points.overrun)} points`, `for ${number(job.points.overrun_slots)} slot${job.points.overrun_slots === 1 ? "" : "s"} beyond its stated work`)] : []),
       ...(job.generation || isOpen(job) ? [tile("Generation", number(job.generation), job.failures ? `${number(job.failures)} failed` : job.generation > 1 ? `moved ${job.generation - 1} time${job.generation === 2 ? "" : "s"}` : "")] : []),
     );
@@ -127,28 +127,28 @@ export class JobView {
     const { clock } = this.app.charts;
     const slotOf = (moment) => (new Date(moment) - new Date(where.origin)) / 1000 / where.slot_seconds;
     const began = slotOf(job.started ?? job.submitted);
-    const seen = counted(job, points).map((point) => [slotOf(point.at), point.minibatches]);
-    if (!seen.length && !(job.started && job.progress)) {
+    const reports = counted(job, points).map((point) => [slotOf(point.at), point.minibatches]);
+    if (!reports.length && !(job.started && job.progress)) {
       this.pace.show(null);
       return;
     }
-    const over = job.closed ? slotOf(job.closed) : where.now;
-    // A job of one step, such as a plain command, is counted by time.
+    const end = job.closed ? slotOf(job.closed) : where.now;
+    // The progress of a job of one step, such as a plain command, is its run time.
     const percent = job.required === 1;
-    const known = [[began, 0], ...seen.filter(([at]) => at >= began), [Math.max(over, seen.at(-1)?.[0] ?? 0), job.state === "finished" ? job.required : job.progress]];
-    let most = 0;
-    for (const one of known) {
-      most = Math.max(most, one[1]);
-      one[1] = most;
+    const line = [[began, 0], ...reports.filter(([at]) => at >= began), [Math.max(end, reports.at(-1)?.[0] ?? 0), job.state === "finished" ? job.required : job.progress]];
+    let maximum = 0;
+    for (const point of line) {
+      maximum = Math.max(maximum, point[1]);
+      point[1] = maximum; // a restart repeats work, and the line shows the work that was done
     }
     const by = job.promise_slot === null ? null : job.promise_slot + 1;
     const pace = by === null ? [] : [[began, 0], [by, job.required]];
-    const xs = positionsOf(known, pace);
-    const series = [{ name: "done", colour: 2, values: xs.map((x) => valueAt(known, x)) }];
+    const xs = positionsOf(line, pace);
+    const series = [{ name: "done", colour: 2, values: xs.map((x) => valueAt(line, x)) }];
     if (pace.length) series.push({ name: "pace that keeps the promise", colour: 4, values: xs.map((x) => valueAt(pace, x)) });
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
-    this.pace.caption.textContent = `${seen.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
+    this.pace.caption.textContent = `${reports.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
     this.pace.show({ kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true });
   }
 
@@ -161,7 +161,7 @@ export class JobView {
         values.get(name).add(value);
       }
     }
-    // A chart of one value would be a flat line.
+    // Metrics that never changed are tiles, because their charts would be flat lines.
     const constant = [...values].filter(([, seen]) => seen.size === 1);
     swap(this.constants, ...constant.slice(0, CONSTANTS).map(([name, seen]) => tile(shown(name), number([...seen][0]), "the same in every report")));
     this.constants.hidden = !constant.length;
@@ -185,14 +185,14 @@ export class JobView {
     const count = events.length + (omitted?.events ?? 0);
     const newest = events.slice(-200).reverse(), rows = [];
     for (let at = 0; at < newest.length; at += 1) {
-      // A promise that moves slot by slot is listed once.
+      // More than three consecutive events of a kind are one row, such as moves of a promise in every slot.
       const run = newest.slice(at).findIndex((item) => item.kind !== newest[at].kind);
       const same = run < 0 ? newest.length - at : run;
       rows.push({ ...newest[at], more: same > 3 ? same - 1 : 0 });
       if (same > 3) at += same - 1;
     }
-    swap(this.history, element("h2", {}, "History"), element("ol", { class: "history-list", reversed: true }, ...rows.map((one) => element("li", {},
-      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, describeEvent(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
+    swap(this.history, element("h2", {}, "History"), element("ol", { class: "history-list", reversed: true }, ...rows.map((event) => element("li", {},
+      when(event.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[event.kind] ?? "b-c7"}` }, event.kind), element("span", { class: "what" }, describeEvent(event, this.app.service), event.more ? element("span", { class: "soft" }, ` (and ${event.more} times before)`) : "")))),
     count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full prints all.`) : null);
   }
 
@@ -204,7 +204,7 @@ export class JobView {
       { head: "On", cell: (row) => row.placement.slice(0, 6).map(({ server, workers, ps }) => `${server} (${workers}${ps ? `+${ps}` : ""})`).join(", ") + (row.placement.length > 6 ? ` and ${row.placement.length - 6} more` : "") },
       { head: "Began", cell: (row) => when(row.started, { brief: true, seconds: true }) },
       { head: "Ran", class: "num", cell: (row) => (row.started ? span(Math.max(1, Math.round((new Date(row.ended ?? now()) - new Date(row.started)) / 1000))) : "–") },
-      { head: "Ended", class: "why", cell: (row) => (row.ended ? element("span", { class: "clip", title: row.reason ?? "" }, ended(row)) : row.started ? "runs" : "ordered") },
+      { head: "Ended", class: "why", cell: (row) => (row.ended ? element("span", { class: "clip", title: row.reason ?? "" }, ended(row)) : row.started ? "runs" : "starting") },
     ];
     swap(this.generations, element("h2", {}, "Generations"), table("Generations, the newest first", columns, rows, { key: (row) => String(row.generation), none: isOpen(this.job) ? "It has not run yet." : "It never ran." }));
   }
@@ -249,8 +249,8 @@ function revisionOfJob(spec) {
   const { utility } = spec;
   const work = spec.steps ? [["steps", "Steps"]] : [["minibatches", "Mini-batches of a chunk"], ["epochs", "Epochs"]];
   const fields = [
-    utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
-    { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
+    utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Time from the submission, such as 4h" } : null,
+    { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "Utility of the completion time, as JSON" },
     ...work.map(([name, label]) => ({ name, label, type: "number", value: String(spec[name] ?? 1) })),
   ].filter(Boolean);
   const changes = (values) => {
@@ -266,15 +266,15 @@ function revisionOfJob(spec) {
   return { fields, changes };
 }
 
-/** Return the same for a job with the usual utility, such as a command: what the form *Submit* asks for. */
+/** Return the form's fields, and the function that reads the changes, for a job with the default utility, such as a command. */
 function revisionOfCommand(spec) {
   const { steps = 1 } = spec, runs = ["steps", "epochs", "chunks", "minibatches"].reduce((product, key) => product * (spec[key] ?? 1), 1);
   const before = { by: spec.by ?? "", priority: spec.priority ?? "", walltime: spec.walltime ?? "" };
   const fields = [
-    { name: "by", label: "Deadline", value: before.by, hint: "Such as 6h since it was submitted, 18:00 or 2026-11-23 18:00; empty: none" },
+    { name: "by", label: "Deadline", value: before.by, hint: "Such as 6h from the submission, 18:00 or 2026-11-23 18:00; empty for none" },
     { name: "priority", label: "Priority", options: PRIORITIES, value: before.priority },
-    { name: "time", label: "Expected run time", placeholder: "3h", hint: "Of the whole job; empty: as it is" },
-    { name: "walltime", label: "Time limit", value: before.walltime, hint: "Such as 8h; empty: none" },
+    { name: "time", label: "Expected run time", placeholder: "3h", hint: "Of the whole job; empty for no change" },
+    { name: "walltime", label: "Time limit", value: before.walltime, hint: "Such as 8h; empty for none" },
     steps > 1 ? { name: "steps", label: "Steps", type: "number", value: String(steps) } : null,
   ].filter(Boolean);
   const changes = (values) => {
@@ -292,17 +292,17 @@ function revisionOfCommand(spec) {
 
 const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", overrun: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
 
-/** Where what is believed of a job's speed comes from, as a tile; none where it is as its owner stated. */
+/** Return a tile with the origin of a job's speed, in an array; empty if the speed is as stated. */
 function speed(estimate) {
   const measured = estimate?.measured ?? [];
-  const known = measured.length ? `measured with ${measured.map((item) => number(item)).join(", ")} worker${measured.length === 1 && measured[0] === 1 ? "" : "s"}` : "not measured yet";
-  if (estimate?.source === "family") return [tile("Speed", "estimated", `from the family ${shown(estimate.family)}; ${known}`)];
-  return measured.length ? [tile("Speed", "measured", known)] : [];
+  const remark = measured.length ? `measured with ${measured.map((item) => number(item)).join(", ")} worker${measured.length === 1 && measured[0] === 1 ? "" : "s"}` : "not measured yet";
+  if (estimate?.source === "family") return [tile("Speed", "estimated", `from the family ${shown(estimate.family)}; ${remark}`)];
+  return measured.length ? [tile("Speed", "measured", remark)] : [];
 }
 
-function ended(one) {
-  const [first] = String(one.reason ?? "").split("\n");
-  return first || (one.exit === null ? "ended" : `exit status ${one.exit}`);
+function ended(generation) {
+  const [first] = String(generation.reason ?? "").split("\n");
+  return first || (generation.exit === null ? "ended" : `exit status ${generation.exit}`);
 }
 
 function json(text) {
@@ -313,18 +313,18 @@ function json(text) {
   }
 }
 
-/** Return a line of a log, without what a terminal would do with it. */
+/** Return a line of a log without escape sequences and overwritten text, as a terminal would show it. */
 function clean(line) {
   const bare = line.replace(/\u001b\[[0-?]*[ -/]*[@-~]/g, "");
   return bare.slice(bare.lastIndexOf("\r", bare.length - 2) + 1).replaceAll("\r", "").replaceAll("\t", "    ");
 }
 
-/** What the processes of a job wrote: its end, followed while it runs. */
+/** The logs of a job's processes: the end of one log, followed while the process runs. */
 class Logs {
   constructor(app, reference) {
     this.app = app;
     this.reference = reference;
-    this.pieces = []; // of the log, without gaps
+    this.pieces = []; // consecutive pieces of the log
     this.which = element("select", { "aria-label": "Generation", onchange: () => this.choose() });
     this.process = element("select", { "aria-label": "Process", onchange: () => this.choose() });
     this.following = element("input", { type: "checkbox", id: "follow", onchange: () => { if (this.following.checked) this.reset(); } });
@@ -336,8 +336,8 @@ class Logs {
       element("label", { for: "follow", class: "inline" }, this.following, " follow")), this.pre, this.remark);
   }
 
-  /** Show the newest generation; `failed` is the process to show first, or undefined for the first worker. */
-  know(generations, open, failed) {
+  /** Show the newest generation that started; `failed` is the process to show first, or undefined for the first worker. */
+  setGenerations(generations, open, failed) {
     const started = generations.filter((item) => item.started);
     this.failed = failed;
     this.open = open;
@@ -357,12 +357,12 @@ class Logs {
   }
 
   choose() {
-    const one = this.started.find((each) => String(each.generation) === this.which.value) ?? this.started[0];
+    const generation = this.started.find((each) => String(each.generation) === this.which.value) ?? this.started[0];
     const before = this.process.value;
-    const names = [...Array.from({ length: Math.min(one.workers, 500) }, (_, at) => `worker-${at}`), ...Array.from({ length: Math.min(one.ps, 500) }, (_, at) => `ps-${at}`)];
+    const names = [...Array.from({ length: Math.min(generation.workers, 500) }, (_, at) => `worker-${at}`), ...Array.from({ length: Math.min(generation.ps, 500) }, (_, at) => `ps-${at}`)];
     this.process.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-    const shown_ = before || this.failed;
-    if (names.includes(shown_)) this.process.value = shown_;
+    const preferred = before || this.failed;
+    if (names.includes(preferred)) this.process.value = preferred;
     this.following.checked = true;
     this.reset();
   }
@@ -375,7 +375,8 @@ class Logs {
     this.poll();
   }
 
-  get of() {
+  /** The chosen generation and process. */
+  get choice() {
     return `${this.which.value} ${this.process.value}`;
   }
 
@@ -387,19 +388,19 @@ class Logs {
     clearTimeout(this.timer);
     this.timer = null;
     if (this.closed || !this.process.value) return;
-    const { of, pieces } = this;
+    const { choice, pieces } = this;
     try {
       if (!document.hidden && !this.complete && this.following.checked) {
         const end = pieces.at(-1)?.end;
         const piece = await this.#request(end === undefined ? {} : { start: end });
-        if (this.closed || of !== this.of || pieces !== this.pieces || !this.following.checked) return;
-        if (end !== pieces.at(-1)?.end) return; // a poll at the same time was answered first
+        if (this.closed || choice !== this.choice || pieces !== this.pieces || !this.following.checked) return;
+        if (end !== pieces.at(-1)?.end) return; // a concurrent poll appended the piece
         this.complete = piece.complete && piece.end === (end ?? piece.end);
         if (piece.end !== end) this.#append(piece);
         this.remark.textContent = this.complete ? "The process has ended; the log is complete." : "";
       }
     } catch (problem) {
-      if (this.closed || of !== this.of) return;
+      if (this.closed || choice !== this.choice) return;
       this.remark.textContent = problem.status === 404 ? "It has no log, or its log was deleted." : problem.message;
       if (problem.status === 404) this.complete = true;
     }
@@ -424,14 +425,14 @@ class Logs {
     this.pre.textContent = text.split("\n").map((line) => shown(clean(line))).join("\n");
   }
 
-  /** Show the part before, and stop following: the end may no longer be shown. */
+  /** Show the previous piece, and stop following, because the end may be dropped. */
   async back() {
     this.following.checked = false;
-    const { of, pieces } = this, before = pieces[0].start, start = Math.max(0, before - PIECE);
+    const { choice, pieces } = this, before = pieces[0].start, start = Math.max(0, before - PIECE);
     this.earlier.disabled = true;
     try {
       const piece = await this.#request({ start, max_bytes: before - start });
-      if (this.closed || of !== this.of || pieces !== this.pieces) return;
+      if (this.closed || choice !== this.choice || pieces !== this.pieces) return;
       pieces.unshift({ ...piece, start });
       while (this.#size() > KEPT) pieces.pop();
       this.#draw();

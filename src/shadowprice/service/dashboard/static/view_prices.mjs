@@ -1,4 +1,4 @@
-// Prices and what is reserved, by kind of server, past and to come.
+// Prices and reserved shares by kind of server, in past and coming slots.
 
 import { request } from "./api.mjs";
 import { chips, element, empty, Figure, note, number, shown, span, swap } from "./parts.mjs";
@@ -14,9 +14,9 @@ export class PricesView {
     this.tools = element("div", { class: "row" });
     this.place = element("div", {});
     this.kinds = element("div", {});
-    this.total = new Figure(app, "A server, by kind", "The price of all resources of a server for one slot: until now as it was posted, and from now on as a job would pay it today.");
-    this.one = new Figure(app, "By resource", "The price of a server's whole capacity of each resource for one slot.", this.kinds);
-    this.used = new Figure(app, "Reserved, by kind", "The share of the scarcest resource that runs or is planned.");
+    this.total = new Figure(app, "A server, by kind", "The price of all resources of a server in a slot. Past prices are as posted; future prices are those that a job would pay now.");
+    this.one = new Figure(app, "By resource", "The price of a server's whole capacity of each resource in a slot.", this.kinds);
+    this.used = new Figure(app, "Reserved, by kind", "The share of the scarcest resource that is in use or planned.");
     this.node = element("div", {}, this.place, this.tools, this.total.node, this.one.node, this.used.node);
   }
 
@@ -28,7 +28,7 @@ export class PricesView {
   }
 
   draw(coming, rows, now) {
-    swap(this.place, coming.priced ? null : note("info", element("p", {}, `The policy ${coming.policy} posts no prices; what is reserved is shown.`)));
+    swap(this.place, coming.priced ? null : note("info", element("p", {}, `The policy ${coming.policy} posts no prices; only the reserved share is shown.`)));
     swap(this.tools, chips("How far back and ahead", SPANS.map((count) => [count, `± ${span(count * this.app.service.slot_seconds)}`]), this.span, (count) => { this.span = count; this.app.refresh(); }));
     if (!rows.length) {
       for (const figure of [this.total, this.one, this.used]) figure.show(null);
@@ -44,10 +44,10 @@ export class PricesView {
     const most = (kind) => (kind && Object.values(kind).some((item) => item.used !== undefined) ? Math.max(...Object.values(kind).map((item) => item.used ?? 0)) : null);
     const label = (kind) => `${shown(kind.name)} (${kind.servers.length})`;
     const series = (read) => few.map((kind, at) => ({ name: label(kind), colour: at, values: rows.map((row) => read(row.kinds[kind.name])) }));
-    this.total.show(coming.priced ? { ...common, y_label: "utility a slot", series: series(sum) } : null);
+    this.total.show(coming.priced ? { ...common, y_label: "utility per slot", series: series(sum) } : null);
     const resources = [...new Set(rows.flatMap((row) => Object.keys(row.kinds[this.kind] ?? {})))];
     swap(this.kinds, names.length > 1 ? chips("Kind of server", names.map((name) => [name, shown(name)]), this.kind, (name) => { this.kind = name; this.app.refresh(); }) : null);
-    this.one.show(coming.priced ? { ...common, y_label: "utility a slot", series: resources.slice(0, 8).map((resource, at) => ({ name: shown(resource), colour: at, values: rows.map((row) => row.kinds[this.kind]?.[resource]?.price ?? null) })) } : null);
+    this.one.show(coming.priced ? { ...common, y_label: "utility per slot", series: resources.slice(0, 8).map((resource, at) => ({ name: shown(resource), colour: at, values: rows.map((row) => row.kinds[this.kind]?.[resource]?.price ?? null) })) } : null);
     this.used.show({ ...common, y_label: "reserved", percent: true, y_high: 1, series: series(most) });
     if (coming.kinds.length > 8) this.total.heading.textContent = `A server, by kind: the first 8 of ${number(coming.kinds.length)}`;
   }

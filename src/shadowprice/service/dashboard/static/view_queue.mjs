@@ -1,4 +1,4 @@
-// The jobs: those that are open with their promise and what they wait for, and all that ever were, by page.
+// The list of jobs, open and closed: their promises, progress and reasons, page by page.
 
 import { request } from "./api.mjs";
 import { badge, chips, CLOSED, element, empty, jobLink, OPEN, Pages, progressCell, promiseCell, reasonOf, swap, table, to, when, whereCell } from "./parts.mjs";
@@ -18,7 +18,7 @@ export class QueueView {
     this.find = element("form", { class: "find", role: "search" }, name, element("button", { type: "submit" }, "Find"));
     this.find.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.go(name.value && !this.search ? "all" : this.show, this.tenant, name.value); // jobs of any state, at first
+      this.go(name.value && !this.search ? "all" : this.show, this.tenant, name.value); // a new search includes jobs of any state
     });
     this.tools = element("div", { class: "row wrap" });
     this.list = element("div", {});
@@ -60,7 +60,7 @@ export class QueueView {
     const noMatch = response.next === null ? "No job in this list has this text in its name." : "None of this list's jobs among the newest 20,000 has this text in its name.";
     const nothing = !response.jobs.length && !page.previous;
     swap(this.list,
-      nothing ? empty(this.search ? noMatch : none, this.search ? "" : this.show === "open" ? "Submit one here or with shadowprice submit, or see what it would be promised with a quote." : "")
+      nothing ? empty(this.search ? noMatch : none, this.search ? "" : this.show === "open" ? "Submit a job here or with shadowprice submit, or get a quote to see its promise first." : "")
         : table("Jobs, the newest first", columns, response.jobs, { key: (job) => String(job.id), none: response.next === null ? "There are no more." : "None on this page; older jobs follow." }),
       this.pages.buttons(page, response.next, response.jobs.length, true));
   }
@@ -69,8 +69,8 @@ export class QueueView {
 function why(job) {
   const text = reasonOf(job);
   if (text) return element("span", { class: "clip", title: text }, text);
-  if (job.state === "admitted") return element("span", { class: "soft" }, "its slot is still to come");
-  if (job.state === "pending") return element("span", { class: "soft" }, "is being decided on");
+  if (job.state === "admitted") return element("span", { class: "soft" }, "its first slot hasn't begun");
+  if (job.state === "pending") return element("span", { class: "soft" }, "not decided yet");
   if (job.failures) return element("span", { class: "soft" }, `${job.failures} failure${job.failures === 1 ? "" : "s"} before`);
   return element("span", { class: "soft" }, "");
 }

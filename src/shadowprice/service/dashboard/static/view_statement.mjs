@@ -1,18 +1,18 @@
-// A tenant's statement: what it holds, what moved it, entry by entry.
+// A tenant's statement: its balance, and the entries that changed it.
 
 import { request, now, part } from "./api.mjs";
 import { button, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 
-const LIMIT = 50, DRAWN = 1000;
+const LIMIT = 50, DRAWN = 1000; // maximum number of entries in the table and in the chart
 const KINDS = {
   grant: { colour: "c2", meaning: "granted" },
   expiry: { colour: "c7", meaning: "expired" },
-  debit: { colour: "c0", meaning: "the price of a job" },
-  refund: { colour: "c3", meaning: "not used by a job" },
-  payment: { colour: "c1", meaning: "for lending its share" },
+  debit: { colour: "c0", meaning: "price of a job" },
+  refund: { colour: "c3", meaning: "unused part of a job's price" },
+  payment: { colour: "c1", meaning: "paid by another tenant that used its share" },
 };
-const SPANS = [["0", "This period"], ["1", "The one before"], ["all", "All"]];
+const SPANS = [["0", "This period"], ["1", "Previous period"], ["all", "All"]];
 
 export class StatementView {
   constructor(app, [name = ""]) {
@@ -23,7 +23,7 @@ export class StatementView {
     this.pages = new Pages(app);
     this.tiles = element("div", {});
     this.tools = element("div", { class: "row" });
-    this.figure = new Figure(app, "Held", "Points that can be spent. Admission debits the price of a job; what it doesn't use returns when it ends.");
+    this.figure = new Figure(app, "Held", "Points that can be spent. Admission debits the price of a job; the unused part is refunded when the job ends.");
     this.list = element("div", {});
     this.node = element("div", {}, this.tiles, this.tools, this.figure.node, this.list);
     this.beside = app.operates ? [element("span", { class: "grow" }), button("Give points", () => this.give(), { focus: "give" }), button("Change the budget", () => this.change(), { focus: "change", kind: "primary" })] : [];
@@ -48,7 +48,7 @@ export class StatementView {
       tile("Holds", number(account.held), account.held < 0 ? "below 0: only jobs that cost nothing are admitted" : `of ${number(budget.points)} every ${budget.period}`),
       tile("In open jobs", number(account.reserved_points), "paid, and not used yet"),
       tile("Spent", number(account.spent), `${percent(budget.points ? account.spent / budget.points : 0)} of a period's points`),
-      tile("Next period", when(account.ends, { brief: true }), [element("span", { "data-moment": account.ends }, ""), element("span", {}, budget.carry === "all" ? "all is kept" : budget.carry ? `${number(budget.carry)} are kept at most` : "what is left expires")]))
+      tile("Next period", when(account.ends, { brief: true }), [element("span", { "data-moment": account.ends }, ""), element("span", {}, budget.carry === "all" ? "all points are kept" : budget.carry ? `at most ${number(budget.carry)} points are kept` : "remaining points expire")]))
       : note("info", element("p", {}, `${shown(this.name)} has no budget: it spends without limit.`)));
     swap(this.tools, budget ? chips("Which entries", SPANS, this.span, (span) => this.choose(span)) : null);
     this.drawChart(response);
@@ -56,7 +56,7 @@ export class StatementView {
       { head: "When", cell: (row) => when(row.at, { seconds: true }) },
       { head: "What", cell: (row) => element("span", { class: `badge b-${KINDS[row.kind]?.colour ?? "c7"}`, title: KINDS[row.kind]?.meaning ?? "" }, row.kind) },
       { head: "Points", class: "num", cell: (row) => exact(row.points, row.points > 0 ? "+" : "") },
-      { head: "Held then", class: "num", cell: (row) => exact(row.balance) },
+      { head: "Balance", class: "num", cell: (row) => exact(row.balance) },
       { head: "Job", cell: (row) => (row.job === null ? element("span", { class: "soft" }, "–") : jobLink(row.job, row.job_id)) },
       { head: "Note", class: "why", cell: (row) => (row.other !== null ? `from ${shown(row.other)}` : row.note || element("span", { class: "soft" }, "–")) },
     ];
@@ -96,30 +96,30 @@ export class StatementView {
     const { app, name } = this;
     const done = await app.form({
       title: `Give points to ${shown(name)}`, action: "Give them",
-      body: [element("p", {}, "They are added to the balance once. At the end of the period they expire like the others.")],
-      fields: [{ name: "points", label: "Points", required: true, hint: "like 50 or 2.5" }, { name: "note", label: "Note", placeholder: "what for" }],
+      body: [element("p", {}, "They are added to the balance once, and expire at the end of the period like other points.")],
+      fields: [{ name: "points", label: "Points", required: true, hint: "such as 50 or 2.5" }, { name: "note", label: "Note", placeholder: "reason" }],
       send: ({ points, note: text }) => request(`tenants/${part(name)}/grants`, { method: "POST", body: { points: Number(points), note: text } }),
     });
     if (done) await app.did("The points are given");
   }
 }
 
-/** Return points to the hundredth, what is less to the last digit; all digits on pointing at them. */
+/** Return points with two decimals, amounts below 0.01 with six; the title has all digits. */
 function exact(points, sign = "") {
   const digits = Math.abs(points) < 0.01 ? 6 : 2;
   return element("span", { title: String(points) }, `${sign}${points.toLocaleString("en", { minimumFractionDigits: points ? 2 : 0, maximumFractionDigits: digits })}`);
 }
 
-/** Ask an operator for a tenant's budget; an empty number of points removes it. */
+/** Show a dialog that changes a tenant's budget; an empty number of points removes the budget. */
 export function changeBudget(app, name, budget) {
   return app.form({
     title: `The budget of ${shown(name)}`, action: "Change it",
-    body: [element("p", {}, "What is held changes by as much as the points do. Jobs that have been admitted are paid for.")],
+    body: [element("p", {}, "The balance changes by the same number of points. Admitted jobs are paid already.")],
     fields: [
-      { name: "points", label: "Points", value: budget ? String(budget.points) : "", hint: "in a period; leave it empty for no budget: spending without limit" },
-      { name: "period", label: "Every", value: budget?.period ?? "7d", hint: "like 7d, 1d or 12h" },
-      { name: "carry", label: "Kept at the end of a period", value: String(budget?.carry ?? 0), hint: "points at most, or all" },
-      { name: "since", label: "A period begins", value: budget?.since ?? "", hint: "like 2026-11-23T00:00:00Z; empty: days at midnight UTC, weeks on Monday" },
+      { name: "points", label: "Points", value: budget ? String(budget.points) : "", hint: "per period; empty for no budget, to spend without limit" },
+      { name: "period", label: "Every", value: budget?.period ?? "7d", hint: "such as 7d, 1d or 12h" },
+      { name: "carry", label: "Kept at the end of a period", value: String(budget?.carry ?? 0), hint: "maximum points, or all" },
+      { name: "since", label: "A period begins", value: budget?.since ?? "", hint: "such as 2026-11-23T00:00:00Z; empty for midnight UTC, weeks on Monday" },
     ],
     send: ({ points, period, carry, since }) => request(`tenants/${part(name)}`, {
       method: "PUT",

@@ -1,19 +1,19 @@
-// Submit a shell command; unlike `shadowprice submit -- COMMAND`, no variables and no directory of the user are sent.
+// Submit a shell command. Unlike `shadowprice submit -- COMMAND`, it sends no environment variables and no directory of the user.
 
 import { request, now } from "./api.mjs";
 import { row } from "./dialogs.mjs";
 import { element, reference, shown, to, problemNote } from "./parts.mjs";
 
-/** Fields by the location of a diagnostic in the record, the longest location first. */
+/** Names of fields by the location of a diagnostic in the job's record; longer locations come first. */
 const FIELD_AT = [["run.command", "command"], ["run.workdir", "workdir"], ["run.env", "env"], ["run.retries", "retries"], ["worker.cpu", "cpus"], ["worker.memory", "memory"], ["worker", "gpus"],
   ["minibatch_time", "time"], ["walltime", "walltime"], ["steps", "steps"], ["priority", "priority"], ["tenant", "tenant"], ["name", "name"], ["by", "by"]];
 export const PRIORITIES = [["", "normal"], ["low", "low"], ["high", "high"], ["urgent", "urgent"]];
-const SUFFIX = "23456789abcdefghjkmnpqrstuvwxyz";
+const SUFFIX = "23456789abcdefghjkmnpqrstuvwxyz"; // characters of generated names: none looks like another
 const DURATION = /^((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([a-z]+)$/;
 const UNIT_SECONDS = new Map([["us", 1e-6], ["ms", 1e-3], ["s", 1], ["sec", 1], ["m", 60], ["min", 60], ["h", 3600], ["d", 86_400], ["w", 604_800]]);
 const CLOCK_TIME = /^(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)?$/;
 const DATE = /^(\d{4})-?(\d{2})-?(\d{2})(?:[T ](\d{2})(?::?(\d{2})(?::?(\d{2})(?:[.,]\d+)?)?)?)?$/;
-/** An assignment before a command, such as TOKEN="a b": its value may be secret. */
+/** An assignment before a command, such as TOKEN="a b"; a generated name leaves it out, because its value may be secret. */
 const ASSIGNMENT = /(?<=^|[\s;&|(])\w+\+?=(?:"(?:\\.|[^"\\])*(?:"|$)|'[^']*(?:'|$)|\\.|[^\s;&|"'\\])*/gs;
 
 export class SubmitView {
@@ -41,7 +41,7 @@ export class SubmitView {
         field({ name: "workdir", label: "Directory", wide: true, placeholder: "/home/me/project", hint: "Absolute path; by default a new directory of the job" }),
         field({ name: "env", label: "Environment", type: "area", rows: 2, wide: true, placeholder: "SEED=1", hint: "One NAME=VALUE per line" })),
       group("Needs", field({ name: "gpus", label: "GPUs", placeholder: "2", hint: "2, or a100:2 for a kind" }), field({ name: "cpus", label: "CPUs", placeholder: "1" }), field({ name: "memory", label: "Memory", placeholder: "16GiB" }),
-        field({ name: "time", label: "Expected run time", placeholder: "3h", hint: "By default predicted from your earlier jobs" }), field({ name: "walltime", label: "Time limit", placeholder: "8h", hint: "The job is ended when it has run so long" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
+        field({ name: "time", label: "Expected run time", placeholder: "3h", hint: "By default predicted from your earlier jobs" }), field({ name: "walltime", label: "Time limit", placeholder: "8h", hint: "A job that runs longer is stopped" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
       group("When", field({ name: "by", label: "Deadline", placeholder: "6h", hint: "Such as 6h, 18:00 or 2026-11-23 18:00" }),
         field({ name: "priority", label: "Priority", options: PRIORITIES, value: "" }), field({ name: "retries", label: "Allowed failures", placeholder: "0" })),
       group("Job", field({ name: "name", label: "Name", hint: "By default generated from the command" }),
@@ -72,7 +72,7 @@ export class SubmitView {
     if (cpus !== undefined) worker.cpu = cpus;
     else if (!value("gpus")) worker.cpu = 1;
     if (value("memory")) worker.memory = value("memory");
-    const env = Object.create(null); // __proto__ is a name like others
+    const env = Object.create(null); // a variable may be called __proto__
     for (const line of this.inputs.get("env").value.split("\n").filter((text) => text.trim())) {
       const [, name, text] = line.match(/^\s*([^=\s]+)=(.*)$/s) ?? [];
       if (name === undefined) wrong("run.env", `expected NAME=VALUE, got ${JSON.stringify(shown(line.trim()))}`, "");
@@ -83,12 +83,12 @@ export class SubmitView {
     const time = value("time");
     const work = !time ? { steps } : steps === undefined ? { steps: 1, minibatch_time: time } : { steps, minibatch_time: timePerStep(time, steps, wrong) };
     if (errors.length) throw Object.assign(new Error("the form has problems"), { errors });
-    const optional = (entries) => Object.fromEntries(Object.entries(entries).filter(([, one]) => one !== undefined && one !== "" && !(typeof one === "object" && !Object.keys(one).length)));
+    const optional = (entries) => Object.fromEntries(Object.entries(entries).filter(([, item]) => item !== undefined && item !== "" && !(typeof item === "object" && !Object.keys(item).length)));
     return { name: value("name") || this.nameFor(value("command")), ...optional({ tenant: value("tenant"), by: absoluteMoment(value("by")), priority: value("priority"), walltime: value("walltime"), ...work }), worker,
       run: { command: value("command"), ...optional({ workdir: value("workdir"), env, retries }) } };
   }
 
-  /** Return the generated name of a command, the same until the command changes: repeating a lost request starts no second job. */
+  /** Return the generated name of a command. It only changes with the command, so that a repeated request starts no second job. */
   nameFor(command) {
     if (this.generated?.command !== command) this.generated = { command, name: generatedName(command) };
     return this.generated.name;
@@ -113,7 +113,7 @@ export class SubmitView {
     }
   }
 
-  /** Show diagnostics at their fields; return those that belong to none. */
+  /** Show diagnostics at their fields; return diagnostics without a field. */
   mark(errors) {
     for (const input of this.inputs.values()) {
       const host = input.closest(".field"), before = host.querySelector(".fault");
@@ -143,18 +143,18 @@ export class SubmitView {
   }
 }
 
-/** Return the time of one step of a run, as `shadowprice submit --time TIME --steps STEPS` does. */
+/** Return the time of one step of a run, as `shadowprice submit --time TIME --steps STEPS` computes it; `wrong` gets a diagnostic. */
 export function timePerStep(time, steps, wrong) {
   const [, amount, unit] = time.match(DURATION) ?? [];
   if (!UNIT_SECONDS.has(unit)) {
     wrong("minibatch_time", `expected a duration, got ${JSON.stringify(shown(time))}`, "write 20min or 3h");
     return time;
   }
-  if (!(steps > 0)) return time; // the service refuses the steps
+  if (!(steps > 0)) return time; // the service will refuse the steps
   return `${Number((Number(amount) * UNIT_SECONDS.get(unit) / steps).toPrecision(9))}s`;
 }
 
-/** Return a deadline for the service: a local date, or the next occurrence of a clock time, as an instant; other text as it is. */
+/** Return a deadline as the service reads it: a local date, or the next occurrence of a local clock time, in UTC; other text unchanged. */
 export function absoluteMoment(text) {
   const clock = text.match(CLOCK_TIME), date = text.match(DATE);
   if (!clock && !date) return text;
@@ -168,13 +168,13 @@ export function absoluteMoment(text) {
   return instant.toISOString().replace(/\.\d+Z$/, "Z");
 }
 
-/** Return a name such as `train-x7k2mf`: the script or program, and random characters. */
+/** Return a name such as `train-x7k2mf`: the script or program of a command, and random characters. */
 export function generatedName(command) {
   const words = command.replace(ASSIGNMENT, "").split(/\s+/).filter(Boolean);
   const script = words.find((word) => /\.(py|sh)$/.test(word)) ?? words[0] ?? "";
   const stem = script.split("/").pop().replace(/\.[^.]*$/, "").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 40).replace(/-+$/, "");
   let suffix = "";
-  // Without a digit it would look like a word, and jobs of one command wouldn't be similar.
+  // Without a digit, the suffix would look like a word. The service would treat it as a part of the name, and find no similar jobs.
   while (!/\d/.test(suffix)) suffix = [...crypto.getRandomValues(new Uint32Array(6))].map((value) => SUFFIX[value % SUFFIX.length]).join("");
   return `${stem || "job"}-${suffix}`;
 }

@@ -1,4 +1,4 @@
-// Tenants: what they own and have running, and the tokens that were handed out.
+// Tenants: their shares, budgets and open jobs, and all tokens.
 
 import { request, now, part } from "./api.mjs";
 import { bar, button, element, empty, number, shown, STATES, swap, table, to, when } from "./parts.mjs";
@@ -25,12 +25,12 @@ export class TenantsView {
     const open = (item) => Object.values(item.jobs).reduce((a, b) => a + b, 0);
     const columns = [
       { head: "Tenant", cell: (row) => element("a", { href: to("queue", "open", row.name), class: "jobname", title: row.name, "data-focus": `tenant ${row.name}` }, row.name) },
-      { head: "Owns", cell: (row) => (Object.keys(row.share).length ? Object.entries(row.share).map(([name, amount]) => `${name} ${amount}`).join(" · ") : element("span", { class: "soft" }, "no share")) },
+      { head: "Share", cell: (row) => (Object.keys(row.share).length ? Object.entries(row.share).map(([name, amount]) => `${name} ${amount}`).join(" · ") : element("span", { class: "soft" }, "no share")) },
       { head: "Budget", cell: (row) => (row.budget ? `${number(row.budget.points)} points every ${row.budget.period}` : element("span", { class: "soft" }, "no limit")) },
       { head: "Holds", cell: (row) => this.held(row) },
       { head: "Spent", class: "num", cell: (row) => (row.account ? number(row.account.spent) : element("span", { class: "soft" }, "–")) },
       { head: "Open jobs", class: "num", cell: (row) => number(open(row)) },
-      { head: "Of them", cell: (row) => (open(row) ? element("span", { class: "states" }, ...Object.entries(row.jobs).map(([state, count]) => element("span", { class: `badge b-${STATES[state]?.colour ?? "c7"}` }, `${number(count)} ${state}`))) : element("span", { class: "soft" }, "–")) },
+      { head: "By state", cell: (row) => (open(row) ? element("span", { class: "states" }, ...Object.entries(row.jobs).map(([state, count]) => element("span", { class: `badge b-${STATES[state]?.colour ?? "c7"}` }, `${number(count)} ${state}`))) : element("span", { class: "soft" }, "–")) },
     ];
     if (this.app.operates) {
       columns.push({ head: "", class: "acts", cell: (row) => element("span", { class: "acts" },
@@ -42,15 +42,15 @@ export class TenantsView {
     swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (row) => row.name }) : empty("No tenants", "All jobs share the cluster. Add a tenant to create tokens with fewer rights than yours."));
   }
 
-  /** Return what a tenant holds, as a link to its statement. */
-  held(one) {
-    const shown = one.account ? number(one.account.held) : "statement";
-    const link = element("a", { href: to("statement", one.name), "data-focus": `held ${one.name}`, "aria-label": `${shown}: statement of ${one.name}` }, shown);
-    return one.account ? [bar(one.budget.points ? one.account.held / one.budget.points : 0, `${one.name} holds ${number(one.account.held)} of ${number(one.budget.points)} points`), " ", link] : link;
+  /** Return a tenant's points as a link to its statement. */
+  held(tenant) {
+    const text = tenant.account ? number(tenant.account.held) : "statement";
+    const link = element("a", { href: to("statement", tenant.name), "data-focus": `held ${tenant.name}`, "aria-label": `${text}: statement of ${tenant.name}` }, text);
+    return tenant.account ? [bar(tenant.budget.points ? tenant.account.held / tenant.budget.points : 0, `${tenant.name} holds ${number(tenant.account.held)} of ${number(tenant.budget.points)} points`), " ", link] : link;
   }
 
-  async budget(one) {
-    if (await changeBudget(this.app, one.name, one.budget)) await this.app.did("The budget is changed");
+  async budget(tenant) {
+    if (await changeBudget(this.app, tenant.name, tenant.budget)) await this.app.did("The budget is changed");
   }
 
   drawTokens(tokens, tenants) {
@@ -58,29 +58,29 @@ export class TenantsView {
       { head: "Token", class: "num", cell: (row) => number(row.id) },
       { head: "For", cell: (row) => (row.role === "operator" ? "an operator" : row.tenant) },
       { head: "Note", cell: (row) => row.note || element("span", { class: "soft" }, "–") },
-      { head: "Made", class: "minor", cell: (row) => when(row.created, { brief: true }) },
+      { head: "Created", class: "minor", cell: (row) => when(row.created, { brief: true }) },
       { head: "Valid until", cell: (row) => (row.revoked ? ["revoked ", when(row.revoked, { brief: true })] : row.expires ? [new Date(row.expires) < now() ? "expired " : "", when(row.expires)] : element("span", { class: "soft" }, "until it is revoked")) },
       { head: "", class: "acts", cell: (row) => (row.revoked ? "" : button("Revoke", () => this.revoke(row), { kind: "quiet", focus: `revoke ${row.id}`, "aria-label": `Revoke token ${row.id}` })) },
     ];
     swap(this.tokens, element("div", { class: "row" }, element("h2", {}, "Tokens"), element("span", { class: "grow" }), button("Make a token", () => this.token(null, tenants))),
-      table("Tokens", columns, tokens, { key: (row) => String(row.id) }), element("p", { class: "remark" }, "A token is shown once, when it is made."));
+      table("Tokens", columns, tokens, { key: (row) => String(row.id) }), element("p", { class: "remark" }, "A token is shown once, when it is created."));
   }
 
-  async put(one) {
+  async put(tenant) {
     const { app } = this;
     const done = await app.form({
-      title: one ? `The share of ${shown(one.name)}` : "Add a tenant", action: one ? "Change it" : "Add",
-      fields: [...(one ? [] : [{ name: "name", label: "Name", required: true }]),
-        { name: "share", label: "Owns", type: "area", rows: 3, value: one ? Object.entries(one.share).map(([name, amount]) => `${name}: ${amount}`).join("\n") : "", hint: "An amount a line, like gpu: 4; leave it empty for no share" }],
-      send: ({ name, share }) => request(`tenants/${part(one ? one.name : name)}`, { method: "PUT", body: { share: amounts(share) } }),
+      title: tenant ? `The share of ${shown(tenant.name)}` : "Add a tenant", action: tenant ? "Change it" : "Add",
+      fields: [...(tenant ? [] : [{ name: "name", label: "Name", required: true }]),
+        { name: "share", label: "Share", type: "area", rows: 3, value: tenant ? Object.entries(tenant.share).map(([name, amount]) => `${name}: ${amount}`).join("\n") : "", hint: "One amount per line, such as gpu: 4; empty for no share" }],
+      send: ({ name, share }) => request(`tenants/${part(tenant ? tenant.name : name)}`, { method: "PUT", body: { share: amounts(share) } }),
     });
-    if (done) await app.did(one ? "The share is changed" : "The tenant is added");
+    if (done) await app.did(tenant ? "The share is changed" : "The tenant is added");
   }
 
-  async remove(one) {
+  async remove(tenant) {
     const { app } = this;
-    const done = await app.form({ title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share and its budget go with it. Its tokens stay valid until they are revoked.")], send: () => request(`tenants/${part(one.name)}`, { method: "DELETE" }) });
-    if (done) await app.did(`${shown(one.name)} is removed`);
+    const done = await app.form({ title: `Remove ${shown(tenant.name)}?`, danger: true, action: "Remove it", body: [element("p", {}, "Its share and its budget are removed too. Its tokens stay valid until they are revoked.")], send: () => request(`tenants/${part(tenant.name)}`, { method: "DELETE" }) });
+    if (done) await app.did(`${shown(tenant.name)} is removed`);
   }
 
   async token(tenant, tenants = []) {
@@ -88,7 +88,7 @@ export class TenantsView {
     const made = await app.form({
       title: tenant === null ? "Make a token" : `A token for ${shown(tenant)}`, action: "Make it",
       fields: [...(tenant === null ? [{ name: "tenant", label: "For", options: [["", "an operator"], ...tenants.map((name) => [name, name])], value: tenants[0] ?? "" }] : []),
-        { name: "expires", label: "Valid for", value: "90d", hint: "Like 90d or 12h; leave it empty for a token that does not expire" }, { name: "note", label: "Note", placeholder: "whose it is" }],
+        { name: "expires", label: "Valid for", value: "90d", hint: "Such as 90d or 12h; empty for a token that doesn't expire" }, { name: "note", label: "Note", placeholder: "who uses it" }],
       send: (values) => {
         const owner = tenant ?? values.tenant;
         return request("tokens", { method: "POST", body: { ...(owner ? { tenant: owner } : { role: "operator" }), ...(values.expires ? { expires: values.expires } : {}), note: values.note } });
@@ -97,7 +97,7 @@ export class TenantsView {
     if (!made) return;
     const field = element("input", { type: "text", readonly: "", value: made.token, "aria-label": "The token", class: "tokenfield" });
     await app.form({
-      title: "The token", action: "I have it", body: [element("p", {}, "Copy it now: it is not shown again."), field, button("Copy", async () => {
+      title: "The token", action: "Close", body: [element("p", {}, "Copy it now: it is not shown again."), field, button("Copy", async () => {
         field.select();
         try {
           await navigator.clipboard.writeText(made.token);
@@ -111,9 +111,9 @@ export class TenantsView {
     await app.refresh();
   }
 
-  async revoke(one) {
+  async revoke(token) {
     const { app } = this;
-    const done = await app.form({ title: `Revoke token ${one.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Whoever uses it (${one.role === "operator" ? "an operator" : shown(one.tenant)}${one.note ? `, “${shown(one.note)}”` : ""}) is signed out at once.`)], send: () => request(`tokens/${one.id}`, { method: "DELETE" }) });
-    if (done) await app.did(`Token ${one.id} is revoked`);
+    const done = await app.form({ title: `Revoke token ${token.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Its user (${token.role === "operator" ? "an operator" : shown(token.tenant)}${token.note ? `, “${shown(token.note)}”` : ""}) is signed out at once.`)], send: () => request(`tokens/${token.id}`, { method: "DELETE" }) });
+    if (done) await app.did(`Token ${token.id} is revoked`);
   }
 }

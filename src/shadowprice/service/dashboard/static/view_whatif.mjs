@@ -1,12 +1,12 @@
-// What the last days would have earned with other servers, or under another policy.
+// What-if runs: the utility of the last days with other servers, or under another policy.
 
 import { request } from "./api.mjs";
 import { row } from "./dialogs.mjs";
 import { bar, button, element, empty, note, number, shown, span, swap, table, tile, to, problemNote, when } from "./parts.mjs";
 
 const STATES = { waiting: "b-c7", running: "b-c2", done: "b-done", failed: "b-c4", cancelled: "b-c7" };
-const MEASURES = [["total_utility", "Utility earned"], ["arrived", "Jobs"], ["admitted", "Admitted"], ["finished", "Finished"], ["refused", "Refused"], ["mean_jct", "Mean time until done, in slots"]];
-const AGAIN = 1000; // milliseconds between two looks at a run that goes on
+const METRICS = [["total_utility", "Utility earned"], ["arrived", "Jobs"], ["admitted", "Admitted"], ["finished", "Finished"], ["refused", "Refused"], ["mean_jct", "Mean time until done, in slots"]];
+const POLL = 1000; // milliseconds between two requests for an unfinished run
 
 export class WhatifView {
   constructor(app, [run = null]) {
@@ -17,8 +17,8 @@ export class WhatifView {
     this.place = element("div", {});
     this.result = element("div", { class: "result", "aria-live": "polite" });
     this.node = this.run === null
-      ? element("div", {}, element("p", { class: "soft" }, "What would the last days have earned with more servers, or fewer, or under another policy? The jobs that were submitted are simulated twice, in the background; nothing that runs is touched."), element("div", { class: "sides" }, this.place, this.result))
-      : element("div", {}, element("p", {}, element("a", { href: to("whatif") }, "← All of them")), this.result);
+      ? element("div", {}, element("p", { class: "soft" }, "What would the utility of the last days have been with more or fewer servers, or under another policy? The submitted jobs are simulated twice in the background. Running jobs aren't affected."), element("div", { class: "sides" }, this.place, this.result))
+      : element("div", {}, element("p", {}, element("a", { href: to("whatif") }, "← All what-if runs")), this.result);
   }
 
   async refresh() {
@@ -26,14 +26,14 @@ export class WhatifView {
     if (this.run !== null) {
       const response = await request(`whatif/${this.run}`);
       this.show(response);
-      if (going(response)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+      if (isUnfinished(response)) this.timer = setTimeout(() => this.app.refresh(), POLL);
       return;
     }
     const response = await request("whatif");
     if (!this.made) this.form();
-    this.made = true; // what is being typed stays
+    this.made = true; // later refreshes keep what is being typed
     this.list(response.runs);
-    if (response.runs.some(going)) this.timer = setTimeout(() => this.app.refresh(), AGAIN);
+    if (response.runs.some(isUnfinished)) this.timer = setTimeout(() => this.app.refresh(), POLL);
   }
 
   form() {
@@ -41,12 +41,12 @@ export class WhatifView {
     const field = (options) => row(options, this.inputs);
     const kinds = service.kinds.slice(0, 24);
     const form = element("form", { class: "fields whatif" },
-      element("fieldset", {}, element("legend", {}, "Looking back at"), element("div", { class: "pairs" }, field({ name: "days", label: "Days", type: "number", value: "7", hint: "of jobs that were submitted", required: true }))),
-      element("fieldset", {}, element("legend", {}, "Servers more, or fewer"), element("div", { class: "pairs" }, ...kinds.map((name) => field({ name: `servers ${name}`, label: shown(name), type: "number", value: "0" })))),
-      element("fieldset", {}, element("legend", {}, "Who decides"), element("div", { class: "pairs" },
+      element("fieldset", {}, element("legend", {}, "Looking back at"), element("div", { class: "pairs" }, field({ name: "days", label: "Days", type: "number", value: "7", hint: "of submitted jobs", required: true }))),
+      element("fieldset", {}, element("legend", {}, "Servers to add (negative: to remove)"), element("div", { class: "pairs" }, ...kinds.map((name) => field({ name: `servers ${name}`, label: shown(name), type: "number", value: "0" })))),
+      element("fieldset", {}, element("legend", {}, "Policy"), element("div", { class: "pairs" },
         field({ name: "policy", label: "Policy", options: [["", `${service.policy}, as now`], ...service.policies.filter((name) => name !== service.policy).map((name) => [name, name])], value: "" }),
-        field({ name: "set", label: "Its parameters", type: "area", rows: 3, wide: true, placeholder: "prices=offline", hint: "A key=value a line; another policy begins from its defaults" }))),
-      element("div", { class: "actions" }, element("button", { type: "submit", class: "primary" }, "Find out")));
+        field({ name: "set", label: "Its parameters", type: "area", rows: 3, wide: true, placeholder: "prices=offline", hint: "One key=value per line; another policy starts from its defaults" }))),
+      element("div", { class: "actions" }, element("button", { type: "submit", class: "primary" }, "Simulate")));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.requestRun(form, kinds);
@@ -77,8 +77,8 @@ export class WhatifView {
 
   list(runs) {
     const columns = [
-      { head: "Asked", cell: (run) => element("a", { href: to("whatif", String(run.id)), class: "jobname", "data-focus": `run ${run.id}` }, words(run.question, this.app.service.policy)) },
-      { head: "When", class: "minor", cell: (run) => when(run.requested_at) },
+      { head: "Change", cell: (run) => element("a", { href: to("whatif", String(run.id)), class: "jobname", "data-focus": `run ${run.id}` }, words(run.question, this.app.service.policy)) },
+      { head: "Requested", class: "minor", cell: (run) => when(run.requested_at) },
       { head: "State", cell: (run) => element("span", { class: `badge ${STATES[run.state]}` }, run.state) },
       { head: "Gain", class: "num", cell: (run) => (run.gain === null ? element("span", { class: "soft" }, "–") : signed(run.gain)) },
     ];
@@ -87,7 +87,7 @@ export class WhatifView {
 
   show(run) {
     const { as_is: before, changed: after } = run;
-    const rows = MEASURES.filter(([key]) => before?.[key] !== undefined);
+    const rows = METRICS.filter(([key]) => before?.[key] !== undefined);
     const columns = [
       { head: "", cell: ([, name]) => name },
       { head: `As it is (${before?.policy ?? ""})`, class: "num", cell: ([key]) => number(before[key]) },
@@ -97,16 +97,16 @@ export class WhatifView {
     const share = run.progress.done / run.progress.of;
     swap(this.result,
       element("h2", {}, element("span", { class: `badge ${STATES[run.state]}` }, run.state), ` ${words(run.question, this.app.service.policy)}`),
-      going(run) ? note("info", element("p", {}, `${run.progress.done} of ${run.progress.of} simulations are done. `, bar(share, `${run.progress.done} of ${run.progress.of} simulations done`, { wide: true })), button("End it", () => this.cancel(), { kind: "danger" })) : null,
+      isUnfinished(run) ? note("info", element("p", {}, `${run.progress.done} of ${run.progress.of} simulations are done. `, bar(share, `${run.progress.done} of ${run.progress.of} simulations done`, { wide: true })), button("Cancel", () => this.cancel(), { kind: "danger" })) : null,
       run.state === "failed" ? note("bad", element("p", {}, run.reason)) : null,
-      run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), waited(run.times), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}${before?.arrived < run.jobs ? `; ${number(run.jobs - before.arrived)} fit no server and are left out` : ""}`)),
+      run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("Gain per day", signed(run.gain / run.question.days), "utility"), waited(run.times), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}${before?.arrived < run.jobs ? `; ${number(run.jobs - before.arrived)} fit on no server and are omitted` : ""}`)),
       rows.length ? table("Both simulations", columns, rows, { key: ([key]) => key }) : null,
       element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so only the requested change differs. A policy can earn less with more servers, because it makes other decisions."));
   }
 
   async cancel() {
     await request(`whatif/${this.run}`, { method: "DELETE" });
-    await this.app.did("It was ended");
+    await this.app.did("The run is cancelled");
   }
 
   close() {
@@ -114,17 +114,17 @@ export class WhatifView {
   }
 }
 
-/** Return a tile of the waiting time that jobs were spared. */
+/** Return a tile with the waiting time that the change saves. */
 function waited(times) {
   if (!times?.jobs) return null;
   const mean = Math.round(times.mean_wait_seconds), hours = times.waiting_saved_hours;
-  return tile("Waiting saved", `${signed(hours)} h`, mean === 0 ? `as long on average, over ${number(times.jobs)} jobs that ran in both` : `${span(Math.abs(mean), 2)} ${mean < 0 ? "less" : "more"} a job, of the ${number(times.jobs)} that ran in both`);
+  return tile("Waiting saved", `${signed(hours)} h`, mean === 0 ? `as long on average, over ${number(times.jobs)} jobs that ran in both` : `${span(Math.abs(mean), 2)} ${mean < 0 ? "less" : "more"} per job, over ${number(times.jobs)} jobs that ran in both`);
 }
 
-const going = (run) => run.state === "waiting" || run.state === "running";
+const isUnfinished = (run) => run.state === "waiting" || run.state === "running";
 const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${number(Math.abs(value))}`;
 
-/** Return the requested change as text. */
+/** Describe the requested change. */
 function words(question, policy) {
   const parts = Object.entries(question.servers).map(([name, count]) => `${count > 0 ? "+" : "−"}${Math.abs(count)} ${shown(name)}`);
   if (question.policy !== policy) parts.push(`policy ${question.policy}`);
@@ -132,19 +132,20 @@ function words(question, policy) {
   return `${parts.join(", ") || "as it is"} · ${question.days} day${question.days === 1 ? "" : "s"}`;
 }
 
+/** Return the nested parameters of a policy as [key with dots, value]. */
 const leaves = (set, before = "") => Object.entries(set).flatMap(([key, value]) => (value !== null && typeof value === "object" ? leaves(value, `${before}${key}.`) : [[`${before}${key}`, value]]));
 
-/** Read `key=value` lines; dots are nested, numbers and truth stay what they are. */
+/** Parse lines such as `key=value`; keys with dots are nested, and numbers, true and false aren't text. */
 function settings(text) {
-  const found = {};
+  const parsed = {};
   for (const line of text.split("\n")) {
     if (!line.trim()) continue;
     const [, key, value] = line.match(/^\s*([^=\s]+)\s*=\s*(.*?)\s*$/) ?? [];
-    if (key === undefined) throw new Error(`"${line.trim()}" is not like key=value`);
+    if (key === undefined) throw new Error(`expected a line such as key=value, got "${line.trim()}"`);
     const path = key.split(".");
-    let inside = found;
+    let inside = parsed;
     for (const step of path.slice(0, -1)) inside = Object.hasOwn(inside, step) && typeof inside[step] === "object" ? inside[step] : (inside[step] = Object.create(null));
     inside[path.at(-1)] = value === "true" ? true : value === "false" ? false : value !== "" && Number.isFinite(Number(value)) ? Number(value) : value;
   }
-  return found;
+  return parsed;
 }
