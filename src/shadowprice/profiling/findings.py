@@ -136,9 +136,9 @@ class Findings:
         """Return remarks on the results, one per line."""
         lines = [f"the linear model {self._linear_model_text()}"]
         if self.serial is not None:
-            text = f"a step of {format_seconds(self.serial.serial)} that workers don't divide and "
-            text += f"{format_seconds(self.serial.shared)} that they divide "
-            lines.append(text + _fit_text(self.serial))
+            parts = format_seconds(self.serial.serial), format_seconds(self.serial.shared)
+            text = "Amdahl's law {}: {} per mini-batch, and {} that workers share"
+            lines.append(text.format(_fit_text(self.serial), *parts))
         if self.metrics:
             lines.append(
                 "the job measured: " + ", ".join(map(_format_metric, self.metrics.items()))
@@ -151,7 +151,7 @@ class Findings:
             lines.extend(_warnings(point))
         resumptions = [point.resumed for point in self.points if point.resumed is not None]
         if resumptions and not any(resumptions):
-            lines.append("it never continued from a checkpoint: every change would restart it")
+            lines.append("it never resumed from a checkpoint: each change would lose its work")
         return lines
 
     def _linear_model_text(self) -> str:
@@ -171,7 +171,7 @@ class Findings:
 def _fit_text(fit: LinearFit | SerialFit) -> str:
     quality = fit.quality
     if quality.verdict == "untried":
-        return "needs more numbers of workers to be tested"
+        return "can't be tested with so few worker counts"
     r_squared = quality.determination
     suffix = "" if r_squared is None else f", R2 {r_squared:.3f}"
     return f"{quality.verdict} (off by {quality.largest:.1%} at most{suffix})"
@@ -182,11 +182,11 @@ def _warnings(point: Point) -> list[str]:
     warnings = []
     if not point.precise:
         warnings.append(
-            f"{counts}: precise to {point.step.error:.1%} only; raise --time, or report more often"
+            f"{counts}: only precise to {point.step.error:.1%}; raise --time, or report more often"
         )
     if point.forced:
         warnings.append(
-            f"{counts}: it did not end on SIGTERM and was killed; see docs/executors.md"
+            f"{counts}: it did not exit on SIGTERM and was killed; see docs/executors.md"
         )
     return warnings
 
@@ -299,8 +299,8 @@ def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool)
     ]
     lines += [f"# {remark}" for remark in findings.remarks()]
     if not stated:
-        lines.append("# The length of the whole training was not stated: correct `steps`.")
-    lines.append("# State what finishing is worth, and by when: `utility`.")
+        lines.append("# `steps` is a guess: write the mini-batches of the whole training.")
+    lines.append("# Write in `utility` what the job is worth, and by when.")
     return "\n".join(lines) + "\n" + _dump_yaml({"jobs": [job_record(findings, name, steps)]})
 
 

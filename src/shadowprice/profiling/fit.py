@@ -84,8 +84,8 @@ class Pace:
         """
         if self._done and minibatches < self._done[-1]:
             raise BackwardsError(
-                f"it reported {minibatches:g} mini-batches after {self._done[-1]:g}: report those "
-                "since the job's very beginning, over all its generations"
+                f"it reported {minibatches:g} mini-batches after {self._done[-1]:g}: report the "
+                "total since the job's first start"
             )
         if not self._done or (minibatches > self._done[-1] and at > self._at[-1]):
             self._at.append(at)

@@ -342,11 +342,11 @@ def _activity(seen: _Observation) -> str:
 def _explain_missing_time(pace: Pace, limits: MeasurementLimits, end: contract.Ended) -> str:
     """Return why a generation that did not fail has no step time."""
     if end.ending is contract.Ending.DONE:
-        what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
+        what = f"it ended after {pace.done:g} mini-batches and {pace.reports} reports"
         return _with_tail(f"{what}: too few; let it train longer, or report more often", end.tail)
     if not pace.reports:
         what = (
-            f"it never reported within {limits.seconds:g} s; worker 0 is to call "
+            f"it never reported within {limits.seconds:g} s; worker 0 must call "
             "shadowprice.jobs.report(mini-batches done), see docs/executors.md"
         )
         return _with_tail(what, end.tail)

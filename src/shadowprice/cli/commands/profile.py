@@ -101,7 +101,7 @@ class FileOptions:
         if self.family is None:
             return None
         if self.out is not None and self.out.resolve() == self.families.resolve():
-            message = f"{self.out} is the file of families"
+            message = f"{self.out} is also the file of --families"
             raise InputError(Fault("--out", message, "give another name"))
         check_output_file(self.families, lambda _: True)  # the content is validated below
         # Fail before the measurement if the name is invalid.
@@ -222,7 +222,7 @@ def _numbers(option: str, text: str, minimum: int) -> list[int]:
         minimum <= number <= MAX_PROCESSES for number in numbers
     ):
         raise InputError(
-            Fault(option, f"{quote_for_display(text)} is out of range, or names one twice", hint)
+            Fault(option, f"{quote_for_display(text)} has a number out of range or repeated", hint)
         )
     return numbers
 
@@ -232,7 +232,7 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            fault = Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
+            fault = Fault("--env", f"{quote_for_display(pair)} has no =", "write NAME=VALUE")
             raise InputError(fault)
         variables[name] = value
     _check_run({"command": ["x"], "env": variables}, "--env")
@@ -252,7 +252,7 @@ def _check_run(record: Mapping[str, object], location: str) -> None:
 def _check_command(words: tuple[str, ...]) -> None:
     _check_run({"command": list(words)}, "COMMAND")
     if shutil.which(words[0]) is None:
-        hint = "write what a shell would find, such as: -- python train.py"
+        hint = "write a program that a shell would find, such as: -- python train.py"
         raise InputError(Fault("COMMAND", f"unknown program {quote_for_display(words[0])}", hint))
 
 
@@ -318,7 +318,7 @@ def _table(findings: Findings) -> Table:
     from shadowprice.profiling.findings import round_significant
 
     headings = ["workers", *(["servers"] if findings.uses_servers else [])]
-    headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
+    headings += ["mini-batches/s", "+- 95 %", "step", "measured", "memory", "linear model"]
     rows = []
     predicted = dict(zip(findings.curve, findings.linear.quality.predicted, strict=True))
     for point in findings.points:
