@@ -16,15 +16,16 @@ from rich.table import Table
 
 from shadowprice.cli.console import Output, SafeText, make_table, print_json, rows_console, stdout
 from shadowprice.cli.program import PROGRAM, called_program
+from shadowprice.core import wording
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import escape_controls, format_number
+from shadowprice.core.wording import escape_controls
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
     from shadowprice.rest import PredictedLength
 
 
-FAILOVER: Final = 15.0
+FAILOVER_SECONDS: Final = 15.0
 """Retry timeout of commands that keep running, in seconds; failover takes ten."""
 
 STYLES: Final = {
@@ -123,7 +124,7 @@ def connect(server: str | None) -> Iterator[Client]:
             raise
 
 
-def tabled(
+def make_plain_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> Table:
     """Return a plain table; columns named in ``right`` are right-aligned."""
@@ -133,14 +134,14 @@ def tabled(
     return make_table(columns, cells, left=left, fold=range(len(columns)))
 
 
-def show(
+def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> None:
     """Print a plain table."""
-    rows_console().print(tabled(columns, rows, right=right))
+    rows_console().print(make_plain_table(columns, rows, right=right))
 
 
-def facts(rows: Iterable[tuple[str, object]]) -> None:
+def print_facts(rows: Iterable[tuple[str, object]]) -> None:
     """Print name-value pairs; skip empty values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -151,7 +152,7 @@ def facts(rows: Iterable[tuple[str, object]]) -> None:
     stdout().print(table)
 
 
-def when(moment: datetime | None, now: datetime | None = None) -> str:
+def format_time(moment: datetime | None, now: datetime | None = None) -> str:
     """Format a time in local time; the date is only included if it isn't today."""
     if moment is None:
         return "-"
@@ -175,7 +176,7 @@ def with_local_times(text: str) -> str:
     def local(match: re.Match[str]) -> str:
         moment = datetime.fromisoformat(match["moment"])
         if match["option"] is None:
-            return when(moment)
+            return format_time(moment)
         zoned = moment.astimezone()
         clock = zoned.replace(tzinfo=None)
         # In the hour that the end of summer time repeats, only the offset tells the moment.
@@ -185,7 +186,7 @@ def with_local_times(text: str) -> str:
     return _MOMENT.sub(local, text)
 
 
-def span(length: timedelta) -> str:
+def format_duration(length: timedelta) -> str:
     """Format a duration like squeue: 2-03:04:05, 3:04:05 or 4:05."""
     seconds = max(0, int(length.total_seconds()))
     days, seconds = divmod(seconds, 86_400)
@@ -196,25 +197,25 @@ def span(length: timedelta) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def expected(
+def format_expected(
     moment: datetime | None, predicted: PredictedLength | None, now: datetime | None = None
 ) -> str:
     """Format the expected completion of a job; ``~`` marks one by a predicted length."""
     mark = "" if moment is None or predicted is None else "~"
-    return f"{mark}{when(moment, now)}"
+    return f"{mark}{format_time(moment, now)}"
 
 
-def percent(job: Job) -> str:
+def format_progress(job: Job) -> str:
     """Format the progress of a job."""
     return f"{100 * job.progress / job.required:.0f}%" if job.required else "-"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format a utility or a price."""
-    return "-" if value is None else format_number(value)
+    return "-" if value is None else wording.format_number(value)
 
 
-def short(names: Sequence[str]) -> str:
+def format_servers(names: Sequence[str]) -> str:
     """Format server names like Slurm: net-0,gpu-[0-3,7]."""
     from shadowprice.results.server_names import merge_numbered_names
 
@@ -222,7 +223,7 @@ def short(names: Sequence[str]) -> str:
     return ",".join([*single, *merged])
 
 
-def amounts(record: Any) -> str:
+def format_resources(record: Any) -> str:
     """Format the resources of a server or a worker."""
     return " ".join(f"{name}={value}" for name, value in dict(record).items())
 
@@ -248,7 +249,7 @@ def print_changes(
         if output == "json":
             print_json([item.record for item in changed])
         elif changed:
-            show(columns, map(row, changed))
+            print_table(columns, map(row, changed))
 
     try:
         changed.extend(changes)

@@ -10,7 +10,7 @@ import pytest
 
 from shadowprice.cli.commands.queue import _changes
 from shadowprice.cli.commands.submit import _is_predicted_late, payoff_text
-from shadowprice.cli.live import expected, number, when
+from shadowprice.cli.live import format_expected, format_number, format_time
 from shadowprice.cli.plain_job import (
     PlainJob,
     command_title,
@@ -65,8 +65,8 @@ def test_a_command_without_gpus_takes_a_core(
         ("90min", "90min"),
     ],
 )
-def test_times_may_be_written_as_slurm_writes_them(time: str, expected: str) -> None:
-    assert PlainJob(["train"], time=time)._work() == {"steps": 1, "minibatch_time": expected}
+def test_times_may_be_written_as_slurm_writes_them(time: str, format_expected: str) -> None:
+    assert PlainJob(["train"], time=time)._work() == {"steps": 1, "minibatch_time": format_expected}
 
 
 def test_without_a_time_the_length_is_left_to_the_service() -> None:
@@ -170,9 +170,9 @@ def test_a_job_whose_prediction_ends_after_its_deadline_is_late() -> None:
 def test_a_predicted_completion_is_marked() -> None:
     moment = datetime(2026, 11, 30, 12, tzinfo=UTC)
     predicted = PredictedLength(seconds=3600.0, jobs=3, probability=0.75)
-    assert expected(moment, predicted, moment) == f"~{when(moment, moment)}"
-    assert expected(moment, None, moment) == when(moment, moment)
-    assert expected(None, predicted, moment) == "-"
+    assert format_expected(moment, predicted, moment) == f"~{format_time(moment, moment)}"
+    assert format_expected(moment, None, moment) == format_time(moment, moment)
+    assert format_expected(None, predicted, moment) == "-"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_predicted_completion_is_marked() -> None:
     ],
 )
 def test_numbers_have_no_exponent(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(

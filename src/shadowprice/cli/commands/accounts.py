@@ -14,7 +14,14 @@ import typer
 from shadowprice.cli import console
 from shadowprice.cli.console import Listing
 from shadowprice.cli.lazy import is_run
-from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
+from shadowprice.cli.live import (
+    ServerOption,
+    complete_live,
+    connect,
+    format_time,
+    print_facts,
+    print_table,
+)
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.program import called_program
 from shadowprice.core.amounts import parse_duration
@@ -92,7 +99,7 @@ def print_statement(
 
 
 def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
-    facts([("tenant", page.tenant), *_facts(page.budget, page.account)])
+    print_facts([("tenant", page.tenant), *_facts(page.budget, page.account)])
     screen = console.stdout()
     screen.print()
     if not entries:
@@ -100,7 +107,7 @@ def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
         return
     rows = [
         (
-            when(entry.at),
+            format_time(entry.at),
             entry.kind,
             points_text(entry.points, sign=True),
             points_text(entry.balance),
@@ -109,7 +116,9 @@ def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
         )
         for entry in entries
     ]
-    show(["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"])
+    print_table(
+        ["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"]
+    )
     sums = ", ".join(
         f"{kind} {points_text(points)}" for kind, points in page.sums.items() if points
     )
@@ -133,9 +142,9 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     )
     return [
         ("budget", f"{points_text(budget.points)} points every {budget.period}, {rule}"),
-        ("holds", f"{points_text(account.held)} until {when(account.ends)}{debt}"),
+        ("holds", f"{points_text(account.held)} until {format_time(account.ends)}{debt}"),
         ("in jobs", points_text(account.reserved_points) if account.reserved_points else ""),
-        ("spent", f"{points_text(account.spent)} since {when(account.begins)}"),
+        ("spent", f"{points_text(account.spent)} since {format_time(account.begins)}"),
     ]
 
 
@@ -159,10 +168,10 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
     for tenant, row in zip(tenants, rows, strict=True):
         values = [row.get(name) for name in names[1:-1]]
         cells = [points_text(item) if isinstance(item, int | float) else item for item in values]
-        end = None if tenant.account is None else when(tenant.account.ends)
+        end = None if tenant.account is None else format_time(tenant.account.ends)
         table.append([tenant.name, *cells, end])
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
-    show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
+    print_table(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
 
 
 def budget(
@@ -232,7 +241,7 @@ def budget(
     if output == "json":
         console.print_json(changed.record)
     else:
-        facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
+        print_facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
 
 
 def _carry(text: str | None) -> float | str | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from shadowprice.cli.commands.submit import print_job, print_outlook
 from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, SafeText, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption, connect, when, with_local_times
+from shadowprice.cli.live import ServerOption, connect, format_time, with_local_times
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
@@ -109,7 +109,7 @@ def _explain_live(
         reason = event.data.get("reason")
         text, *log = _with_log(text, reason if isinstance(reason, str) else "")
         text = with_local_times(text)
-        print_line(f"{when(event.at):<9} {text}")
+        print_line(f"{format_time(event.at):<9} {text}")
         for log_line in log:
             print_line(f"{'':<9} | {log_line}")
         if omitted is not None and event.id == omitted.after:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from shadowprice.cli.console import Output, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption, connect, show, when
+from shadowprice.cli.live import ServerOption, connect, format_time, print_table
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
@@ -141,7 +141,7 @@ def _list(kept: Any, output: Output) -> None:
     if output == "json":
         print_json(rows)
     elif rows:
-        show(
+        print_table(
             ["NAME", "URL", ""], [(r["name"], r["url"], "*" if r["default"] else " ") for r in rows]
         )
     else:
@@ -194,12 +194,12 @@ def tokens(
                 (token.id, token.role, token.tenant, _validity(token, now), token.note)
                 for token in listed
             ]
-            show(["ID", "ROLE", "TENANT", "VALID", "NOTE"], rows, right=["ID"])
+            print_table(["ID", "ROLE", "TENANT", "VALID", "NOTE"], rows, right=["ID"])
 
 
 def _validity(token: Token, now: datetime) -> str:
     if token.revoked is not None:
-        return f"revoked {when(token.revoked, now)}"
+        return f"revoked {format_time(token.revoked, now)}"
     if token.expires is None:
         return "for good"
-    return f"{'until' if token.expires > now else 'expired'} {when(token.expires, now)}"
+    return f"{'until' if token.expires > now else 'expired'} {format_time(token.expires, now)}"

@@ -11,7 +11,15 @@ import typer
 
 from shadowprice.cli import live
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stdout
-from shadowprice.cli.live import ServerOption, YesOption, connect, number, show, span, when
+from shadowprice.cli.live import (
+    ServerOption,
+    YesOption,
+    connect,
+    format_duration,
+    format_number,
+    format_time,
+    print_table,
+)
 from shadowprice.cli.options import OutputOption
 from shadowprice.cli.plain_job import absolute_moment
 from shadowprice.core.wording import pluralize
@@ -62,24 +70,32 @@ def nodes(
                 item.name,
                 item.role,
                 _state(item),
-                live.amounts(item.capacity),
+                live.format_resources(item.capacity),
                 " ".join(
                     f"{entry.job or 'others'}({entry.workers}+{entry.ps})" for entry in item.jobs
                 ),
             )
             for item in servers
         ]
-        live.show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
+        live.print_table(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
     else:
         groups: dict[tuple[str, str, str], list[Server]] = {}
         for item in servers:
-            key = item.role, _state(item), live.amounts(item.capacity)
+            key = item.role, _state(item), live.format_resources(item.capacity)
             groups.setdefault(key, []).append(item)
         grouped = [
-            (role, len(members), state, capacity, live.short([item.name for item in members]))
+            (
+                role,
+                len(members),
+                state,
+                capacity,
+                live.format_servers([item.name for item in members]),
+            )
             for (role, state, capacity), members in groups.items()
         ]
-        live.show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
+        live.print_table(
+            ["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"]
+        )
 
 
 def _print_changes(changes: Iterable[Server], output: Output) -> None:
@@ -167,10 +183,10 @@ def prices(
                 text = "-" if used is None else f"{100 * used:.0f}%"
                 if share.get("price") is not None:
                     priced = True
-                    text = f"{live.number(share['price'])}  {text}"
+                    text = f"{live.format_number(share['price'])}  {text}"
                 cells.append(text)
-        rows.append((slot_entry.slot, live.when(slot_entry.begins), *cells))
-    live.show(columns, rows, right=[*columns[2:], "SLOT"])
+        rows.append((slot_entry.slot, live.format_time(slot_entry.begins), *cells))
+    live.print_table(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
         print_note("the policy posts no prices: only reserved shares are shown")
 
@@ -216,8 +232,8 @@ def end_line(timespan: Timespan) -> str:
     if timespan.ends is None:
         return "the timespan has no end"
     if timespan.ended:
-        return f"the timespan ended at {when(timespan.ends)}: nothing runs"
-    return f"the timespan ends at {when(timespan.ends)}, before slot {timespan.slot}"
+        return f"the timespan ended at {format_time(timespan.ends)}: nothing runs"
+    return f"the timespan ends at {format_time(timespan.ends)}, before slot {timespan.slot}"
 
 
 def observed(
@@ -248,20 +264,26 @@ def observed(
     if output == "json":
         print_json({**comparison.record, "compared": [job.record for job in jobs]})
         return
-    show(["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"])
+    print_table(
+        ["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"]
+    )
     for remark in _comparison_remarks(comparison):
         print_note(remark)
     if jobs:
         stdout().print()
         columns = ["JOB", "TENANT", "WOULD BE", "DONE", "WORTH", "REALLY", "DONE", "WORTH", "GAIN"]
-        show(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
+        print_table(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
 
 
 def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
     simulated, observed, both = comparison.simulated, comparison.observed, comparison.both
     promises, use = comparison.promises, comparison.utilization
     rows: list[Sequence[object]] = [
-        ("utility earned", number(simulated.utility), number(observed.utility)),
+        (
+            "utility earned",
+            format_number(simulated.utility),
+            format_number(observed.utility),
+        ),
         (f"finished of {comparison.jobs}", simulated.finished, observed.finished),
         ("running now", simulated.running, observed.running),
         ("waiting now", simulated.waiting, observed.waiting),
@@ -270,7 +292,7 @@ def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
     ]
     if both.jobs:
         means = (both.simulated_seconds, both.observed_seconds)
-        took = [span(timedelta(seconds=seconds or 0.0)) for seconds in means]
+        took = [format_duration(timedelta(seconds=seconds or 0.0)) for seconds in means]
         rows.append((f"mean time of {both.jobs} that both finished", *took))
     if promises.jobs:
         rows.append((f"by the first promise, of {promises.jobs}", "-", promises.observed_in_time))
@@ -306,10 +328,10 @@ def _compared_row(job: ComparedJob) -> Sequence[object]:
         job.name,
         job.tenant,
         simulated.state,
-        when(simulated.completion),
-        number(simulated.utility),
+        format_time(simulated.completion),
+        format_number(simulated.utility),
         observed.state,
-        when(observed.completion),
-        number(observed.utility),
-        number(job.gain),
+        format_time(observed.completion),
+        format_number(observed.utility),
+        format_number(job.gain),
     )

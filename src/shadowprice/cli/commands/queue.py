@@ -13,7 +13,13 @@ from shadowprice.cli import live
 from shadowprice.cli.commands.nodes import end_line
 from shadowprice.cli.commands.submit import print_job
 from shadowprice.cli.console import Output, print_csv, print_json, print_more, print_note
-from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, YesOption, complete_live_job
+from shadowprice.cli.live import (
+    FAILOVER_SECONDS,
+    JobArgument,
+    ServerOption,
+    YesOption,
+    complete_live_job,
+)
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.plain_job import (
     absolute_moment,
@@ -52,12 +58,12 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             job.name,
             job.tenant,
             job.state,
-            live.span((job.closed or now) - job.started) if job.started else "0:00",
+            live.format_duration((job.closed or now) - job.started) if job.started else "0:00",
             job.workers,
             job.ps,
-            live.percent(job),
-            live.when(job.promise, now),
-            live.expected(job.completion, job.predicted, now),
+            live.format_progress(job),
+            live.format_time(job.promise, now),
+            live.format_expected(job.completion, job.predicted, now),
             _servers_or_reason(job),
         )
         for job in jobs
@@ -67,7 +73,7 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 def _servers_or_reason(job: Job) -> str:
     """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
-        return live.short(job.servers)
+        return live.format_servers(job.servers)
     return f"({live.with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
 
 
@@ -111,7 +117,7 @@ def queue(
         print_csv(CSV_COLUMNS, records)
     else:
         rows = squeue_rows(jobs, datetime.now(UTC))
-        live.show(COLUMNS, rows, right=["TIME", "WORKERS", "PS", "DONE"])
+        live.print_table(COLUMNS, rows, right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
         print_more(limit, MAX_LISTED)
 
@@ -151,7 +157,7 @@ def _print_service(address: str, service: ServiceStatus, output: Output) -> None
         return
     slot = "none runs" if service.slot is None else f"slot {service.slot} runs"
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(service.jobs.items()))
-    live.facts(
+    live.print_facts(
         [
             ("service", f"{address}, version {service.version}"),
             ("policy", service.policy),
@@ -299,7 +305,7 @@ def _distinct(client: Client, references: list[str]) -> list[Job]:
 
 
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
-    client.retry = FAILOVER  # the service answered before: wait for it
+    client.retry = FAILOVER_SECONDS  # the service answered before: wait for it
     repeated: dict[str, str] = {}  # names of the jobs by those of their repetitions
 
     def submit_again(job: Job) -> Job:
@@ -312,8 +318,8 @@ def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bo
             job.name,
             repeated[job.name],
             job.state,
-            live.when(job.promise),
-            live.expected(job.completion, job.predicted),
+            live.format_time(job.promise),
+            live.format_expected(job.completion, job.predicted),
             live.with_local_times(first_line(job.reason_text)),
         )
 

@@ -19,7 +19,7 @@ import typer
 from shadowprice.cli import live, plain_job
 from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand, check_is_no_program
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
-from shadowprice.cli.live import FAILOVER, ServerOption
+from shadowprice.cli.live import FAILOVER_SECONDS, ServerOption
 from shadowprice.cli.options import OutputOption, QuietOption, expand_options
 from shadowprice.cli.plain_job import COMMAND, JobOptions, PlainJob
 from shadowprice.core import bounds, wording
@@ -157,7 +157,7 @@ def submit(
             _print_quotes(client, entries, output, outlook=True, script=script)
             raise typer.Exit
         status = client.service()
-        client.retry = FAILOVER  # the service answered before: wait for it
+        client.retry = FAILOVER_SECONDS  # the service answered before: wait for it
         result = _submit_entries(client, entries, script)
         submitted, problems = result.jobs, result.problems
         finished_before = [
@@ -254,8 +254,8 @@ def _print_submitted(
             job.name,
             job.tenant,
             job.state,
-            *([] if wait else [live.when(job.promise)]),
-            live.expected(job.completion, job.predicted),
+            *([] if wait else [live.format_time(job.promise)]),
+            live.format_expected(job.completion, job.predicted),
             payoff_text(job.payoff, job.utility, job.cost),
             live.with_local_times(wording.first_line(job.reason_text)),
         )
@@ -263,7 +263,7 @@ def _print_submitted(
     ]
     times = ["FINISH"] if wait else ["PROMISE", "EXPECTED"]
     columns = ["NAME", "TENANT", "STATE", *times, "PAYOFF", "REASON"]
-    live.show(columns, rows, right=["PAYOFF"])
+    live.print_table(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
 
@@ -476,16 +476,22 @@ def _print_quotes(
         remaining = None if item.points is None else item.points.left
         reason = live.with_local_times(wording.first_line(reason))
         times = (
-            live.when(item.promise) if item.admitted else "-",
-            live.expected(item.expected, item.predicted),
+            live.format_time(item.promise) if item.admitted else "-",
+            live.format_expected(item.expected, item.predicted),
         )
-        cells = item.job, item.answer, *times, live.number(item.utility), live.number(item.price)
-        points = [live.number(remaining)] if budgeted else []
+        cells = (
+            item.job,
+            item.answer,
+            *times,
+            live.format_number(item.utility),
+            live.format_number(item.price),
+        )
+        points = [live.format_number(remaining)] if budgeted else []
         rows.append((*cells, *points, displaced or "-", reason))
     columns = ["NAME", "ANSWER", "PROMISE", "EXPECTED", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # points that the tenant would have left
         columns.insert(6, "LEFT")
-    live.show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
+    live.print_table(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
     if len(quotes) == 1:
         _print_predicted(quotes[0].predicted)
     status = client.service() if any(item.predicted for item in quotes) else None
@@ -533,17 +539,17 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "id", job.id
     yield "state", job.state
     yield "tenant", job.tenant
-    yield "submitted", live.when(job.submitted)
-    yield "promise", f"{live.when(job.promise)}{_margin(job)}" if job.promise else ""
+    yield "submitted", live.format_time(job.submitted)
+    yield "promise", f"{live.format_time(job.promise)}{_margin(job)}" if job.promise else ""
     yield (
         "expected" if job.open else "finish",
-        live.expected(job.completion, job.predicted) if job.completion else "",
+        live.format_expected(job.completion, job.predicted) if job.completion else "",
     )
     yield "deadline", _describe_deadline(job.spec) if isinstance(job, JobDetail) else ""
     yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
     done = "of the expected time" if job.required == 1 else done
-    yield "progress", f"{live.percent(job)}  ({done})"
+    yield "progress", f"{live.format_progress(job)}  ({done})"
     placement = f" on {', '.join(job.servers)}" if job.servers else ""
     if job.workers:
         workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
@@ -551,23 +557,23 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
         payoff = payoff_text(job.payoff, job.utility, job.cost)
-        price = "" if job.cost is None else f", for {live.number(job.cost)}: payoff {payoff}"
-        yield "worth", f"{live.number(job.utility)}{price}"
+        price = "" if job.cost is None else f", for {live.format_number(job.cost)}: payoff {payoff}"
+        yield "worth", f"{live.format_number(job.utility)}{price}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
         remainder = (
-            f"{live.number(refunded)} refunded"
+            f"{live.format_number(refunded)} refunded"
             if refunded is not None
-            else f"{live.number(used)} used so far"
+            else f"{live.format_number(used)} used so far"
         )
-        yield "points", f"{live.number(job.points.price)} paid, {remainder}"
+        yield "points", f"{live.format_number(job.points.price)} paid, {remainder}"
         count = "1 slot" if slots == 1 else f"{slots} slots"
         is_predicted = job.predicted is not None
         if isinstance(job, JobDetail):
             is_predicted = states_no_length(job.spec)
         limit = "predicted time" if is_predicted else "stated work"
-        cost = f"{live.number(job.points.overrun)} points, for {count} beyond its {limit}"
+        cost = f"{live.format_number(job.points.overrun)} points, for {count} beyond its {limit}"
         yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
@@ -645,7 +651,7 @@ def payoff_text(payoff: float | None, utility: float | None, cost: float | None)
     """Format a payoff; a rounding error of the difference of utility and cost is 0."""
     if payoff is not None and abs(payoff) <= 1e-9 * max(abs(utility or 0.0), abs(cost or 0.0)):
         return "0"
-    return live.number(payoff)
+    return live.format_number(payoff)
 
 
 def _margin(job: Job) -> str:
@@ -674,4 +680,4 @@ def print_job(job: Job, *, log: bool = True) -> None:
     log_lines = zip(
         chain(["log ends"], repeat("")), wording.lines_after_first(job.reason_text), strict=False
     )
-    live.facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])
+    live.print_facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])

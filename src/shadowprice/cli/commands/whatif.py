@@ -14,7 +14,7 @@ from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import Output, print_json, print_note, progress_bar
-from shadowprice.cli.live import FAILOVER, connect, number, show
+from shadowprice.cli.live import FAILOVER_SECONDS, connect, format_number, print_table
 from shadowprice.cli.options import Workload, expand_options, read
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_seconds
@@ -211,7 +211,7 @@ def run_on_service(
             hint = "serve with it, or simulate here, without --server"
             raise InputError(Fault("--policy", message, hint))
     with connect(server) as client:
-        client.retry = FAILOVER  # a run may take long enough for a restart
+        client.retry = FAILOVER_SECONDS  # a run may take long enough for a restart
         changes = [*changes, *_changes_with_more(client, more)]
         if not changes:
             changes = _margins(client, named=any(choices))
@@ -229,7 +229,7 @@ def run_on_service(
         print_json({"runs": [run.record for run in runs]})
     else:
         rows = [_row(label, run) for label, run in zip(labels, runs, strict=True)]
-        show(COLUMNS, rows, right=COLUMNS[3:])
+        print_table(COLUMNS, rows, right=COLUMNS[3:])
         if not quiet and all(run.state == "done" for run in runs):
             print_note(REMARK)
         left_out = runs[0].jobs - (runs[0].as_is or {}).get("arrived", runs[0].jobs)
@@ -298,7 +298,7 @@ def _row(label: str, run: WhatIf) -> Sequence[object]:
     before, after = run.as_is or {}, run.changed or {}
     finished = wait = saved = "-"
     if run.times is not None:
-        saved = f"{number(run.times.waiting_saved_hours)} h"
+        saved = f"{format_number(run.times.waiting_saved_hours)} h"
         if (mean := run.times.mean_wait_seconds) is not None:
             wait = f"{'-' if mean < 0 else '+'}{format_seconds(abs(mean))}" if mean else "0"
     if "finished" in before and "finished" in after:
@@ -308,9 +308,9 @@ def _row(label: str, run: WhatIf) -> Sequence[object]:
         run.question.policy,
         run.state,
         run.jobs,
-        number(before.get("total_utility")),
-        number(after.get("total_utility")),
-        number(run.gain),
+        format_number(before.get("total_utility")),
+        format_number(after.get("total_utility")),
+        format_number(run.gain),
         finished,
         wait,
         saved,
