@@ -1,4 +1,4 @@
-"""Shared by commands of the live service: the connection, times and tables."""
+"""Parts that commands of the live service share: the connection, formats, and tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 FAILOVER_SECONDS: Final = 15.0
-"""Retry timeout of commands that keep running, in seconds; failover takes ten."""
+"""Retry timeout of commands that keep running, in seconds. A failover takes about ten."""
 
 STYLES: Final = {
     **dict.fromkeys(("running", "resizing", "finished"), "green"),
@@ -51,7 +51,7 @@ def _complete_server(incomplete: str) -> list[str]:
 def complete_live(
     read_names: Callable[[Client], Iterable[str]],
 ) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completer of names that the service knows, if it responds quickly."""
+    """Return a completer of names at the service. It offers none if the service is slow."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
@@ -60,7 +60,7 @@ def complete_live(
             with Client(ctx.params.get("server")) as client:
                 client.hurry()
                 return [name for name in read_names(client) if name.startswith(incomplete)][:200]
-        except Exception:  # as above
+        except Exception:  # completion must not print to the shell
             return []
 
     return complete
@@ -69,7 +69,7 @@ def complete_live(
 complete_live_job: Final = complete_live(
     lambda client: (job.name for job in client.page_of_jobs(limit=500).entries)
 )
-"""Return completions of the name of an open job."""
+"""Completer of names of open jobs."""
 
 
 ServerOption = Annotated[
@@ -93,7 +93,7 @@ JobArgument = Annotated[
 
 @contextmanager
 def connect(server: str | None) -> Iterator[Client]:
-    """Yield a client; convert failed authentication and diagnostics to input errors."""
+    """Yield a client; raise its errors about the call as `InputError`, with hints."""
     from shadowprice.client import Client, ServiceError
 
     with Client(server) as client:
@@ -104,7 +104,7 @@ def connect(server: str | None) -> Iterator[Client]:
                 url = client.address.url
                 message = "a token is needed" if client.address.token is None else str(error)
                 login = f"run {PROGRAM} login {shlex.quote(url)}, or "
-                if called_program.get() != PROGRAM:
+                if called_program.get() != PROGRAM:  # the plugin of kubectl doesn't use logins
                     login = ""
                 hint = f"{login}set SHADOWPRICE_SERVER and SHADOWPRICE_TOKEN"
                 raise InputError(Fault(url, message, hint)) from error
@@ -167,11 +167,14 @@ _MOMENT: Final = re.compile(
     r"(?P<option>--by |--set by=)?"
     r"\b(?P<moment>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|\+00:00))"
 )
-"""A time as the service's texts write it, or the value of an option to copy."""
+"""A time in the service's texts, or an option with a time as its value."""
 
 
 def with_local_times(text: str) -> str:
-    """Replace the times of a service's text by local times."""
+    """Replace the UTC times in a text of the service by local times.
+
+    The values of options stay in a form that commands accept.
+    """
 
     def local(match: re.Match[str]) -> str:
         moment = datetime.fromisoformat(match["moment"])
@@ -179,7 +182,7 @@ def with_local_times(text: str) -> str:
             return format_time(moment)
         zoned = moment.astimezone()
         clock = zoned.replace(tzinfo=None)
-        # In the hour that the end of summer time repeats, only the offset tells the moment.
+        # In the hour that is repeated at the end of summer time, the offset is needed.
         is_repeated = clock.replace(fold=0).astimezone() != clock.replace(fold=1).astimezone()
         return match["option"] + (zoned if is_repeated else clock).isoformat()
 
@@ -200,7 +203,7 @@ def format_duration(length: timedelta) -> str:
 def format_expected(
     moment: datetime | None, predicted: PredictedLength | None, now: datetime | None = None
 ) -> str:
-    """Format the expected completion of a job; ``~`` marks one by a predicted length."""
+    """Format the expected completion of a job; ``~`` if it follows from a predicted length."""
     mark = "" if moment is None or predicted is None else "~"
     return f"{mark}{format_time(moment, now)}"
 
@@ -216,7 +219,7 @@ def format_number(value: float | None) -> str:
 
 
 def format_servers(names: Sequence[str]) -> str:
-    """Format server names like Slurm: net-0,gpu-[0-3,7]."""
+    """Format server names as Slurm does: net-0,gpu-[0-3,7]."""
     from shadowprice.results.server_names import merge_numbered_names
 
     merged, single = merge_numbered_names(names)
@@ -242,7 +245,11 @@ def print_changes(
     columns: Sequence[str],
     row: Callable[[Any], Sequence[object]],
 ) -> None:
-    """Make changes one by one, and print the changed records, also if a later one fails."""
+    """Make changes one by one, and print the changed records, even if a later change fails.
+
+    ``changes`` makes a change when its next element is requested. ``row`` returns the cells of a
+    record.
+    """
     changed: list[Any] = []
 
     def print_changed() -> None:

@@ -15,11 +15,11 @@ from shadowprice.results.run_directory import RunData
 from shadowprice.results.significance import PairedTest
 from shadowprice.simulator.trials import SeedRuns
 
-SIGNIFICANT = 0.05
+SIGNIFICANT = 0.05  # level of the p values that are marked and coloured
 
 
 def summary_table(runs: Sequence[RunData]) -> Table:
-    """Return the metrics of runs side by side; of several runs the best is highlighted."""
+    """Return the metrics of runs side by side; among several runs, the best is highlighted."""
     names = [f"{run.policy} (partial)" if run.info["partial"] else run.policy for run in runs]
     return _metric_table("", names, display_rows(runs), marked=len(runs) > 1)
 

@@ -65,8 +65,8 @@ def test_a_command_without_gpus_takes_a_core(
         ("90min", "90min"),
     ],
 )
-def test_times_may_be_written_as_slurm_writes_them(time: str, format_expected: str) -> None:
-    assert PlainJob(["train"], time=time)._work() == {"steps": 1, "minibatch_time": format_expected}
+def test_times_may_be_written_as_slurm_writes_them(time: str, expected: str) -> None:
+    assert PlainJob(["train"], time=time)._work() == {"steps": 1, "minibatch_time": expected}
 
 
 def test_without_a_time_the_length_is_left_to_the_service() -> None:

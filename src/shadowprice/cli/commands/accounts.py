@@ -1,4 +1,4 @@
-"""``shadowprice statement`` and ``budget``: payments of tenants in a run or at a live service."""
+"""``shadowprice statement`` and ``budget``: payments of tenants in a run or a live service."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note
 
 
 complete_tenant: Final = complete_live(lambda client: (tenant.name for tenant in client.tenants()))
-"""Return completions of a tenant name."""
+"""Completer of names of tenants."""
 
 
 def parse_moment(text: str | None, option: str) -> datetime | None:
@@ -75,7 +75,7 @@ def print_statement(
     until: str | None,
     limit: int,
 ) -> None:
-    """Print a tenant's statement; by default the caller's own, or all accounts of an operator."""
+    """Print a tenant's statement, by default the caller's; for an operator, all accounts."""
     first, last = parse_moment(since, "--since"), parse_moment(until, "--until")
     with connect(server) as client:
         if tenant is None:
@@ -88,6 +88,7 @@ def print_statement(
         entries = list(islice(stream, limit + 1))
     more, entries = len(entries) > limit, entries[:limit]
     if output == "json":
+        # ``statement`` has a single entry and the cursor of the next page.
         record = {key: value for key, value in statement.record.items() if key != "next"}
         console.print_json({**record, "entries": [entry.record for entry in entries]})
     elif output == "csv":
@@ -258,7 +259,7 @@ def _carry(text: str | None) -> float | str | None:
 
 
 def _change_budget(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
-    """Change some keys of a budget, or create the budget."""
+    """Change the keys of a budget that ``change`` has, or create the budget."""
     current = next((item.budget for item in client.tenants() if item.name == tenant), None)
     budget = {**({} if current is None else current.record), **change}
     for key in ("points", "period"):
@@ -471,6 +472,7 @@ def _print_tenant(run: RunData, result: TenantAccounts, tenant: str) -> None:
 
 
 def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
+    """Print rows with equal keys as a table below a title; print nothing without rows."""
     if not rows:
         return
     left = [index for index, value in enumerate(rows[0].values()) if isinstance(value, str)]

@@ -72,7 +72,7 @@ def truthfulness(
                 result.tenant,
                 f"{result.honest_revenue:,.2f}",
                 f"{result.trials:,}",
-                f"{sum(won for won, _ in result.gained.values()):,}",
+                f"{sum(gained for gained, _ in result.gained.values()):,}",
                 f"{best.gain:,.2f}" if best else "-",
                 "-" if share is None else f"{share:.1%}",
                 best.misreport.description if best else "none found",

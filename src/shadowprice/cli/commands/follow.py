@@ -94,7 +94,7 @@ def logs(
 
 
 def _is_about(event: Event, reference: str) -> bool:
-    """Return whether an event is about a job that a name, ``tenant/name`` or an id means."""
+    """Return whether an event is about a job; ``reference`` is a name, TENANT/NAME or an id."""
     if event.job is None:
         return False
     escaped = f"{'' if event.tenant else '/'}{qualified_name(event.tenant, event.job)}"

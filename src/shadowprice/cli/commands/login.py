@@ -107,7 +107,7 @@ def login(
 
 
 def _label(url: str, known: Mapping[str, Endpoint]) -> str:
-    """Return the name of a server: its host, with a number if another server has that name."""
+    """Return a default name for a server: its host, and a number if that name is taken."""
     host = urlsplit(url).hostname or "server"
     try:
         address = ip_address(host)
@@ -133,10 +133,10 @@ def _token(file: Path | None) -> str:
     return sys.stdin.readline(1_000)
 
 
-def _list(kept: Any, output: Output) -> None:
+def _list(saved: Any, output: Output) -> None:
     rows = [
-        {"name": name, "url": address.url, "default": name == kept.chosen}
-        for name, address in kept.known.items()
+        {"name": name, "url": address.url, "default": name == saved.chosen}
+        for name, address in saved.known.items()
     ]
     if output == "json":
         print_json(rows)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 OPEN = ("pending", "admitted", "standby", "running", "resizing")
 MAX_LISTED = 100_000  # maximum of --limit
-WAITING = ("pending", "admitted", "standby")  # `waiting` selects them all
+WAITING = ("pending", "admitted", "standby")  # states that `--state waiting` selects
 COLUMNS = [
     "NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "EXPECTED",
     "SERVERS(REASON)",
@@ -206,19 +206,19 @@ def cancel(
     states = OPEN if state is None else _parse_states(state, OPEN, message, ("waiting",))
     with live.connect(server) as client:
         if selected:
-            found: list[Job] = list(client.jobs(*states, tenant=tenant))
+            targets: list[Job] = list(client.jobs(*states, tenant=tenant))
         else:
-            found = [client.job(name) for name in dict.fromkeys(jobs or [])]
-        if not found:
+            targets = [client.job(name) for name in dict.fromkeys(jobs or [])]
+        if not targets:
             print_note("no open job matches")
-        running = [job.name for job in found if job.state in {"running", "resizing"}]
-        if selected and found:
-            question = f"Cancel {pluralize(len(found), 'job')} ({len(running)} running)?"
+        running = [job.name for job in targets if job.state in {"running", "resizing"}]
+        if selected and targets:
+            question = f"Cancel {pluralize(len(targets), 'job')} ({len(running)} running)?"
         else:
             question = f"Stop {', '.join(running)}?" if running else ""
         if question and not live.confirm(question, yes):
             raise typer.Exit(1)
-        cancelled = _cancelled(client, found, ended_is_error=not selected)
+        cancelled = _cancel_jobs(client, targets, ended_is_error=not selected)
         columns = ("NAME", "STATE")
         live.print_changes(cancelled, output, columns, lambda job: (job.name, job.state))
 
@@ -226,7 +226,10 @@ def cancel(
 def _parse_states(
     text: str, known: tuple[str, ...], message: str, groups: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Parse comma-separated states and ``groups``; ``message`` is of an error. () means all."""
+    """Parse comma-separated states and names of groups of states; () means all states.
+
+    ``message`` is the error for an unknown state, with ``{}`` for its name.
+    """
     states: list[str] = []
     is_all = False
     for part in text.split(","):
@@ -243,8 +246,8 @@ def _parse_states(
     return () if is_all else tuple(dict.fromkeys(states))
 
 
-def _cancelled(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> Iterator[Job]:
-    """Cancel jobs and yield them; skip those that have ended, unless that is an error."""
+def _cancel_jobs(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> Iterator[Job]:
+    """Cancel jobs and yield them; skip jobs that have ended, unless ``ended_is_error``."""
     from shadowprice.client import ServiceError
 
     for job in jobs:
@@ -290,16 +293,16 @@ def requeue(
         shadowprice requeue train-x7k2mf
     """
     with live.connect(server) as client:
-        found = _distinct(client, jobs)
-        still_open = [job for job in found if job.open]
+        targets = _distinct(client, jobs)
+        still_open = [job for job in targets if job.open]
         names = ", ".join(job.name for job in still_open)
         if still_open and not live.confirm(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
-        _resubmit(client, found, output, cancel=True)
+        _resubmit(client, targets, output, cancel=True)
 
 
 def _distinct(client: Client, references: list[str]) -> list[Job]:
-    """Return the jobs that references mean, each once."""
+    """Return the jobs of names or other references, each once."""
     jobs = map(client.job, dict.fromkeys(references))
     return list({job.id: job for job in jobs}.values())
 
@@ -367,7 +370,7 @@ def revise(
 
 
 def _work(record: Mapping[str, object]) -> int:
-    """Return the mini-batches of a job; 1 for each key that is missing or invalid."""
+    """Return the mini-batches of a job, a product of keys; a missing or invalid key counts 1."""
     keys = ("steps",) if record.get("steps") is not None else ("epochs", "chunks", "minibatches")
     counts = (record.get(key) for key in keys)
     return math.prod(count for count in counts if isinstance(count, int) and count > 0)
@@ -399,7 +402,7 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         head, dot, inner = key.partition(".")
         if not dot:
             if key in {"by", "deadline"} and isinstance(value, str) and not spec.get("utility"):
-                # A clock time is the next one, not the first after the submission.
+                # A clock time such as 18:00 is the next from now, not from the submission.
                 value = absolute_moment(value, f"--set {key}")
             changes[key] = value
             continue
@@ -408,7 +411,7 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         if not isinstance(current, dict):
             raise InputError(Fault(f"--set {key}", f"{head} of the job has no keys"))
         changes[head] = {**current, inner: value}
-    if run_time is not None:
+    if run_time is not None:  # last, because other changes may set the number of steps
         if "minibatch_time" in changes:
             hint = "remove one of them"
             raise InputError(Fault("--set time", "not valid with minibatch_time", hint))

@@ -39,16 +39,16 @@ class MissingServiceError(MissingExtraError):
     exit_code = 2
 
 
-def check_extra(where: str = "") -> None:
-    """Check that the service's libraries are installed, and a database's driver for its URL."""
-    needed = (*REQUIRED_PACKAGES, "psycopg") if "://" in where else REQUIRED_PACKAGES
-    for package in needed:
+def check_extra(data: str = "") -> None:
+    """Check that the service's libraries are installed, and for a URL the database's driver."""
+    packages = (*REQUIRED_PACKAGES, "psycopg") if "://" in data else REQUIRED_PACKAGES
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise MissingServiceError(package, "service", "the live service")
 
 
 def _expand(text: str | None) -> str | None:
-    """Expand ``~`` in an option that can also be something other than a path."""
+    """Expand ``~`` in an option that is a path or something else."""
     return str(expand_home(text)) if text is not None and text.startswith("~") else text
 
 
@@ -285,7 +285,7 @@ def serve(
     if not is_warm(settings.policy.name):
         if not quiet:
             print_on_stderr(compiling_notice())
-        # Compiling in a slot would delay its decisions and the renewal of the lease.
+        # Compiling during a slot would delay decisions and the renewal of the lease.
         warm_up_all([settings.policy.name])
 
     def on_ready(address: str) -> None:
@@ -361,7 +361,7 @@ def backup(
     if not files.is_store(source):
         message = "not a database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE_HINT}"))
-    # First, because a file at the target may be replaced, but a database's log must not.
+    # First: an earlier backup at the target may be replaced, but never a service's database.
     files.check_backup_target(target)
     check_output_file(target, lambda _: files.is_store(target))
     upload_backups.check_backup_folder(target)

@@ -48,9 +48,9 @@ OnlyOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job of a file, and its location in the file."""
+    """A job's record, and its location in a file."""
 
-    place: str
+    location: str  # empty for the job of a command
     record: Mapping[str, Any]
 
     @property
@@ -60,6 +60,7 @@ class Entry:
 
 
 def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
+    """Read the jobs of files; ``only`` has the comma-separated names to select."""
     from shadowprice.inputs.files import read_records
 
     entries = []
@@ -165,7 +166,7 @@ def submit(
         ]
         wait = wait and result.error is None
         is_brief = wait or result.error is not None or output == "json" or quiet
-        with _named_on_error(submitted):
+        with _names_on_error(submitted):
             if wait:
                 submitted = _wait_until_closed(client, submitted, quiet or output == "json")
             outlooks = [] if is_brief else _outlooks(client, submitted)
@@ -207,7 +208,7 @@ def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[
 
 @dataclass(slots=True)
 class _SubmittedEntries:
-    """Accepted jobs, the problems of other entries, and an ``error`` that stopped the rest."""
+    """Accepted jobs, problems of other entries, and the error that stopped the submission."""
 
     jobs: list[Job] = field(default_factory=list)
     problems: list[tuple[Entry, ServiceError]] = field(default_factory=list)
@@ -218,9 +219,9 @@ class _SubmittedEntries:
 def _submit_entries(
     client: Client, entries: Sequence[Entry], script: BatchScript | None
 ) -> _SubmittedEntries:
-    """Submit jobs in parts; the service takes all jobs of a part or none.
+    """Submit jobs in batches; the service accepts all jobs of a batch, or none.
 
-    The error of a later part is returned, because the jobs of earlier ones are submitted.
+    The error of a later batch is returned, because the jobs of earlier batches are submitted.
     """
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
@@ -269,11 +270,11 @@ def _print_submitted(
 
 
 @contextmanager
-def _named_on_error(submitted: Sequence[Job]) -> Iterator[None]:
-    """Print the names of submitted jobs, which can be generated, if the block fails."""
+def _names_on_error(submitted: Sequence[Job]) -> Iterator[None]:
+    """Print the names of submitted jobs if the block fails, because names can be generated."""
     try:
         yield
-    except BaseException:  # Ctrl-C too: the jobs go on
+    except BaseException:  # also for Ctrl-C, after which the jobs go on
         names = ", ".join(job.name for job in submitted[:MAX_NAMED])
         more = f" and {len(submitted) - MAX_NAMED:,} more" if len(submitted) > MAX_NAMED else ""
         print_note(f"submitted, and not cancelled: {names}{more}")
@@ -281,11 +282,11 @@ def _named_on_error(submitted: Sequence[Job]) -> Iterator[None]:
 
 
 def _print_stop(error: ShadowpriceError, entries: Sequence[Entry], sent: int) -> None:
-    """Print the error that stopped a submission in parts, and where it stopped."""
+    """Print the error that stopped a submission, and the first job that wasn't submitted."""
     for line in str(error).splitlines():
         print_note(f"error: {line}")
     print_note(
-        f"error: stopped at {entries[sent].place}: the first {sent:,} of {len(entries):,} jobs "
+        f"error: stopped at {entries[sent].location}: the first {sent:,} of {len(entries):,} jobs "
         "were submitted"
     )
 
@@ -293,9 +294,9 @@ def _print_stop(error: ShadowpriceError, entries: Sequence[Entry], sent: int) ->
 def _print_problems(
     problems: Sequence[tuple[Entry, ServiceError]], finished: Sequence[Job]
 ) -> None:
-    """Print the jobs that were not accepted, and those that finished before."""
+    """Print the jobs that were not accepted, and jobs that had finished before the submission."""
     for entry, error in problems:
-        print_note(f"error: {entry.place}: {error}")
+        print_note(f"error: {entry.location}: {error}")
     for job in finished:
         hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
         text = f"job {job.name!r} finished before, so it was not submitted again; {hint}"
@@ -308,7 +309,7 @@ def _record(
     send: Callable[[Path, UploadLimits], str | None],
     script: BatchScript | None,
 ) -> Mapping[str, Any]:
-    """Return the record of a command; errors of options have their location in the script."""
+    """Return the record of a command's job; errors have the option's location in the script."""
     try:
         return plain.record(client, send)
     except InputError as error:
@@ -316,8 +317,8 @@ def _record(
 
 
 def _locate_in_script(faults: Iterable[Fault], script: BatchScript | None) -> list[Fault]:
-    """Return diagnostics of options with their locations in the script's header."""
-    # The last line of an option is the one in force.
+    """Return diagnostics; those of options get their location in the script's header."""
+    # Of several lines with an option, the last line counts.
     lines = {} if script is None else {entry.name: entry.location for entry in script.options}
     return [
         replace(fault, location=f"{lines[fault.location]}: {fault.location}")
@@ -366,27 +367,32 @@ def _locate_diagnostics(
 def _name_conflict(text: str, entry: Entry) -> Fault:
     """Return the diagnostic of a name that another job has."""
     message = text.partition("; ")[0]
-    if not entry.place:
+    if not entry.location:
         return Fault("--name", message, "give another name, or leave --name out")
     command = f"shadowprice revise {shlex.quote(entry.name)} --help"
     return Fault(
-        f"{entry.place}.name", message, f"write another name, or revise the job: {command}"
+        f"{entry.location}.name", message, f"write another name, or revise the job: {command}"
     )
 
 
 def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
+    """Return a diagnostic of the service with its location in a file, or as an option.
+
+    The service's locations are ``job.KEY``, or ``jobs[INDEX].KEY`` unless ``single``.
+    """
     # A body that isn't valid JSON text is refused before its jobs are read.
     location = fault.location.removeprefix("body").lstrip(".")
     if single:
         suffix = location.removeprefix("job").lstrip(":. ")
-        if not entries[0].place:
+        entry_location = entries[0].location
+        if not entry_location:
             return replace(fault, location=option_for_key(suffix) or suffix)
-        place = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
-        return Fault(place, fault.message, fault.hint)
+        in_file = f"{entry_location}.{suffix}" if suffix else entry_location
+        return Fault(in_file, fault.message, fault.hint)
     head, bracket, tail = location.partition("]")
     index = head.removeprefix("jobs[")
     if bracket and index.isdigit() and int(index) < len(entries):
-        return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.hint)
+        return Fault(f"{entries[int(index)].location}{tail}", fault.message, fault.hint)
     return fault
 
 
@@ -409,8 +415,8 @@ def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list
         task = bar.add_task(f"{len(jobs)} jobs", total=total, state="")
         pause = 0.2
         while True:
-            for number in [number for number, job in current.items() if job.open]:
-                current[number] = client.job(f"id:{number}")
+            for job_id in [job_id for job_id, job in current.items() if job.open]:
+                current[job_id] = client.job(f"id:{job_id}")
             open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
             counts = Counter(job.state for job in open_jobs)
@@ -419,7 +425,7 @@ def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list
             if not open_jobs:
                 return list(current.values())
             time.sleep(pause)
-            pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)
+            pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)  # a poll has a request per job
 
 
 def quote(
@@ -450,15 +456,18 @@ def _print_quotes(
     outlook: bool,
     script: BatchScript | None = None,
 ) -> None:
-    """Quote every job, and print the answers; raise `InputError` with the problems of all jobs."""
+    """Quote every job, and print the answers; raise `InputError` with the problems of all jobs.
+
+    With ``outlook``, the first jobs that would wait or be refused also get advice.
+    """
     quotes: list[Quote] = []
     faults: list[Fault] = []
     for entry in entries:
-        advised = sum(item.outlook is not None for item in quotes)
-        advises = outlook and advised < MAX_OUTLOOKS
+        outlooks = sum(item.outlook is not None for item in quotes)
+        with_outlook = outlook and outlooks < MAX_OUTLOOKS
         try:
             with _locate_diagnostics([entry], single=True, script=script):
-                quotes.append(client.quote(entry.record, outlook=advises))
+                quotes.append(client.quote(entry.record, outlook=with_outlook))
         except InputError as error:
             faults += error.faults
             if len(faults) >= bounds.FAULTS.maximum:
@@ -506,7 +515,10 @@ def _print_quotes(
 
 
 def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[str]]]:
-    """Return lines for the first jobs that wait or were refused, or a single admitted one."""
+    """Return the names and outlooks of the first jobs that wait or were refused.
+
+    A single job also gets its outlook if it was admitted.
+    """
     from shadowprice.client import ServiceError, ServiceUnreachableError
 
     outlooks: list[tuple[str, Sequence[str]]] = []
@@ -523,7 +535,7 @@ def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[s
 
 
 def print_outlook(lines: Sequence[str], title: str = "") -> None:
-    """Print what a job lacks and what would get it admitted."""
+    """Print an outlook: what a job waits for, and what would get it admitted."""
     console = stdout()
     console.print()
     if title:
@@ -596,7 +608,10 @@ def _is_predicted_late(
     submitted: datetime,
     status: ServiceStatus,
 ) -> bool:
-    """Return whether a job ends after its deadline if it takes as long as predicted."""
+    """Return whether a job of predicted length would end after its deadline.
+
+    ``submitted`` is the time of the submission, from which a duration as deadline counts.
+    """
     by = _stated_deadline(record)
     if predicted is None or not isinstance(by, str):
         return False
@@ -648,7 +663,7 @@ def predicted_text(predicted: PredictedLength) -> str:
 
 
 def payoff_text(payoff: float | None, utility: float | None, cost: float | None) -> str:
-    """Format a payoff; a rounding error of the difference of utility and cost is 0."""
+    """Format a payoff, the difference of utility and cost. A mere rounding error is 0."""
     if payoff is not None and abs(payoff) <= 1e-9 * max(abs(utility or 0.0), abs(cost or 0.0)):
         return "0"
     return live.format_number(payoff)

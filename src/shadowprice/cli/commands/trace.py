@@ -123,8 +123,8 @@ def convert(
         write_yaml(cluster, document, _CLUSTER_HINT)
     notes = [*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes]
     if output == "json":
-        made = {"jobs": len(workload), "file": str(out), "notes": notes}
-        console.print_json({**made, "cluster": None if cluster is None else str(cluster)})
+        record = {"jobs": len(workload), "file": str(out), "notes": notes}
+        console.print_json({**record, "cluster": None if cluster is None else str(cluster)})
         return
     for note in notes:
         console.print_note(f"note: {note}")
@@ -247,8 +247,8 @@ def generate(
                 horizon=slots,
                 seed=seed,
             )
-        # Jobs take longest, so write them first: an interruption must not leave the cluster file of
-        # other jobs.
+        # Write the jobs first, which takes longest. After an interruption, the cluster file must
+        # not belong to other jobs.
         check_document_size(out / "cluster.yaml", document, _CLUSTER_HINT)
         workload.write(out / "jobs.jsonl")
         write_yaml(out / "cluster.yaml", document, _CLUSTER_HINT)

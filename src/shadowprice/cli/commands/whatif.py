@@ -1,4 +1,4 @@
-"""``shadowprice whatif``: utility of a workload with more or fewer servers, in a run or live."""
+"""``shadowprice whatif``: a workload's utility with more or fewer servers, simulated or live."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ REMARK: Final = (
     "first start, of the jobs that ran in both simulations"
 )
 
-PAUSE: Final = 0.5  # interval between polls of a simulation, in seconds
+POLL_SECONDS: Final = 0.5  # interval between polls of a simulation
 
 
 def run_on_service(
@@ -200,10 +200,10 @@ def run_on_service(
 ) -> int:
     """Simulate every change under every policy on a service, and print the results.
 
-    ``more`` has the texts of ``--more``. Without changes, try one more server of every kind, or
-    the unchanged cluster if a policy is named. ``None`` in ``choices`` stands for the service's own
-    policy. ``days`` is the length of the simulated history. Return 1 if a simulation failed, else
-    0.
+    ``more`` has the texts of ``--more``. None in ``choices`` stands for the service's own policy.
+    Without changes, add one server of every kind in turn, or simulate other policies on the
+    unchanged cluster. ``days`` is the length of the simulated history. Returns the exit status, 1
+    if a simulation failed.
     """
     for choice in choices:
         if choice is not None and choice.file is not None:
@@ -211,18 +211,18 @@ def run_on_service(
             hint = "serve with it, or simulate here, without --server"
             raise InputError(Fault("--policy", message, hint))
     with connect(server) as client:
-        client.retry = FAILOVER_SECONDS  # a run may take long enough for a restart
+        client.retry = FAILOVER_SECONDS  # the service may restart during a long simulation
         changes = [*changes, *_changes_with_more(client, more)]
         if not changes:
-            changes = _margins(client, named=any(choices))
+            changes = _default_changes(client, named=any(choices))
         runs: list[WhatIf] = []
         labels: list[str] = []
-        at = None
+        end = None
         for choice in choices:
             for change in changes:
-                # All questions are about the same jobs, although more are submitted meanwhile.
-                run = _query_service(client, change, choice, days, at, quiet=quiet)
-                at = run.question.at
+                # All simulations have the same jobs: the period of the first one ends now.
+                run = _query_service(client, change, choice, days, end, quiet=quiet)
+                end = run.question.at
                 runs.append(run)
                 labels.append(change.label)
     if output == "json":
@@ -242,8 +242,8 @@ def run_on_service(
     return int(any(run.state != "done" for run in runs))
 
 
-def _margins(client: Client, *, named: bool) -> list[ClusterChange]:
-    """Return the unchanged cluster for a named policy, else one more server of every kind."""
+def _default_changes(client: Client, *, named: bool) -> list[ClusterChange]:
+    """Return one more server of every kind in turn, or no change if a policy is ``named``."""
     from shadowprice.simulator.whatif import NO_CHANGE, ClusterChange
 
     if named:
@@ -252,7 +252,7 @@ def _margins(client: Client, *, named: bool) -> list[ClusterChange]:
 
 
 def _changes_with_more(client: Client, more: Sequence[str]) -> Sequence[ClusterChange]:
-    """Return the changes that ``--more`` requests of the service's kinds of servers."""
+    """Return the changes of ``--more``, in servers of the service's kinds."""
     if not more:
         return ()
     from shadowprice.simulator.whatif import capacity_changes
@@ -268,23 +268,26 @@ def _query_service(
     change: ClusterChange,
     choice: PolicyChoice | None,
     days: float,
-    at: datetime | None,
+    end: datetime | None,
     *,
     quiet: bool,
 ) -> WhatIf:
-    """Request a simulation and wait for its result; cancel it if the command is interrupted."""
+    """Request a simulation and wait for its result; cancel it if the command is interrupted.
+
+    ``end`` is the end of the simulated period, None for now.
+    """
     servers, label = dict(change.added), change.label
     if choice is None:
-        run = client.start_whatif(days, servers, at=at)
+        run = client.start_whatif(days, servers, at=end)
     else:
-        run = client.start_whatif(days, servers, choice.name, dict(choice.settings), at)
+        run = client.start_whatif(days, servers, choice.name, dict(choice.settings), end)
         label = f"{label}, {choice.name}"
     try:
         with progress_bar(label, quiet, "simulations") as report:
             if report is not None:
                 report(0, 2)
             while run.state in {"waiting", "running"}:
-                time.sleep(PAUSE)
+                time.sleep(POLL_SECONDS)
                 run = client.whatif(run.id)
                 if report is not None:
                     report(run.progress.done, run.progress.of)
