@@ -369,7 +369,7 @@ def simulate(
     _check_name(policy)
     modes = _lengths(lengths, advice_seconds)
     if len(modes) > 1:
-        raise InputError(Fault("lengths", "names several", "use compare for several"))
+        raise InputError(Fault("lengths", "expected one value", "use compare for several"))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     scenario, _ = source.with_lengths(modes[0]).scenario(seed)
     check_values(values, "values")

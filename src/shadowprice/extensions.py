@@ -66,7 +66,7 @@ class FileExtension:
         """
         match = _REFERENCE.fullmatch(reference)
         if match is None:
-            message = f"expected a name behind the file, got {quote_for_display(reference)}"
+            message = f"expected a name after the file, got {quote_for_display(reference)}"
             raise InputError(Fault(location, message, _EXPECTED))
         path = expand_home(unquote(match["file"]))
         try:
@@ -229,6 +229,6 @@ def _failure(path: str, error: BaseException) -> Fault:
         frames = traceback.extract_tb(error.__traceback__)
         line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
     if isinstance(error, ImportError):
-        hint = "install what it imports; a file can't import its neighbours, a package can"
+        hint = "install the imported package; a file can't import other files of its folder"
     location = path if line is None else f"{path}: line {line}"
     return Fault(location, f"{type(error).__name__}: {text}".rstrip(": "), hint)

@@ -93,7 +93,7 @@ def test_a_reference_round_trips_whatever_its_path_holds(tmp_path: Path) -> None
         (None, "%00p.py:P", r"--policy \S*p.py: can't be read; write FILE.py:NAME"),
         ("class Q: pass", "p.py:P", r"p.py: has no name 'P'"),
         ("class Polcy: pass", "p.py:Policy", r"did you mean 'Polcy'\?"),
-        ("class P: pass", "p.py", r"--policy: expected a name behind the file, got .*write FILE"),
+        ("class P: pass", "p.py", r"--policy: expected a name after the file, got .*write FILE"),
         ("x = 1\nx(", "p.py:P", r"p.py: line 2: SyntaxError: .*; fix the file"),
         ("x = 1\n\n1 / 0", "p.py:P", r"p.py: line 3: ZeroDivisionError: .*--debug shows"),
         ("import no_such_module", "p.py:P", r"line 1: ModuleNotFoundError.*; install what"),

@@ -43,7 +43,7 @@ PARTS: Final = {
     "jobs": _part("runs:jobs", "List, filter and sort the jobs of a run.", RUNS),
     "diff": _part("runs:diff", "Compare the jobs of two runs.", RUNS),
     "report": _part("runs:report", "Rebuild the HTML page of a run.", RUNS),
-    "bound": _part("bound:bound", "Prove an upper bound of any schedule's utility.", RUNS),
+    "bound": _part("bound:bound", "Prove an upper bound on any schedule's utility.", RUNS),
     "policies": _part("policies:policies", "List policies, their parameters and papers.", RUNS),
     "warm": _part("policies:warm", "Compile the kernels of policies in advance.", RUNS),
     "statement": _part(

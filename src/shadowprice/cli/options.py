@@ -232,7 +232,8 @@ class Workload:
         workload_option(
             "--map",
             metavar="MEANING=COLUMN,...",
-            help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+            help="Columns of a log (format csv), such as submit=Queued,gpus=GPUs; other columns "
+            "are guessed.",
         ),
     ] = None
     incidents: Annotated[

@@ -76,7 +76,8 @@ class JobOptions:
     """Options of ``submit`` that describe the job of a command."""
 
     gpus: Annotated[
-        str | None, _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind.", metavar="N")
+        str | None,
+        _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind of GPU.", metavar="N"),
     ] = None
     cpus: Annotated[
         float | None, _option(help="CPU cores.", min=0.001, show_default="1 without GPUs")
@@ -85,14 +86,14 @@ class JobOptions:
     time: Annotated[
         str | None,
         _option(
-            help="Expected run time, such as 3h or 3:00:00. A job that takes longer runs on.",
+            help="Expected run time, such as 3h or 3:00:00. A job that takes longer isn't stopped.",
             show_default="predicted from your earlier jobs",
         ),
     ] = None
     walltime: Annotated[
         str | None,
         _option(
-            help="Time limit, such as 8h or 8:00:00. A job that runs so long is ended.",
+            help="Time limit after which the job is stopped, such as 8h or 8:00:00.",
             metavar="TIME",
             show_default="none",
         ),
@@ -106,11 +107,15 @@ class JobOptions:
     ] = None
     priority: Annotated[
         str | None,
-        _option(help="low, normal, high or urgent.", metavar="PRIORITY", show_default="normal"),
+        _option(
+            help="Priority: low, normal, high or urgent.",
+            metavar="PRIORITY",
+            show_default="normal",
+        ),
     ] = None
     name: Annotated[str | None, _option(help="Name of the job.", show_default="generated")] = None
     tenant: Annotated[
-        str | None, _option("--tenant", "-t", help="Tenant, for tokens of operators.")
+        str | None, _option("--tenant", "-t", help="Tenant of the job; only for operators.")
     ] = None
     workdir: Annotated[
         Path | None,
@@ -120,9 +125,9 @@ class JobOptions:
         bool | None,
         typer.Option(
             "--upload/--no-upload",
-            help="Send the files of the directory, except those excluded by .gitignore and "
-            ".shadowpriceignore, for the job to run in a copy.",
-            show_default="sent if the service doesn't see the directory, without --workdir",
+            help="Send the files of the directory to the service, which runs the job in a copy. "
+            ".gitignore and .shadowpriceignore exclude files.",
+            show_default="sent if the service doesn't see the directory, unless --workdir is given",
         ),
     ] = None
     env: Annotated[
@@ -132,7 +137,9 @@ class JobOptions:
             metavar="NAME[=VALUE]",
         ),
     ] = None
-    retries: Annotated[int | None, _option(help="Allowed failures.", min=0)] = None
+    retries: Annotated[
+        int | None, _option(help="Maximum number of retries after failures.", min=0)
+    ] = None
     user: Annotated[
         str | None, _option(help="User that runs the command, if the service allows it.")
     ] = None
@@ -197,7 +204,7 @@ class PlainJob(JobOptions):
         steps = self.steps or 1
         if steps > seconds * 10**9:  # a job file has times in nanoseconds
             message = f"each of {steps:,} steps would take less than a nanosecond"
-            raise InputError(Fault("--steps", message, "give fewer, or a longer --time"))
+            raise InputError(Fault("--steps", message, "give fewer steps, or a longer --time"))
         return {"steps": steps, "minibatch_time": minibatch_time(text, seconds, steps)}
 
     def _time_limit(self) -> str | None:
@@ -207,7 +214,7 @@ class PlainJob(JobOptions):
         text, limit = parse_run_time(self.walltime, "--walltime")
         if self.time is not None and limit < parse_run_time(self.time, "--time")[1]:
             message = f"{self.walltime} is less than the expected run time {self.time}"
-            raise InputError(Fault("--walltime", message, "the job would be ended before its end"))
+            raise InputError(Fault("--walltime", message, "raise it, or give a shorter --time"))
         return text
 
     def _worker(self) -> dict[str, Any]:
@@ -247,10 +254,10 @@ class PlainJob(JobOptions):
         """Return the limits of uploads; refuse to send a home directory by accident."""
         if status.uploads is None:
             hint = (
-                "give a directory of the machines that run jobs: --workdir DIR, or --no-upload if "
-                "the job needs none, such as with an image that has the files"
+                "give --workdir DIR, a directory on the machines that run jobs, or --no-upload if "
+                "the job needs no files, for example because its image has them"
             )
-            message = "jobs of this service don't run on this machine, and get no files from it"
+            message = "this service runs jobs on other machines, and accepts no files"
             raise InputError(Fault(client.address.url, message, hint))
         home = Path(os.environ.get("HOME") or "/")
         if self.upload is None and directory.resolve() in {home.resolve(), Path("/")}:
@@ -335,7 +342,7 @@ def _check_program(program: str, directory: str, path: str | None) -> None:
     # A program with a slash is relative to the job's directory.
     searched = str(Path(directory) / program) if "/" in program else program
     if shutil.which(searched, path=path) is None:
-        hint = "write what a shell would find, such as: -- python train.py"
+        hint = "write a program that a shell would find, such as: -- python train.py"
         shown = quote_for_display(program)
         raise InputError(Fault("COMMAND", f"{shown} is not an executable program", hint))
 

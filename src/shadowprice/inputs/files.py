@@ -119,8 +119,10 @@ def resolve_records(
 
 def _first_problems(faults: Sequence[Fault], location: str) -> list[Fault]:
     """Return the first `MAX_FAULTS` problems, and a remark if there are more."""
-    more = [Fault(location, "and more; these come first")] if len(faults) > MAX_FAULTS else []
-    return [*faults[:MAX_FAULTS], *more]
+    if len(faults) <= MAX_FAULTS:
+        return list(faults)
+    remark = Fault(location, f"has more problems; the first {MAX_FAULTS} are listed")
+    return [*faults[:MAX_FAULTS], remark]
 
 
 def _register_name(record: object, location: str, location_by_name: dict[str, str]) -> list[Fault]:
@@ -184,8 +186,8 @@ def _yaml_list(path: Path, noun: str, hint: str, *others: str) -> tuple[Mapping[
         raise InputError(Fault(str(path), f"contains no {noun} list", hint))
     for unknown in document.keys() - {key, *others}:
         article = "an" if noun == "incident" else "a"
-        more = "".join(f", and where curves are, `{other}:`" for other in others)
-        hint = f"{article} {noun} file holds only `{key}:`{more}"
+        more = "".join(f" and `{other}:`" for other in others)
+        hint = f"{article} {noun} file has only `{key}:`{more}"
         raise InputError(Fault(f"{path}: {unknown}", "unknown key", hint))
     return document, entries
 
@@ -307,7 +309,7 @@ def _server_faults(incidents: Sequence[tuple[str, Incident]]) -> list[Fault]:
         name = incident.server
         is_loss = isinstance(incident, ServerLost)
         if is_loss == (name in lost_servers):
-            state = "is out already" if is_loss else "is not out"
+            state = "is already lost" if is_loss else "is not lost"
             faults.append(Fault(location, f"server {name!r} {state} in slot {incident.slot}"))
         lost_servers ^= {name}
     return faults

@@ -48,7 +48,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         for line in lines:
             number += 1
             yield number, _decode(path, number, line)
-        bounds.LINE.check(len(rest), f"{path}: line {number + 1}", "write one record a line")
+        bounds.LINE.check(len(rest), f"{path}: line {number + 1}", "write one record per line")
     if rest:
         yield number + 1, _decode(path, number + 1, rest)
 
@@ -69,7 +69,7 @@ def load_yaml(path: Path) -> Any:
         if problem.startswith("but ") and error.context:  # the second half of a sentence
             problem = f"{error.context}, {problem}"
         if is_json and "<document start>" in problem:  # a second document, as in JSON Lines
-            hint = "name a file with one job a line .jsonl"
+            hint = "give a file with one job per line a name that ends in .jsonl"
         raise InputError(Fault(location, f"not YAML: {problem}", hint)) from error
     except yaml.reader.ReaderError as error:
         line = text.encode()[: error.position].count(b"\n") + 1

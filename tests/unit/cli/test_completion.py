@@ -136,7 +136,7 @@ def test_no_help_is_cut_short_on_a_terminal_of_80_columns(
     [
         ("experiment", "(experiments/NAME)"),
         ("report", "(RUN/report.html)"),
-        ("queue", "(those open: pending, admitted, standby, running, resizing)"),
+        ("queue", "(open states: pending, admitted, standby, running, resizing)"),
     ],
 )
 def test_help_keeps_its_defaults(

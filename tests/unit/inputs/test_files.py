@@ -82,7 +82,7 @@ def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
     assert [job.name for job in read_jobs(path, CLUSTER, skip_invalid=True)] == ["first", "last"]
     diagnostics = faults(path)
     assert len(diagnostics) == MAX_FAULTS + 1
-    assert diagnostics[-1].endswith("and more; these come first")
+    assert diagnostics[-1].endswith(f"has more problems; the first {MAX_FAULTS} are listed")
 
 
 @pytest.mark.parametrize("name", ["jobs.ndjson", "jobs.JSONL", "jobs.jsonl.txt"])

@@ -100,9 +100,10 @@ def sharing(
     output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compare each tenant's utility and revenue in the pool with those of its share alone.
+    """Compare each tenant's utility and revenue in the shared pool with those on its own share.
 
-    Alone means `batchsche`: the same batches and gangs on the tenant's own servers.
+    On its own share, a tenant runs under `batchsche`: the same batches and gangs, on servers of its
+    own.
 
     [bold]Example[/bold]
         shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea

@@ -62,12 +62,12 @@ def bound(
     output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
-    """Prove an upper bound of the utility that any schedule of a workload can earn.
+    """Prove an upper bound on the utility that any schedule of a workload can earn.
 
-    The bound follows from prices and holds for every scheduler, online or offline. The best
-    schedule is found by rounding, with knowledge of all jobs. The optimum lies between the two.
-    Ctrl-C ends the search with the bound proved so far. Jobs that state no utility also get a lower
-    bound of their mean completion time.
+    The bound follows from prices and holds for every scheduler, online or offline. A search that
+    knows all jobs finds a good schedule. The optimum lies between the two. Ctrl-C ends the search
+    with the bound proved so far. Jobs that state no utility also get a lower bound on their mean
+    completion time.
 
     [bold]Examples[/bold]
         shadowprice bound --cluster cluster.yaml --jobs jobs.yaml --gap 2%

@@ -40,13 +40,15 @@ FileArgument = Annotated[
 MethodOption = Annotated[
     Literal["exact", "closed-form", "subgradient"],
     typer.Option(
-        help="Solver. exact: the optimum; closed-form: Theorem 1; subgradient: Algorithm 1."
+        help="Solver. exact: the optimum; closed-form: the paper's Theorem 1; subgradient: its "
+        "Algorithm 1."
     ),
 ]
 ConstraintOption = Annotated[
     Literal["exact", "relaxed"],
     typer.Option(
-        help="Deadline constraint. exact: (6); relaxed: (7), which can miss slightly more often."
+        help="Deadline constraint: exact, or relaxed as in the paper's (7), which can be missed "
+        "slightly more often."
     ),
 ]
 
@@ -138,7 +140,8 @@ def waves(
         float,
         typer.Option(
             min=0.0,
-            help="Rule saving: flowtime that a machine second is worth while no task waits.",
+            help="Rule saving: price of a machine second, in seconds of flowtime, while no task "
+            "waits.",
         ),
     ] = 0.1,
     seed: PlainSeedOption = 0,

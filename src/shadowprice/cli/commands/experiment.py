@@ -46,7 +46,7 @@ def experiment(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Run a smaller version with the same shape, which takes about a minute."
+            "--quick", help="Run a smaller version of the experiment; takes about a minute."
         ),
     ] = False,
     seed: PlainSeedOption = 0,

@@ -46,8 +46,8 @@ def explain(
         bool | None,
         typer.Option(
             "--advice/--no-advice",
-            help="Compute changes that would get a refused or waiting job admitted. In a run, by "
-            "default only if this takes seconds.",
+            help="Compute changes that would get a refused or waiting job admitted. By default, "
+            "this is done for the live service, and for a run if it takes only seconds.",
             show_default=False,
         ),
     ] = None,
@@ -56,9 +56,9 @@ def explain(
 ) -> None:
     """Show a job's history: its request, decisions with reasons, slots and servers.
 
-    For a refused job, also show the smallest changes of its job file entry that would have got it
-    admitted. Each change is verified by querying the policy again, or by running again. For a job
-    of the service that waits, also show for which resource and until when.
+    For a refused job, also show the smallest changes in the job file that would have got it
+    admitted. Each change is verified by querying the policy again, or by running again. For a
+    waiting job of the service, also show for which resource it waits, and until when.
 
     [bold]Examples[/bold]
         shadowprice explain run resnet50-a

@@ -55,7 +55,7 @@ def logs(
 ) -> None:
     """Print the output of a process of a job.
 
-    With `-o json`, one piece of text and its position per line.
+    With `-o json`, each line has a piece of the output and its position.
 
     [bold]Examples[/bold]
         shadowprice logs resnet50-a -f

@@ -127,7 +127,7 @@ def cordon(
 ) -> None:
     """Stop placing work on servers; running jobs stay there until they end (operators).
 
-    A job that runs there keeps its workers, and its number of workers. If it fails, it is retried
+    A job that runs there keeps its placement, so it isn't rescaled. If it fails, it is retried
     elsewhere.
 
     [bold]Example[/bold]
@@ -249,7 +249,7 @@ def observed(
     server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
-    """Compare the observed execution of jobs with the simulated one of the service.
+    """Compare the observed execution of jobs with the execution that the service simulated.
 
     Only jobs submitted to the observing service are compared, because the utility of other jobs is
     unknown. An ended job counts as completed unless it is known to have failed.

@@ -81,14 +81,18 @@ def queue(
     state: Annotated[
         str,
         typer.Option(
-            help="Comma-separated states, waiting (those in which nothing runs), or all.",
+            help="Comma-separated states; waiting stands for " + ", ".join(WAITING) + "; or all.",
             metavar="STATES",
-            show_default="those open: " + ", ".join(OPEN),
+            show_default="open states: " + ", ".join(OPEN),
         ),
     ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant.")] = None,
     search: Annotated[
-        str, typer.Option(help="Part of the name, letters a to z in any case.", metavar="TEXT")
+        str,
+        typer.Option(
+            help="Part of the job's name; upper and lower case of a to z are equal.",
+            metavar="TEXT",
+        ),
     ] = "",
     limit: Annotated[
         int, typer.Option(min=1, max=MAX_LISTED, help="Maximum number of jobs.")
@@ -175,16 +179,18 @@ def cancel(
         list[str] | None,
         typer.Argument(help="Names of the jobs.", metavar="JOB", autocompletion=complete_live_job),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All open jobs.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Cancel all open jobs.")] = False,
     state: Annotated[
         str | None,
         typer.Option(
-            help="Open jobs in these comma-separated states; waiting: those in which nothing runs.",
+            help="Cancel open jobs in these comma-separated states; waiting stands for "
+            + ", ".join(WAITING)
+            + ".",
             metavar="STATES",
         ),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", "-t", help="Open jobs of a tenant.")
+        str | None, typer.Option("--tenant", "-t", help="Cancel open jobs of a tenant.")
     ] = None,
     yes: YesOption = False,
     server: ServerOption = None,
@@ -192,7 +198,7 @@ def cancel(
 ) -> None:
     """Cancel jobs of the live service, as scancel does, and stop their processes.
 
-    --state and --tenant select open jobs together.
+    With both --state and --tenant, only jobs that match both are cancelled.
 
     [bold]Examples[/bold]
         shadowprice cancel resnet50-a
@@ -287,7 +293,7 @@ def requeue(
 ) -> None:
     """Cancel jobs of the live service if they are open, and submit them again under a new name.
 
-    A job starts from its beginning; what it did before is lost.
+    A job starts from its beginning; its earlier work is lost.
 
     [bold]Example[/bold]
         shadowprice requeue train-x7k2mf
@@ -349,8 +355,8 @@ def revise(
 ) -> None:
     """Revise an open job of the live service: its utility, work or deadline.
 
-    More work, larger processes or a higher utility are an admission at current prices. If it is
-    refused, the job stays as it was. The command prints the resulting promise and price.
+    More work, larger processes or a higher utility need a new admission at current prices. If it is
+    refused, the job is unchanged. The command prints the resulting promise and price.
 
     [bold]Examples[/bold]
         shadowprice revise resnet50-a --set deadline=6h
@@ -387,7 +393,9 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
     for pair in words:
         key, equals, text = pair.partition("=")
         if not equals or not key or len(text) > 10_000:
-            raise InputError(Fault("--set", f"{pair!r} sets nothing", "write deadline=6h"))
+            raise InputError(
+                Fault("--set", f"expected KEY=VALUE, got {pair!r}", "write deadline=6h")
+            )
         try:
             value = parse_yaml(text)
         except (yaml.YAMLError, RecursionError, ValueError) as error:

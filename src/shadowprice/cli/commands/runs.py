@@ -65,7 +65,7 @@ def jobs(
         str | None, _patterns("--reason", "reason codes of refusals", "reason")
     ] = None,
     arrived: Annotated[str | None, _range("--arrived", "Range of the arrival")] = None,
-    started: Annotated[str | None, _range("--started", "Range of the first slot run")] = None,
+    started: Annotated[str | None, _range("--started", "Range of the start")] = None,
     completed: Annotated[str | None, _range("--completed", "Range of the completion")] = None,
     late: Annotated[
         bool | None,

@@ -133,7 +133,7 @@ class ServeOptions:
     lease: Annotated[
         str,
         typer.Option(
-            help="Lease in the same cluster by which one of several instances is elected leader.",
+            help="Lease in that cluster by which one of several instances is elected leader.",
             metavar="NAMESPACE/NAME",
         ),
     ] = ""
@@ -157,9 +157,9 @@ class ServeOptions:
     max_overrun: Annotated[
         float | None,
         typer.Option(
-            help="Times the stated length after which a run of a job is abandoned, such as 10; "
-            "holds for jobs that are submitted or revised from then on. By default there is no "
-            "limit but each job's own `walltime`.",
+            help="Maximum run time of a job, as a multiple of its stated length, such as 10; a "
+            "longer job is abandoned. Applies to jobs that are submitted or revised from now on. "
+            "By default, only a job's own `walltime` limits it.",
             min=1.0,
             metavar="FACTOR",
         ),
@@ -189,7 +189,7 @@ class ServeOptions:
         str, typer.Option(help="Maximum size of the files that a job receives from its submitter.")
     ] = "100MiB"
     max_uploads: Annotated[
-        str, typer.Option(help="Maximum size of all such files of a tenant.")
+        str, typer.Option(help="Maximum size of these files, all jobs of a tenant together.")
     ] = "1GiB"
     token_file: Annotated[
         Path | None,
@@ -339,9 +339,10 @@ def backup(
     The submitted files that open jobs need are copied to the folder FILE.uploads. An earlier backup
     is replaced; the database of a service is never overwritten.
 
-    To restore, stop the service and replace shadowprice.db, -wal and -shm in the same directory by
-    the file. Keep the executor's records: they list running jobs, and jobs that are unknown to the
-    backup are stopped. In another directory the backup is refused because jobs would run twice.
+    To restore, stop the service, remove shadowprice.db, shadowprice.db-wal and shadowprice.db-shm
+    from its directory, and copy the file there as shadowprice.db. Keep the executor's records: they
+    list running jobs, and jobs that are unknown to the backup are stopped. In another directory,
+    the backup is refused because jobs would run twice.
 
     [bold]Example[/bold]
         shadowprice backup /var/lib/shadowprice backup.db
@@ -354,7 +355,7 @@ def backup(
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
-        raise InputError(Fault(data, "is a database of its own", hint))
+        raise InputError(Fault(data, "is a PostgreSQL database", hint))
     source = Path(data) / FILE
     if not source.is_file():
         raise InputError(Fault(data, "not a data directory of a service", f"it lacks {FILE}"))

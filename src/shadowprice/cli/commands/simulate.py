@@ -58,8 +58,8 @@ def simulate(
         bool,
         o.output_option(
             "--advice",
-            help="Also compute changes that would have got refused jobs admitted, in order of "
-            "job value, and store them with --out; the page shows them.",
+            help="Also find the smallest changes that would have got refused jobs admitted, the "
+            "most valuable job first; requires --out, and the page shows them.",
         ),
     ] = False,
     advice_time: Annotated[
@@ -95,7 +95,7 @@ def simulate(
     advice_seconds = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
     modes = parse_lengths(lengths)
     if len(modes) > 1:
-        raise InputError(Fault("--lengths", "names several", "use compare for several"))
+        raise InputError(Fault("--lengths", "expected one value", "use compare for several"))
     if advice:
         check_advice_lengths(modes, "--advice")
         if values != STATED:
@@ -200,9 +200,9 @@ class ComparisonOptions:
     more: Annotated[
         list[str] | None,
         o.workload_option(
-            help="Also run everything with more capacity: 8 adds eight GPUs of each type in turn, "
-            "gpu/a100=8 or cpu=64 of one. Repeatable; shows what that would have earned, and saved "
-            "in waiting time.",
+            help="Also run everything with more capacity, and show how this changes utility and "
+            "waiting times. 8 adds eight GPUs of each type in turn; gpu/a100=8 or cpu=64 adds one "
+            "resource. Repeatable.",
             metavar="[NAME=]AMOUNT",
         ),
     ] = None
@@ -210,9 +210,8 @@ class ComparisonOptions:
         bool,
         o.execution_option(
             "--bound",
-            help="Also prove what the best possible schedule reaches at most, and show each "
-            "policy's distance from it: in utility, and in the mean completion time of jobs that "
-            "state no utility.",
+            help="Also prove a bound on what any schedule reaches, and show each policy's distance "
+            "from it: in utility, and in the mean completion time of jobs that state no utility.",
         ),
     ] = False
     bound_time: Annotated[str, o.execution_option(help="Time limit of --bound, such as 1min.")] = (
@@ -222,9 +221,8 @@ class ComparisonOptions:
         bool,
         o.output_option(
             "--advice",
-            help="Also compute, for each policy, changes that would have got refused jobs "
-            "admitted, in order of job value, and store them with --out; the pages show "
-            "them.",
+            help="Also find, for each policy, the smallest changes that would have got refused "
+            "jobs admitted, the most valuable job first; requires --out, and the pages show them.",
         ),
     ] = False
     advice_time: Annotated[

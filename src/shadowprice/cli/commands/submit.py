@@ -108,8 +108,8 @@ def submit(
         bool,
         typer.Option(
             "--dry-run",
-            help="Submit nothing; show what would be decided, and what would get a job that would "
-            "wait or be refused promised or admitted.",
+            help="Submit nothing; show the decision on each job. For a job that would wait or be "
+            "refused, also show what would get it a promise or admission.",
         ),
     ] = False,
     wait: Annotated[
@@ -124,12 +124,15 @@ def submit(
 ) -> None:
     """Submit a command, a script, or the jobs of files to the live service; show its promises.
 
-    A command runs in the current directory, with the variables of the environment that select its
-    programs. If the service doesn't see the directory, it receives its files. A script (its name
-    ends in .sh, or it begins with #!) runs as it is now, even if the file changes later. Its lines
-    #SHADOWPRICE --gpus 2 --time 3h give options, and common #SBATCH lines are understood; options
-    of the command line take precedence. Files can be submitted again: the same name and content is
-    the same job. A refused job isn't an error.
+    A command runs in the current directory, with the environment variables that select programs,
+    such as PATH. If the service doesn't see the directory, its files are sent to the service.
+
+    A script has a name that ends in .sh, or begins with #!. Its current content runs, even if the
+    file changes later. Lines such as #SHADOWPRICE --gpus 2 --time 3h give options, and common
+    #SBATCH lines are understood; options of the command line take precedence.
+
+    Files can be submitted again: the same name and content is the same job. A refused job isn't an
+    error.
 
     [bold]Examples[/bold]
         shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
@@ -646,7 +649,7 @@ def _print_late(name: str, *, single: bool) -> None:
     """Warn that a job misses its deadline if it takes as long as predicted."""
     prefix = "" if single else f"{name}: "
     print_note(
-        f"warning: {prefix}if it takes as long as predicted, it ends after its deadline, when it "
+        f"warning: {prefix}if the job takes as long as predicted, it ends after its deadline and "
         "is worth nothing"
     )
 

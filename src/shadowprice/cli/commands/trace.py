@@ -44,7 +44,8 @@ MapOption = Annotated[
     typer.Option(
         "--map",
         metavar="MEANING=COLUMN,...",
-        help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+        help="Columns of a log (format csv), such as submit=Queued,gpus=GPUs; other columns are "
+        "guessed.",
     ),
 ]
 

@@ -45,7 +45,7 @@ def whatif(
     remove: Annotated[
         list[str] | None,
         o.workload_option(
-            help="Servers to remove, in the same format.",
+            help="Servers to remove, in the format of --add.",
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
         ),
@@ -53,8 +53,8 @@ def whatif(
     more: Annotated[
         list[str] | None,
         o.workload_option(
-            help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn, "
-            "gpu/a100=8 or cpu=64 of one. Repeatable.",
+            help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn; "
+            "gpu/a100=8 or cpu=64 adds one resource. Repeatable.",
             metavar="[NAME=]AMOUNT",
         ),
     ] = None,
@@ -66,7 +66,7 @@ def whatif(
             help="Comma-separated policies; repeatable. `shadowprice policies` lists them. "
             "oasis?preset=paper is a variant with its own parameter value.",
             autocompletion=complete_policy,
-            show_default=f"{DEFAULT_POLICY}; of a service, its own",
+            show_default=f"{DEFAULT_POLICY}; with --server, the policy of the service",
         ),
     ] = None,
     set_: o.SetOption = None,
@@ -99,11 +99,11 @@ def whatif(
     output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compute what a workload would have earned and waited with more or fewer servers.
+    """Compute the utility and waiting times of a workload with more or fewer servers.
 
     Without --add, --remove and --more, add one server of each kind in turn, which shows its
-    marginal value. With --server, the workload is that submitted to a live service in the last
-    days, and the service simulates it in the background.
+    marginal value. With --server, the workload consists of the jobs that were submitted to a live
+    service in the last --days days, and the service simulates them in the background.
 
     [bold]Examples[/bold]
         shadowprice whatif -c cluster.yaml -j jobs.yaml
