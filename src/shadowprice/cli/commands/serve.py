@@ -355,7 +355,7 @@ def backup(
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
-        raise InputError(Fault(data, "is a PostgreSQL database", hint))
+        raise InputError(Fault(data, "is the URL of a database", hint))
     source = Path(data) / FILE
     if not source.is_file():
         raise InputError(Fault(data, "not a data directory of a service", f"it lacks {FILE}"))
