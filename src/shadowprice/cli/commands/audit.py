@@ -12,6 +12,7 @@ from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core import bounds
 
 audit = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Audit a policy's properties for tenants: truthfulness and sharing incentive.",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shadowprice.cloning.waves import WaveResult, WaveRuleKind
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Choose the number of copies of each task that meets a deadline with minimum "

@@ -21,7 +21,11 @@ from shadowprice.results.output_paths import check_output_file, created_director
 
 MAX_SERVERS_PER_ROLE = bounds.SERVERS.maximum // 2
 _CLUSTER_HINT = "ask for fewer servers"
-app = typer.Typer(no_args_is_help=True, help="Inspect cluster traces and convert them to jobs.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Inspect cluster traces and convert them to jobs.",
+)
 
 SpecArgument = Annotated[
     str,
