@@ -139,7 +139,6 @@ def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Itera
 def _key_changes(
     entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: SlotDeadlines
 ) -> Iterator[JobChange]:
-    """Yield the possible changes of the keys of a record."""
     yield from _utility_changes(entry)
     yield from _priority_changes(entry, job)
     yield from _deadline_changes(entry, job, cluster, end, texts)

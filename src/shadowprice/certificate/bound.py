@@ -133,7 +133,6 @@ class Master:
         return np.asarray(prices, dtype=np.float64)
 
     def _drop(self, weights: Floats, reduced: Floats) -> None:
-        """Drop columns that have been unused for many rounds."""
         # A reduced cost of 0 means that the column could enter the basis at no loss.
         self._idle = np.where((weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
         stale = np.flatnonzero(self._idle >= _MAX_IDLE_ROUNDS)
@@ -326,8 +325,6 @@ class VolumeSearch:
 
 
 class _ColumnGeneration:
-    """Column generation over all jobs."""
-
     def __init__(self, oracle: Relaxation, prices: Floats) -> None:
         self._oracle, self._prices = oracle, prices
         self._capacity = oracle.capacity

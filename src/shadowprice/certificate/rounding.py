@@ -485,7 +485,6 @@ def _max_utility(job: Job) -> float:
 
 
 def _draw(weight: Floats, rng: np.random.Generator) -> int:
-    """Draw an index in proportion to weights."""
     sums = np.cumsum(weight)
     return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
 

@@ -39,7 +39,6 @@ STYLES: Final = {
 
 
 def _complete_server(incomplete: str) -> list[str]:
-    """Return completions of a server name saved by `login`."""
     try:
         from shadowprice.client.endpoints import SavedEndpoints
 

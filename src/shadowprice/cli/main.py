@@ -137,7 +137,6 @@ def shadowprice(
 
 @cache
 def _parser() -> Any:
-    """Return the command-line parser, which is built once per process."""
     return typer.main.get_command(app)
 
 
@@ -349,7 +348,6 @@ def _report(error: Exception, stdout: int | None) -> int:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """Format an operating system error with the file and a hint."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
     location = f"{error.filename2 or error.filename}: " if error.filename else ""
     hint = {

@@ -108,9 +108,7 @@ class JobOptions:
     priority: Annotated[
         str | None,
         _option(
-            help="Priority: low, normal, high or urgent.",
-            metavar="PRIORITY",
-            show_default="normal",
+            help="Priority: low, normal, high or urgent.", metavar="PRIORITY", show_default="normal"
         ),
     ] = None
     name: Annotated[str | None, _option(help="Name of the job.", show_default="generated")] = None

@@ -111,7 +111,6 @@ def bound(
 
 
 def _parse_gap(text: str) -> float:
-    """Parse a relative gap such as 1% or 0.01."""
     digits = text.strip().removesuffix("%")
     try:
         value = float(digits) / (100 if text.strip().endswith("%") else 1)

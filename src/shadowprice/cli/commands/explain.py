@@ -83,7 +83,6 @@ def explain(
 def _explain_live(
     job: str, server: str | None, output: Output, *, full: bool, outlook: bool
 ) -> None:
-    """Print the history of a job of the live service."""
     if Path(job, "run.json").is_file():
         raise InputError(
             Fault(job, "is a run", f"name the job too: shadowprice explain {shlex.quote(job)} JOB")

@@ -135,7 +135,6 @@ def events(
 
 
 def _event_line(event: Event) -> str:
-    """Return an event as a line of text, with local times."""
     data = {key: value for key, value in event.data.items() if value is not None}
     subject = f"{event.job}  " if event.job else ""
     text = f"{event.kind:<10} {subject}{live.with_local_times(_format_data(data))}"

@@ -11,15 +11,7 @@ import typer
 
 from shadowprice.cli import live
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stdout
-from shadowprice.cli.live import (
-    ServerOption,
-    YesOption,
-    connect,
-    format_duration,
-    format_number,
-    format_time,
-    print_table,
-)
+from shadowprice.cli.live import ServerOption, YesOption, connect
 from shadowprice.cli.options import OutputOption
 from shadowprice.cli.plain_job import absolute_moment
 from shadowprice.core.wording import pluralize
@@ -232,8 +224,8 @@ def end_line(timespan: Timespan) -> str:
     if timespan.ends is None:
         return "the timespan has no end"
     if timespan.ended:
-        return f"the timespan ended at {format_time(timespan.ends)}: nothing runs"
-    return f"the timespan ends at {format_time(timespan.ends)}, before slot {timespan.slot}"
+        return f"the timespan ended at {live.format_time(timespan.ends)}: nothing runs"
+    return f"the timespan ends at {live.format_time(timespan.ends)}, before slot {timespan.slot}"
 
 
 def observed(
@@ -264,7 +256,7 @@ def observed(
     if output == "json":
         print_json({**comparison.record, "compared": [job.record for job in jobs]})
         return
-    print_table(
+    live.print_table(
         ["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"]
     )
     for remark in _comparison_remarks(comparison):
@@ -272,7 +264,7 @@ def observed(
     if jobs:
         stdout().print()
         columns = ["JOB", "TENANT", "WOULD BE", "DONE", "WORTH", "REALLY", "DONE", "WORTH", "GAIN"]
-        print_table(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
+        live.print_table(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
 
 
 def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
@@ -281,8 +273,8 @@ def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
     rows: list[Sequence[object]] = [
         (
             "utility earned",
-            format_number(simulated.utility),
-            format_number(observed.utility),
+            live.format_number(simulated.utility),
+            live.format_number(observed.utility),
         ),
         (f"finished of {comparison.jobs}", simulated.finished, observed.finished),
         ("running now", simulated.running, observed.running),
@@ -292,7 +284,7 @@ def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
     ]
     if both.jobs:
         means = (both.simulated_seconds, both.observed_seconds)
-        took = [format_duration(timedelta(seconds=seconds or 0.0)) for seconds in means]
+        took = [live.format_duration(timedelta(seconds=seconds or 0.0)) for seconds in means]
         rows.append((f"mean time of {both.jobs} that both finished", *took))
     if promises.jobs:
         rows.append((f"by the first promise, of {promises.jobs}", "-", promises.observed_in_time))
@@ -328,10 +320,10 @@ def _compared_row(job: ComparedJob) -> Sequence[object]:
         job.name,
         job.tenant,
         simulated.state,
-        format_time(simulated.completion),
-        format_number(simulated.utility),
+        live.format_time(simulated.completion),
+        live.format_number(simulated.utility),
         observed.state,
-        format_time(observed.completion),
-        format_number(observed.utility),
-        format_number(job.gain),
+        live.format_time(observed.completion),
+        live.format_number(observed.utility),
+        live.format_number(job.gain),
     )

@@ -211,7 +211,6 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
 
 
 def _numbers(option: str, text: str, minimum: int) -> list[int]:
-    """Parse a comma-separated list of numbers such as ``1,2,4``."""
     hint = f"write numbers from {minimum} to {MAX_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):

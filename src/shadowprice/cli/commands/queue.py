@@ -71,7 +71,6 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 
 
 def _servers_or_reason(job: Job) -> str:
-    """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
         return live.format_servers(job.servers)
     return f"({live.with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
@@ -90,8 +89,7 @@ def queue(
     search: Annotated[
         str,
         typer.Option(
-            help="Part of the job's name; upper and lower case of a to z are equal.",
-            metavar="TEXT",
+            help="Part of the job's name; upper and lower case of a to z are equal.", metavar="TEXT"
         ),
     ] = "",
     limit: Annotated[

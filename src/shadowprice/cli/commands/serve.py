@@ -300,7 +300,6 @@ def serve(
 
 
 def _bytes(text: str, location: str) -> int:
-    """Parse a number of bytes with a unit."""
     try:
         amount = parse_amount(text)
     except InputError as error:

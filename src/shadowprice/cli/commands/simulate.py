@@ -435,7 +435,6 @@ def _add_advice(
     stop: StopRequestObserver,
     quiet: bool,
 ) -> RunData:
-    """Return the run with advice on its refused jobs."""
     from shadowprice.simulator.advice import add_advice
 
     with console.progress_bar(label, quiet) as progress:
@@ -575,7 +574,6 @@ def _print_comparison(
 
 
 def _print_location(out: Path | None, page: str, quiet: bool, results: str) -> None:
-    """Print where the page of the results is, or how to keep the results."""
     if out is not None:
         console.print_line(f"see {out}/{page}")
     elif not quiet:

@@ -201,7 +201,6 @@ def submit(
 
 
 def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[str]) -> PlainJob:
-    """Return the job of a command, or of a script with arguments."""
     if script is not None:
         program, title = script.interpreter[0], script.path.stem
         return PlainJob(script.command(words), program, title, **vars(options))
@@ -368,7 +367,6 @@ def _locate_diagnostics(
 
 
 def _name_conflict(text: str, entry: Entry) -> Fault:
-    """Return the diagnostic of a name that another job has."""
     message = text.partition("; ")[0]
     if not entry.location:
         return Fault("--name", message, "give another name, or leave --name out")
@@ -400,7 +398,6 @@ def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool)
 
 
 def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
-    """Wait until all jobs are closed, and show their progress."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     current = {job.id: job for job in jobs}
@@ -600,7 +597,6 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _print_predicted(predicted: PredictedLength | None) -> None:
-    """Print the predicted length of a job, if it states none."""
     if predicted is not None:
         print_note(f"length: {predicted_text(predicted)}; --time states it")
 

@@ -156,7 +156,6 @@ def whatif(
 
 
 def _parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
-    """Parse the changes of the cluster from ``--add`` and ``--remove``."""
     from shadowprice.simulator.whatif import ClusterChange
 
     changes = [ClusterChange.parse(text) for text in add or ()]
