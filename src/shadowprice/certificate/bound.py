@@ -149,7 +149,7 @@ _SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next p
 _MAX_COLUMN_GENERATION_JOBS: Final = 3000  # the linear program is too slow for more jobs
 _MIN_SAMPLE_JOBS: Final = 600  # number of jobs of the smallest sample
 _SAMPLE_GROWTH: Final = 5  # ratio of the numbers of jobs of successive samples
-_MAX_GROUPS: Final = 2000  # largest number of groups of jobs in the master program
+_MAX_GROUPS: Final = 2000  # maximum number of groups of jobs in the master program
 _PAYOFF_GAP: Final = 1e-3
 """Relative optimality gap of schedules in the volume algorithm; payoffs stay upper bounds."""
 _INITIAL_STEP: Final = 0.1
@@ -190,7 +190,7 @@ Stop = Callable[[], bool]
 
 
 def never() -> bool:
-    """Return False: a stop condition that never holds."""
+    """Return False: the stop condition of a search that only ends by itself."""
     return False
 
 
@@ -205,9 +205,10 @@ def upper_bound(
 ) -> Bound:
     """Compute the smallest upper bound on the total utility of any schedule of a job set.
 
-    The search stops at the relative distance ``tolerance`` from the linear program's value, when
-    ``now()`` reaches ``deadline`` (after at least one trial), or when ``stop`` returns True.
-    ``report`` is called with every better bound over all jobs.
+    The search stops at the relative distance ``tolerance`` from the linear program's value, or
+    without a program when trials improve the bound by less. It also stops when ``now()`` reaches
+    ``deadline`` (after at least one trial), or when ``stop`` returns True. ``report`` is called
+    with every better bound over all jobs.
     """
     emit = report or emit_nothing
     members = np.arange(oracle.jobs)

@@ -103,7 +103,7 @@ def test_times_that_are_ambiguous_are_refused(time: str) -> None:
 )
 def test_the_hint_for_an_ambiguous_time_has_the_one_that_slurm_reads(time: str, unit: str) -> None:
     with pytest.raises(InputError) as raised:
-        PlainJob(["train"], walltime=time)._limit()
+        PlainJob(["train"], walltime=time)._time_limit()
     [fault] = raised.value.faults
     assert (fault.location, fault.message) == (
         "--walltime",
