@@ -112,8 +112,8 @@ class Rounding:
         self._prices: dict[bytes, tuple[Floats, Floats]] = {}
         self.placed: dict[int, PlacedSchedule] = {}
         self.utility = 0.0
-        self.start = np.zeros(len(self._jobs), np.int64)
-        self.end = np.full(len(self._jobs), -1, np.int64)
+        self.start = np.zeros(len(self._jobs), np.int64)  # first and last slots of schedules
+        self.end = np.full(len(self._jobs), -1, np.int64)  # -1 without a schedule
         self.earned = np.zeros(len(self._jobs))
         self.regret = proved.payoffs.copy()
         """Best payoff of each job at the prices minus the payoff of its schedule.
@@ -131,12 +131,13 @@ class Rounding:
     def place(self, index: int, price_fraction: float) -> bool:
         """Place a job without a schedule, at a fraction of the prices; return whether it fits."""
         required = self._jobs[index].required
+        # Restart costs are only known with the placement. If they leave a deficit, plan more work.
         for _ in range(_MAX_PLANS):
             placed, progress = self._search(index, price_fraction, required)
             if placed is None:
                 return False
             if progress >= self._jobs[index].required:
-                return self.put_back(index, placed)
+                return self.add(index, placed)
             required += self._jobs[index].required - progress
         return False
 
@@ -158,12 +159,12 @@ class Rounding:
                 utility = float(job.utility.values(np.array([completion - job.arrival]))[0])
                 late = PlacedSchedule(entries, utility)
                 done = not member.restarts or self._progress(index, entries) >= job.required
-                return done and utility > 0 and self.put_back(index, late)
+                return done and utility > 0 and self.add(index, late)
             # Too full: search later slots. A schedule across two ranges isn't worth the search.
             begin += slots
         return False
 
-    def take_out(self, index: int) -> PlacedSchedule:
+    def remove(self, index: int) -> PlacedSchedule:
         """Remove the schedule of a job, and return it."""
         placed = self.placed.pop(index)
         member = self._member(index)
@@ -173,7 +174,7 @@ class Rounding:
         self.regret[index] = self._proved.payoffs[index]
         return placed
 
-    def put_back(self, index: int, placed: PlacedSchedule) -> bool:
+    def add(self, index: int, placed: PlacedSchedule) -> bool:
         """Add a schedule of a job, if there is capacity for it; return whether there is."""
         member, entries = self._member(index), placed.entries
         if not subtract_entries(self._free, entries, member.worker, member.ps, 1):
@@ -188,7 +189,7 @@ class Rounding:
         self.regret[index] = max(0.0, self._proved.payoffs[index] - placed.utility + float(cost))
         return True
 
-    def begin(self, index: int, schedule: Schedule) -> bool:
+    def add_initial(self, index: int, schedule: Schedule) -> bool:
         """Add an initial schedule of a job; return whether it earns a utility and fits."""
         first, slots = self._relaxation.start, len(self._free)
         if not len(schedule) or schedule.start < first or schedule.completion >= first + slots:
@@ -198,7 +199,7 @@ class Rounding:
         entries = np.column_stack(
             (schedule.slots - first, schedule.servers, schedule.workers, schedule.ps)
         )
-        return utility > 0 and self.put_back(index, PlacedSchedule(entries, utility))
+        return utility > 0 and self.add(index, PlacedSchedule(entries, utility))
 
     def _member(self, index: int) -> _Member:
         if index in self._members:
@@ -235,7 +236,7 @@ class Rounding:
         key = demand_key(job)
         if key not in self._prices:
             costs = self._relaxation.unit_costs(index, self._proved.prices)
-            rest = np.zeros(len(self._free) - self._relaxation.slots)
+            rest = np.zeros(len(self._free) - self._relaxation.slots)  # later slots have no price
             worker, ps = (np.concatenate((np.maximum(cost, 0.0), rest)) for cost in costs)
             self._prices[key] = worker, ps
         return self._prices[key]
@@ -281,10 +282,10 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class BestSchedules:
-    """Best schedules found."""
+    """The best set of schedules that was found."""
 
-    utility: float  # their total utility
-    schedules: dict[int, Schedule]  # schedules by index of the job
+    utility: float  # total utility
+    schedules: dict[int, Schedule]  # by index of the job
 
 
 def best_schedules(
@@ -341,7 +342,7 @@ def _trials(
         ends = (plan.completion + 1 for plan in schedules.values() if len(plan))
         trial = empty.without_schedules(max(ends, default=relaxation.start + 1) - relaxation.start)
         for index, schedule in schedules.items():
-            trial.begin(index, schedule)
+            trial.add_initial(index, schedule)
         _fill(trial, np.argsort(-utility, kind="stable").tolist(), 0.0, stop)  # most useful first
         _fill_late(trial, relaxation, stop)
         yield trial
@@ -384,10 +385,9 @@ def _job_orders(relaxation: Relaxation, proved: Bound) -> list[list[int]]:
     for index in range(relaxation.jobs):
         counts, gains, use = relaxation.choices(index)
         if len(counts):
-            work = (
-                relaxation.members[index].required / gains * (use.reshape(len(counts), -1) @ mean)
-            )
-            density[index] = proved.utilities[index] / max(float(work.min()), 1e-12)
+            slots = relaxation.members[index].required / gains
+            costs = slots * (use.reshape(len(counts), -1) @ mean)
+            density[index] = proved.utilities[index] / max(float(costs.min()), 1e-12)
     return [
         np.argsort(-density, kind="stable").tolist(),
         np.argsort(-proved.payoffs, kind="stable").tolist(),
@@ -439,9 +439,7 @@ def _improve(
         for index in [new, *removed_rivals]:
             changed.setdefault(index, state.placed.get(index))
         removed = {
-            index: state.take_out(index)
-            for index in [new, *removed_rivals]
-            if index in state.placed
+            index: state.remove(index) for index in [new, *removed_rivals] if index in state.placed
         }
         drawn = rng.integers(relaxation.jobs, size=_CANDIDATES)
         drawn = drawn[(state.end[drawn] < 0) & (utility[drawn] > 0)]
@@ -466,16 +464,16 @@ def _improve(
                 report(best)
             continue
         for index in added:
-            state.take_out(index)
+            state.remove(index)
         for index, placed in removed.items():
-            state.put_back(index, placed)
+            state.add(index, placed)
     # Return to the best state. Take out all changed jobs first, so that none blocks another.
     for index in changed:
         if index in state.placed:
-            state.take_out(index)
+            state.remove(index)
     for index, kept in changed.items():
         if kept is not None:
-            state.put_back(index, kept)
+            state.add(index, kept)
     return _snapshot(state, relaxation)
 
 

@@ -138,7 +138,7 @@ class ScriptCommand(CommandAfterDashes):
             hint = _OTHER_OPTIONS.get(name) if isinstance(name, str) else None
             if hint is None:
                 if hasattr(error, "ctx"):
-                    error.ctx = error.ctx or ctx  # its message names the command
+                    error.ctx = error.ctx or ctx  # so that the message names the command
                 raise
             raise InputError(Fault(str(name), "unknown option", hint)) from error
 
@@ -146,6 +146,7 @@ class ScriptCommand(CommandAfterDashes):
         before_dashes = args[: args.index("--")] if "--" in args else args
         given, _, _ = self.make_parser(ctx).parse_args(args=list(before_dashes))
         files = [Path(file) for file in given.get("files") or () if isinstance(file, str)]
+        # During shell completion, parsing is resilient, and no script is read.
         scripts = [] if ctx.resilient_parsing else [file for file in files if is_script(file)]
         if not scripts:
             return super().parse_args(ctx, args)
@@ -194,7 +195,7 @@ class ScriptCommand(CommandAfterDashes):
         return replace(entry, name=param.opts[0])
 
 
-_JOB_FILE: Final = "state `workers` in a job file: several workers need more than one command"
+_JOB_FILE: Final = "write `workers` in a job file: the command then runs once for each worker"
 _CHOOSES_SERVERS: Final = "leave it out: jobs run on any server that has what they request"
 
 _OTHER_OPTIONS: Final[Mapping[str, str]] = {

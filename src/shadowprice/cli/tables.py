@@ -60,7 +60,7 @@ def comparison_table(trials: SeedRuns) -> Table:
                 for name in others
             )
             rows.append([metric.name, *cells])
-    table = make_table([f"beyond {first}, seed by seed", *others], rows)
+    table = make_table([f"difference from {first}", *others], rows)
     table.caption = (
         "p: paired permutation test over the seeds, with Holm's correction for the policies of "
         "a row; * below 0.05"

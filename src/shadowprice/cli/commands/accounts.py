@@ -131,7 +131,7 @@ def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
 
 def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, object]]:
     if budget is None or account is None:
-        return [("budget", "none: it spends without limit")]
+        return [("budget", "none: the tenant spends without limit")]
     carry = budget.carry
     debt = ": only jobs that cost nothing are admitted" if account.held < 0 else ""
     rule = (

@@ -333,15 +333,15 @@ def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
     misses = f"{solution.miss_probability:.6g} of {problem.miss_probability:g} allowed"
     facts.add_row("misses the deadline", misses)
     facts.add_row(
-        "expected machine time", f"{solution.expected_cost:.6g}s in whole copies, "
-        f"{solution.continuous_cost:.6g}s in real ones",
+        "expected machine time", f"{solution.expected_cost:.6g}s with integer copies, "
+        f"{solution.continuous_cost:.6g}s with fractional copies",
     )  # fmt: skip
     facts.add_row("machines", f"{solution.machines} of {problem.machines}")
     if solution.method.value == "exact":
         proof = "proved optimal" if solution.proved else f"within {solution.gap:.2%} of the best"
-        facts.add_row("whole copies", proof)
+        facts.add_row("integer copies", proof)
         if solution.machine_price > 0:
-            price = f"{solution.machine_price:.4g}s of machine time for one more"
+            price = f"{solution.machine_price:.4g}s of machine time for one more machine"
             facts.add_row("price of a machine", price)
     facts.add_row(
         "method", f"{solution.method.value}, {solution.constraint.value} constraint, "
@@ -421,5 +421,5 @@ def _print_measured(problem: CloningProblem, measured: MonteCarloResult) -> None
     screen.print(console.make_table(("", "measured", "", "formula"), rows, left=(0, 2)))
     screen.print(
         f"\n{measured.trials:,} runs of {problem.tasks} tasks; the deadline is "
-        f"{problem.deadline:g}s, to be missed with at most {problem.miss_probability:g}"
+        f"{problem.deadline:g}s, with a miss probability of at most {problem.miss_probability:g}"
     )

@@ -80,7 +80,8 @@ def login(
     line = None
     if server in saved.known and token_file is None:
         if name is not None:
-            raise InputError(Fault("--name", f"{server!r} has a name", "remove it, or give a URL"))
+            message = f"{server!r} already has a name"
+            raise InputError(Fault("--name", message, "remove --name, or give a URL"))
         saved.chosen = server
     else:
         existing = saved.known.get(server)
@@ -201,5 +202,5 @@ def _validity(token: Token, now: datetime) -> str:
     if token.revoked is not None:
         return f"revoked {format_time(token.revoked, now)}"
     if token.expires is None:
-        return "for good"
+        return "without end"
     return f"{'until' if token.expires > now else 'expired'} {format_time(token.expires, now)}"

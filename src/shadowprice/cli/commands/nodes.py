@@ -256,14 +256,13 @@ def observed(
     if output == "json":
         print_json({**comparison.record, "compared": [job.record for job in jobs]})
         return
-    live.print_table(
-        ["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"]
-    )
+    sides = ["SIMULATED", "OBSERVED"]
+    live.print_table(["", *sides], _comparison_rows(comparison), right=sides)
     for remark in _comparison_remarks(comparison):
         print_note(remark)
     if jobs:
         stdout().print()
-        columns = ["JOB", "TENANT", "WOULD BE", "DONE", "WORTH", "REALLY", "DONE", "WORTH", "GAIN"]
+        columns = ["JOB", "TENANT", sides[0], "DONE", "WORTH", sides[1], "DONE", "WORTH", "GAIN"]
         live.print_table(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
 
 
@@ -306,11 +305,11 @@ def _comparison_remarks(comparison: Comparison) -> list[str]:
         )
     if unmanaged:
         remarks.append(
-            f"{unmanaged} jobs ran without being submitted here; their utility is unknown and the "
-            "policy did not account for them"
+            f"{unmanaged} jobs ran without being submitted to this service; their utility is "
+            "unknown, and the policy did not account for them"
         )
     if comparison.incomplete:
-        remarks.append("older jobs of the period are left out: there are too many")
+        remarks.append("the period has too many jobs; the oldest are left out")
     return remarks
 
 

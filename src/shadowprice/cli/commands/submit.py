@@ -164,6 +164,7 @@ def submit(
         client.retry = FAILOVER_SECONDS  # the service answered before: wait for it
         result = _submit_entries(client, entries, script)
         submitted, problems = result.jobs, result.problems
+        # A repeated submission returns the existing job, which may have finished earlier.
         finished_before = [
             job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
@@ -185,9 +186,11 @@ def submit(
         if len(submitted) == 1 and not quiet:
             _print_predicted(submitted[0].predicted)
         if not quiet:
-            stated = {(entry.record.get("tenant"), entry.name): entry.record for entry in entries}
+            records_by_name = {(e.record.get("tenant"), e.name): e.record for e in entries}
             for job in submitted:
-                record = stated.get((job.tenant, job.name)) or stated[None, job.name]
+                # A record without a tenant gets the tenant of the token.
+                key = (job.tenant, job.name)
+                record = records_by_name.get(key) or records_by_name[None, job.name]
                 if job.open and _is_predicted_late(record, job.predicted, job.submitted, status):
                     _print_late(job.name, single=len(submitted) == 1)
     _print_problems(problems, finished_before)
