@@ -234,7 +234,7 @@ def run_on_service(
         left_out = runs[0].jobs - (runs[0].as_is or {}).get("arrived", runs[0].jobs)
         if left_out and not quiet:
             jobs = f"{left_out:,} of {runs[0].jobs:,} jobs"
-            print_note(f"left out {jobs}: they can't run on the current servers")
+            print_note(f"left out {jobs}: they can't be simulated on the current servers")
         for run in runs:
             if run.reason:
                 print_note(f"{run.id}: {run.reason}")
