@@ -155,9 +155,9 @@ def _key_changes(
         for index, group in enumerate(entry["tasks"]):
             yield from _count_changes(("tasks", index, "count"), int(group.get("count", 1)))
         yield from _miss_probability_changes(entry)
-    for part in ("worker", "ps"):
-        for resource, amount in (entry.get(part) or {}).items():
-            yield from _demand_changes((part, resource), amount)
+    for role in ("worker", "ps"):
+        for resource, amount in (entry.get(role) or {}).items():
+            yield from _demand_changes((role, resource), amount)
 
 
 def arrival_change(job: Job, last: int) -> JobChange:
@@ -185,7 +185,7 @@ def _utility_changes(entry: JobFileRecord) -> Iterator[JobChange]:
         # The limit is on scale ** exponent. The factor 0.999 keeps a rounded scale below the limit.
         maximum = float(f"{0.999 * maximum ** (1 / exponent):.4g}")
     # Multiples of 0 are 0, so the values start at a thousandth.
-    steps = (
+    values = (
         _increasing_numbers(current, min(current * MAX_UTILITY_FACTOR, maximum))
         if current > 0
         else _increasing_numbers(1e-3, min(MAX_UTILITY_FACTOR, maximum))
@@ -194,7 +194,7 @@ def _utility_changes(entry: JobFileRecord) -> Iterator[JobChange]:
         "value",
         ("utility", name),
         format_value(utility[name]),
-        steps,
+        values,
         lambda value: (
             f"{_digits(value / current)} times as much" if current > 0 else "more than nothing"
         ),
@@ -409,12 +409,12 @@ def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> i
 
 def _miss_probability_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     current = float(entry["miss_probability"])
-    steps = [value for value in _increasing_numbers(current, 0.999) if value < 1.0]
+    values = [value for value in _increasing_numbers(current, 0.999) if value < 1.0]
     yield JobChange(
         "deadline",
         ("miss_probability",),
         format_value(entry["miss_probability"]),
-        steps,
+        values,
         lambda value: f"missed {_digits(value / current)} times as often",
     )
 
@@ -456,7 +456,7 @@ def _increasing_numbers(current: float, maximum: float) -> list[float]:
     """Return increasing numbers above the current one, about 1 % apart; the last is the maximum."""
     if maximum <= current:
         return []
-    count = math.ceil(math.log(maximum / current) / math.log(STEP_RATIO))
+    count = math.ceil(math.log(maximum / current) / math.log(STEP_RATIO))  # until the maximum
     steps = (
         min(float(f"{current * STEP_RATIO**power:.4g}"), maximum) for power in range(1, count + 1)
     )
