@@ -115,6 +115,7 @@ def connect(server: str | None) -> Iterator[Client]:
                 raise InputError(faults) from error
             if error.code == "not-found":
                 message, _, hint = str(error).partition("; ")
+                # The service's hints name its REST API.
                 if message.startswith("unknown job"):
                     hint = f"{called_program.get()} queue lists open jobs"
                 elif hint.startswith("GET /v1/servers"):

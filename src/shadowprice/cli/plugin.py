@@ -55,8 +55,8 @@ Options
   --service NAMESPACE/NAME  Kubernetes Service of Shadowprice; by default shadowprice/shadowprice
   --server URL     URL of the service, instead of a forwarded port
 
-The token is $SHADOWPRICE_TOKEN, else the one in the secret NAME-token next to the service, if you
-can read it. Arguments after the command are those of `shadowprice COMMAND --help`.
+The token is $SHADOWPRICE_TOKEN, else that of the secret NAME-token in the service's namespace, if
+you can read it. Arguments after the command are those of `shadowprice COMMAND --help`.
 """
 
 OPTIONS: Final = ("-n", "--namespace", "--kubeconfig", "--context", "--service", "--server")
@@ -89,9 +89,9 @@ class PluginCall:
     words: list[str] = field(default_factory=list)  # the command and its arguments
 
 
-def read_words(words: Sequence[str]) -> PluginCall:
+def parse_call(words: Sequence[str]) -> PluginCall:
     """Parse a command line."""
-    request = PluginCall()
+    call = PluginCall()
     remaining = list(words)
     while remaining and remaining[0].startswith("-"):
         option, equals, value = remaining.pop(0).partition("=")
@@ -103,27 +103,27 @@ def read_words(words: Sequence[str]) -> PluginCall:
             value = remaining.pop(0)
         match option:
             case "-n" | "--namespace":
-                request.namespace = value
+                call.namespace = value
             case "--service":
-                request.service = value
+                call.service = value
             case "--server":
-                request.server = value
+                call.server = value
             case _:
-                request.kubectl.append(f"{option}={value}")
+                call.kubectl.append(f"{option}={value}")
     if not remaining or remaining[0] not in COMMANDS:
         name = remaining[0] if remaining else ""
         hint = hint_for_unknown(name, COMMANDS)
         fault = Fault("kubectl shadowprice", f"no command {quote_for_display(name)}", hint)
         raise InputError(fault)
-    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", request.service):
+    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", call.service):
         raise InputError(
-            Fault("--service", f"expected NAMESPACE/NAME, got {quote_for_display(request.service)}")
+            Fault("--service", f"expected NAMESPACE/NAME, got {quote_for_display(call.service)}")
         )
-    request.words = remaining
-    return request
+    call.words = remaining
+    return call
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_arguments(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split arguments into names (jobs or files), and options with their values."""
     names: list[str] = []
     options: list[str] = []
@@ -173,7 +173,7 @@ class Kubectl:
         )
         job = resource.get("status", {}).get("job")
         if not job:
-            raise KubectlError(f"TrainingJob {name} is not followed yet; is the service running?")
+            raise KubectlError(f"TrainingJob {name} has no job yet; is the service running?")
         return str(job)
 
     def manifests(self, files: Sequence[str]) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ class Kubectl:
             for item in _documents(output):
                 if item.get("kind") != "TrainingJob":
                     kind = item.get("kind")
-                    raise InputError(Fault(file, f"holds a {kind}", "leave TrainingJobs in it"))
+                    raise InputError(Fault(file, f"contains a {kind}", "remove it"))
                 jobs.append({**item["spec"], "name": item["metadata"]["name"]})
         return jobs
 
@@ -199,7 +199,8 @@ class Kubectl:
             data: Mapping[str, str] = json.loads(output)["data"]
             return base64.b64decode(data["token"]).decode()
         except (KubectlError, KeyError, ValueError) as error:
-            fault = Fault("$SHADOWPRICE_TOKEN", f"is not set, and {error}", "ask for a token")
+            hint = "ask an operator for a token"
+            fault = Fault("$SHADOWPRICE_TOKEN", f"is not set, and {error}", hint)
             raise InputError(fault) from error
 
     @contextmanager
@@ -275,7 +276,7 @@ def _run(words: Sequence[str]) -> object:
     if not words or words[0] in {"-h", "--help"}:
         sys.stdout.write(HELP)
         return 0
-    call = read_words(words)
+    call = parse_call(words)
     kubectl = Kubectl(call)
     command, *rest = call.words
     if command == "crd":
@@ -284,7 +285,7 @@ def _run(words: Sequence[str]) -> object:
     if {"-h", "--help"} & set(rest):
         return run_command(call.words)
     with tempfile.TemporaryDirectory() as folder:
-        names, options = split(rest)
+        names, options = split_arguments(rest)
         if command in JOB_COMMANDS and names:
             rest = [*options, kubectl.job(names[0]), *names[1:]]
         elif command == "quote":
