@@ -64,7 +64,7 @@ def explain(
         shadowprice explain run resnet50-a
         shadowprice explain resnet50-a
     """
-    if job is None:
+    if job is None:  # a single argument is a job of the live service
         _explain_live(str(run), server, output, full=full, outlook=advice is not False)
         return
     from shadowprice.results.job_history import read_job_history
