@@ -151,7 +151,8 @@ class Findings:
             lines.extend(_warnings(point))
         resumptions = [point.resumed for point in self.points if point.resumed is not None]
         if resumptions and not any(resumptions):
-            lines.append("it never resumed from a checkpoint: each change would lose its work")
+            remark = "the job never resumed from a checkpoint: each change would lose its work"
+            lines.append(remark)
         return lines
 
     def _linear_model_text(self) -> str:
