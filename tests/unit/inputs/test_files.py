@@ -128,7 +128,7 @@ def test_json_may_escape_characters_as_pairs(tmp_path: Path) -> None:
         ),
         (
             b'{"name": "a"}\n{"name": "b"}\n',
-            "line 2, column 1: not YAML: did not find expected <document start>; name a file with",
+            "line 2, column 1: not YAML: did not find expected <document start>; give a file with",
         ),
         (b"jobs:\n- name: a\x1b\n", "line 2: not YAML: the character #x1b isn't allowed; remove"),
         ("jobs:\n- name: a\n".encode("utf-16"), "line 1: is UTF-16; save the file as UTF-8"),
