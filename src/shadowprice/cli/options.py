@@ -136,6 +136,7 @@ def policy_settings(
     }
     bounds.SETTINGS.check(len(settings or ()), "--set")
     result: dict[str, dict[str, Any]] = {name: {} for name in labels}
+    # Later layers override earlier ones.
     layers = [] if params is None else [(str(params), read_parameters(params))]
     layers += [("--set", parse_setting(text)) for text in settings or ()]
     for source, layer in layers:
@@ -271,13 +272,13 @@ class Workload:
         from shadowprice.simulator.source import ScenarioSource
         from shadowprice.traces.locate import with_columns
 
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        columns = named.pop("columns")
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = values.pop("columns")
         if self.trace is not None:
-            named["trace"] = with_columns(self.trace, columns)
+            values["trace"] = with_columns(self.trace, columns)
         elif columns is not None:
             raise InputError(Fault("--map", "maps columns of a trace", "add --trace csv:FILE"))
-        return ScenarioSource(**named, params=params)
+        return ScenarioSource(**values, params=params)
 
     def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
         """Read all input files, and print notes on omitted or assumed data."""
@@ -308,7 +309,7 @@ def expand_options(*without: str) -> Callable[[Command], Command]:
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():
             record = hints[parameter.name]
-            if not (isinstance(record, type) and is_dataclass(record)):
+            if not (isinstance(record, type) and is_dataclass(record)):  # an option by itself
                 parameters.append(
                     parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=record)
                 )
@@ -327,14 +328,14 @@ def expand_options(*without: str) -> Callable[[Command], Command]:
             ]
 
         @functools.wraps(command)
-        def called(**given: Any) -> None:
+        def wrapper(**values: Any) -> None:
             for name, (record, options) in records.items():
-                given[name] = record(**{option: given.pop(option) for option in options})
-            command(**given)
+                values[name] = record(**{option: values.pop(option) for option in options})
+            command(**values)
 
-        dynamic = cast(Any, called)
+        dynamic = cast(Any, wrapper)
         dynamic.__signature__ = inspect.Signature(parameters, return_annotation=None)
         dynamic.__annotations__ = {item.name: item.annotation for item in parameters}
-        return cast(Command, called)
+        return cast(Command, wrapper)
 
     return decorate

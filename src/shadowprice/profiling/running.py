@@ -153,6 +153,7 @@ class Bench:
     def __init__(self, directory: Path, command: Command) -> None:
         self._directory = directory
         self._command = command
+        # Memory is measured here, so it isn't limited.
         options = contract.ExecutorOptions(str(directory), settings={"memory": "off"})
         # Generations end when this pipe closes, so a killed profiler leaves nothing running.
         self._lifeline = os.pipe()
