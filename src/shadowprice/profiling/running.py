@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from shadowprice.core.amounts import MILLI
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.program import Program
 from shadowprice.executors import contract
@@ -170,7 +171,7 @@ class Bench:
         bench = cls(directory, command)
         cores = len(os.sched_getaffinity(0))
         # More GPUs than any number of workers needs: only the machine's own devices are a limit.
-        capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * _MAX_WORKERS}
+        capacity = {"cpu": MILLI * cores, "gpu": MILLI * bench._command.gpus * _MAX_WORKERS}
         try:
             await bench._executor.open()
             await bench._executor.set_servers([contract.ServerInfo(HERE, capacity)])
@@ -222,7 +223,7 @@ class Bench:
 
     def _spec(self, workers: int, ps: int) -> contract.GenerationSpec:
         command = self._command
-        demand = {"cpu": 1000 * command.cores, "gpu": 1000 * command.gpus}
+        demand = {"cpu": MILLI * command.cores, "gpu": MILLI * command.gpus}
         return contract.GenerationSpec(
             command=self._command_number,
             job=self._name,

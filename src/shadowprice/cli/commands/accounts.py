@@ -219,10 +219,17 @@ def budget(
         )
         if value is not None
     }  # fmt: skip
-    requested = [name for name, given in (("--remove", remove), ("--grant", grant is not None),
-                                      ("a budget", bool(change))) if given]  # fmt: skip
+    requested = [
+        name
+        for name, is_given in (
+            ("--remove", remove),
+            ("--grant", grant is not None),
+            ("options of the budget", bool(change)),
+        )
+        if is_given
+    ]
     if len(requested) > 1:
-        fault = Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
+        fault = Fault(requested[0], f"not valid with {requested[1]}", "run the command twice")
         raise InputError(fault)
     if requested and tenant is None:
         hint = f"name it: {called_program.get()} budget NAME ..."

@@ -170,7 +170,7 @@ def tokens(
         shadowprice tokens --tenant vision --expires 90d
     """
     if operator and tenant is not None:
-        raise InputError(Fault("--operator", "and --tenant exclude each other"))
+        raise InputError(Fault("--operator", "not valid with --tenant", "remove one of them"))
     if expires is not None:
         parse_positive_duration(expires, "--expires", "90d")
     with connect(server) as client:
