@@ -96,7 +96,11 @@ def test_a_reference_round_trips_whatever_its_path_holds(tmp_path: Path) -> None
         ("class P: pass", "p.py", r"--policy: expected a name after the file, got .*write FILE"),
         ("x = 1\nx(", "p.py:P", r"p.py: line 2: SyntaxError: .*; fix the file"),
         ("x = 1\n\n1 / 0", "p.py:P", r"p.py: line 3: ZeroDivisionError: .*--debug shows"),
-        ("import no_such_module", "p.py:P", r"line 1: ModuleNotFoundError.*; install the imported package"),
+        (
+            "import no_such_module",
+            "p.py:P",
+            r"line 1: ModuleNotFoundError.*; install the imported package",
+        ),
         ("raise SystemExit(3)", "p.py:P", r"p.py: line 1: SystemExit: 3"),
         ("P = 3", "p.py:P", r"p.py:P: expected a policy class, got a int; name the class"),
         ("class P: pass", "p.py:P", r"lacks decide, resume, parameters_in_force; derive it"),

@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
+from shadowprice.core.program import DEFAULT_GRACE_SECONDS
 from shadowprice.profiling.fit import LinearFit, SerialFit, fit_linear, fit_serial
-from shadowprice.profiling.running import DEFAULT_GRACE_SECONDS, Command, Point
+from shadowprice.profiling.running import Command, Point
 
 HEAD: Final = "# Measured by shadowprice profile"
 """Start of all written files, by which `profile` recognizes files that it may replace."""

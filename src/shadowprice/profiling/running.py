@@ -19,7 +19,7 @@ from typing import Final
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.core.program import Program
+from shadowprice.core.program import DEFAULT_GRACE_SECONDS, Program
 from shadowprice.executors import contract
 from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
@@ -28,7 +28,6 @@ from shadowprice.executors.supervision.children import find_by_execution_id, rea
 from shadowprice.profiling.fit import BackwardsError, Pace, Speed, StepTime
 
 HERE: Final = "this machine"  # name of the executor's only server
-DEFAULT_GRACE_SECONDS: Final = 30.0  # also the default of a job file
 _POLL_SECONDS: Final = 0.05
 _MEMORY_POLL_SECONDS: Final = 1.0  # reading a process's memory maps is slow
 _TAIL_LINES: Final = 8  # lines at the end of the log that an error shows
