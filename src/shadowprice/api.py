@@ -80,7 +80,7 @@ class Result(ShownAsTable):
     run: RunData
 
     def short_table(self) -> ShortTable:
-        """Return the metrics that ``simulate`` prints, without those of elapsed time."""
+        """Return the metrics that ``simulate`` prints, except elapsed times."""
         title = f"Result of {self.policy}{', partial' if self.partial else ''}"
         return comparison_short_table(title, [self.policy], display_rows([self.run]))
 
@@ -124,7 +124,11 @@ class Result(ShownAsTable):
     @property
     @few_collections()
     def decisions(self) -> pl.DataFrame:
-        """Decisions in order: ``job``, ``slot``, ``outcome``, ``reason``, and numbers."""
+        """Decisions in order, one row each.
+
+        Columns: ``job``, ``slot``, ``outcome``, ``reason``, ``payoff``, ``utility``, ``cost`` and
+        ``completion``.
+        """
         schema = typed_columns("job slot:i outcome reason payoff:f utility:f cost:f completion:i")
         rows = [
             {name: decision.get(name) for name in schema} for decision in self.run.decisions(False)
@@ -166,7 +170,10 @@ class Result(ShownAsTable):
         return diff_runs(self.run, other.run)
 
     def save(self, folder: PathLike) -> Path:
-        """Write the run directory with its report page; replace an earlier run only."""
+        """Write the run directory with its report page.
+
+        An earlier run is replaced; a folder with other content is an error.
+        """
         path = _path(folder, "folder")
         with AtomicDirectory(path, is_run) as pending:
             write_run_with_report(self.run, pending.path)
@@ -185,9 +192,9 @@ class Comparison(ShownAsTable):
     trials : SeedRuns
         Metrics of all seeds.
     gains : sequence of CapacityGain
-        Gains of more servers, with the first seed, if they were requested.
+        Gains from more servers with the first seed; empty if not requested.
     drawn : sequence of str
-        What was drawn at random.
+        What was drawn at random in the workload and by policies, in words.
     """
 
     runs: Mapping[str, Result]
@@ -196,7 +203,7 @@ class Comparison(ShownAsTable):
     drawn: Sequence[str] = ()
 
     def short_table(self) -> ShortTable:
-        """Return the metrics that ``compare`` prints, without those of elapsed time."""
+        """Return the metrics that ``compare`` prints, except elapsed times."""
         seeds = len(self.trials.seeds)
         if seeds == 1:
             runs = [result.run for result in self.runs.values()]
@@ -218,7 +225,7 @@ class Comparison(ShownAsTable):
         return len(self.runs)
 
     def save(self, folder: PathLike) -> Path:
-        """Write the comparison's page and numbers, and a directory for each run.
+        """Write the comparison's page and data, and a directory for each run.
 
         An earlier comparison is replaced; a folder with other content is an error.
         """
@@ -254,8 +261,8 @@ class Comparison(ShownAsTable):
     def tests(self) -> pl.DataFrame:
         """Differences from the first policy, with paired permutation tests over the seeds.
 
-        A policy is left out if the seeds change neither its runs nor those of the first policy. If
-        they change no run at all, ``trials.remark`` says so.
+        A policy is left out if the seeds change neither its runs nor the first policy's runs. If
+        the seeds change no run at all, ``trials.remark`` says so.
         """
         rows = [
             {"metric": metric.key, "policy": name}
@@ -296,7 +303,7 @@ class WhatIf(ShownAsTable):
         Columns: ``gain``, ``gain_per_server``, ``gain_per_cost`` and ``waiting_saved_hours``.
         """
         return (
-            self.frame.filter(pl.col("servers") != 0)
+            self.frame.filter(pl.col("servers") != 0)  # without the rows of the unchanged cluster
             .group_by("change", "policy", maintain_order=True)
             .agg(pl.col("gain", "gain_per_server", "gain_per_cost", "waiting_saved_hours").mean())
         )
@@ -333,8 +340,8 @@ def simulate(
     policy : str
         Name of the policy, or ``./file.py:NAME``.
     trace : str, optional
-        A trace instead of jobs, such as ``philly:PATH?limit=1000``. Without a cluster, one is sized
-        to it (``load``, ``slot``).
+        A trace instead of jobs, such as ``philly:PATH?limit=1000``. Without ``cluster``, a cluster
+        is sized to the trace by ``load`` and ``slot``.
     parameters : mapping, optional
         Parameters of the policy; nested ones as nested mappings.
     incidents : path or iterable of mappings, optional
@@ -354,17 +361,17 @@ def simulate(
         How values of jobs count: as ``stated``, or ``relative`` to those of their tenant's other
         jobs.
     advice_seconds : float, optional
-        Also search for changes that would have admitted refused jobs, the most valuable job first.
-        No further job is started after this time. See `Result.advice`.
+        Seconds to search for changes that would have admitted refused jobs, the most valuable job
+        first. A search that has started is completed. None for no search. See `Result.advice`.
     """
     seed = _seed(seed)
     advice_seconds = _advice_seconds(advice_seconds)
     _check_name(policy)
-    seen = _lengths(lengths, advice_seconds)
-    if len(seen) > 1:
-        raise InputError(Fault("lengths", "names several", "use compare for several"))
+    modes = _lengths(lengths, advice_seconds)
+    if len(modes) > 1:
+        raise InputError(Fault("lengths", "expected one value", "use compare for several"))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    scenario, _ = source.with_lengths(seen[0]).scenario(seed)
+    scenario, _ = source.with_lengths(modes[0]).scenario(seed)
     check_values(values, "values")
     scenario = scenario.with_values(values)
     if advice_seconds is not None and values != STATED:
@@ -372,7 +379,7 @@ def simulate(
         raise InputError(Fault("advice_seconds", problem, "leave out one of the two"))
     settings = _parameters(parameters, "parameters")
     named = PolicyChoice.named(policy, settings, location="policy")
-    choice = with_lengths_in_label(replace(named, titled=named.name), seen[0])
+    choice = with_lengths_in_label(replace(named, titled=named.name), modes[0])
     return Result(_with_advice(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
@@ -405,11 +412,11 @@ def compare(
     policies : sequence of str or (str, mapping)
         Names, references ``./file.py:NAME``, or (name, parameters).
     seeds : int
-        Number of seeds: ``seed`` and the following ones.
+        Number of seeds: ``seed``, ``seed + 1`` and so on.
     seed : int
         The first seed.
     lengths : str
-        As in `simulate`. Several, such as ``known,unknown``, run every policy with each.
+        As in `simulate`. With several, such as ``known,unknown``, every policy runs with each.
     advice_seconds : float, optional
         As in `simulate`, for every policy's run with the first seed.
     more : str, int, or sequence of them
@@ -422,7 +429,7 @@ def compare(
     choices = _choices(policies)
     scenario, _ = source.scenario(chosen[0])
     for mode in modes:
-        if mode != KNOWN:  # some policies need to know all jobs: fail before the first run
+        if mode != KNOWN:  # some policies need all lengths: fail before the first run
             for choice in choices:
                 choice.build(scenario.with_lengths(mode).context())
     changes = _capacity_changes(more, source, chosen[0])
@@ -479,8 +486,8 @@ def whatif(
     policies, seeds, seed
         As in `compare`.
     changes : sequence of mappings
-        Each gives one changed cluster: servers added (negative: removed) by the name of their
-        entry. By default, one more server of each entry.
+        One mapping for each changed cluster: the number of servers to add (negative: to remove) by
+        the name of their entry in the cluster file. By default, one more server of each entry.
     more : str, int, or sequence of them
         Capacity to add, as in `compare`: each type of server is another changed cluster.
     """
@@ -544,10 +551,10 @@ def _with_advice(
 def _lengths(text: object, advice_seconds: float | None) -> tuple[str, ...]:
     if not isinstance(text, str):
         raise InputError(Fault("lengths", f"{text!r} is not text", "write 'unknown'"))
-    seen = parse_lengths(text, "lengths")
+    modes = parse_lengths(text, "lengths")
     if advice_seconds is not None:
-        check_advice_lengths(seen, "advice_seconds")
-    return seen
+        check_advice_lengths(modes, "advice_seconds")
+    return modes
 
 
 def _advice_seconds(seconds: Any) -> float | None:
@@ -598,14 +605,14 @@ def _source(
         cluster=_path(cluster, "cluster")
         if isinstance(cluster, str | Path)
         else given.to_python_values(cluster),
-        jobs=_as_list(jobs, "jobs"),
+        jobs=_path_or_entries(jobs, "jobs"),
         trace=None if trace is None else str(trace),
-        incidents=_as_list(incidents, "incidents"),
+        incidents=_path_or_entries(incidents, "incidents"),
         until=until,
         slot=slot,
         load=load,
         skip_invalid=bool(skip_invalid),
-        locate=str,
+        locate=str,  # errors name arguments, not options of a command
     )
     for name, is_default in (("slot", slot == "20min"), ("load", load == 1.0)):
         if cluster is not None and not is_default:
@@ -614,7 +621,7 @@ def _source(
     return source
 
 
-def _as_list(
+def _path_or_entries(
     value: PathLike | Iterable[Mapping[str, Any]] | None, kind: str
 ) -> Path | list[Any] | None:
     if value is None:

@@ -1,7 +1,8 @@
-"""Extensions: objects of a user's own file (``./file.py:NAME``) or of an installed package.
+"""Extensions: policies, trace readers and executors of a user.
 
-A file is read once, and this content runs everywhere: here, in the service, and on a Ray node that
-doesn't have the file. Its digest identifies the version.
+An extension is an object in the user's own file (``./file.py:NAME``) or in an installed package. A
+file is read once. This content runs in every process, also on a Ray node without the file, and its
+digest identifies the version.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _EXPECTED: Final = "write FILE.py:NAME, such as ./policy.py:FirstFit"
 
 
 def is_file_reference(text: str) -> bool:
-    """Return whether a text is meant as a reference to a file and not as a registered name."""
+    """Return whether a text refers to a file, even if its form is wrong, and isn't a name."""
     return "/" in text or text.partition(":")[0].endswith(".py")
 
 
 def split_path(text: str) -> tuple[str, str] | None:
-    """Split ``FILE.py:NAME:REST`` into the reference and the rest; None if it has another form.
+    """Split ``FILE.py:NAME:REST`` into ``FILE.py:NAME`` and ``REST``; None for another form.
 
-    The file ends at the first ``.py:``; both parts may contain further colons.
+    The file's name ends at the first ``.py:``. ``FILE`` and ``REST`` may contain colons.
     """
     match = _REFERENCE.match(text)
     if match is None or text[match.end() : match.end() + 1] != ":":
@@ -54,15 +55,18 @@ class FileExtension:
     """An object of a Python file that belongs to no installed package."""
 
     path: str  # absolute path of the file
-    name: str  # name of the object in it
+    name: str  # name of the object in the file
     source: bytes = field(repr=False)  # content of the file when it was read
 
     @classmethod
     def read(cls, reference: str, location: str) -> FileExtension:
-        """Read the file of a reference, without executing it; ``%2C`` stands for a comma."""
+        """Read the file of a reference, without executing it.
+
+        The path is percent-decoded: ``%2C`` is a comma, which would separate policies in a list.
+        """
         match = _REFERENCE.fullmatch(reference)
         if match is None:
-            message = f"expected a name behind the file, got {quote_for_display(reference)}"
+            message = f"expected a name after the file, got {quote_for_display(reference)}"
             raise InputError(Fault(location, message, _EXPECTED))
         path = expand_home(unquote(match["file"]))
         try:
@@ -101,8 +105,8 @@ class FileExtension:
         return namespace[self.name]
 
     def _module(self) -> ModuleType:
-        # Pickled objects find their class by this name: it is the same in every process, and
-        # another one for another version of the file.
+        # Pickled objects find their class by the module's name. So each version of a file has its
+        # own name, which is the same in every process.
         digest = hashlib.sha256(self.path.encode() + b"\0" + self.source).hexdigest()[:16]
         stem = re.sub(r"\W", "_", Path(self.path).stem)
         name = f"shadowprice_file_{stem}_{digest}"
@@ -110,19 +114,19 @@ class FileExtension:
             return sys.modules[name]
         module = ModuleType(name)
         module.__file__ = self.path
-        sys.modules[name] = module  # dataclasses look their module up while it executes
+        sys.modules[name] = module  # during execution, dataclasses look up their module
         _files.add(self.path)
         try:
             exec(compile(self.source, self.path, "exec", dont_inherit=True), vars(module))
         except BaseException as error:
-            del sys.modules[name]  # also after Ctrl-C: half a module isn't the file
+            del sys.modules[name]  # also after Ctrl-C: the module is incomplete
             if not isinstance(error, Exception | SystemExit):
                 raise
             raise InputError(_failure(self.path, error)) from error
         return module
 
     def written_to(self, folder: Path) -> FileExtension:
-        """Write the source into a folder; return the extension of that copy."""
+        """Write the source into a folder; return the extension in the copy."""
         copy = folder / Path(self.path).name
         copy.write_bytes(self.source)
         return FileExtension(str(copy.absolute()), self.name, self.source)
@@ -144,7 +148,10 @@ class InstalledExtension:
     rival: str = ""  # another distribution that declares the same name
 
     def load(self) -> Any:
-        """Import the module and return the object, unless two distributions declare its name."""
+        """Import the module and return the object.
+
+        Raises `InputError` if this fails, or if two distributions declare the name.
+        """
         location = f"{self.group}: {self.name}"
         if self.rival:
             message = f"declared by {self.distribution} and by {self.rival}"
@@ -159,7 +166,7 @@ class InstalledExtension:
 
     @property
     def sha256(self) -> str:
-        """Digest of the file of the module; empty if it has none."""
+        """Digest of the module's file; empty for a module without a file."""
         module = importlib.import_module(self.value.partition(":")[0])
         path = getattr(module, "__file__", None)
         return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""
@@ -197,9 +204,9 @@ def installed_extensions(group: str) -> Mapping[str, InstalledExtension]:
     return extensions
 
 
-def parse_summary(documented: object) -> tuple[str, str]:
-    """Return the first sentence of an object's docstring, and the other paragraphs."""
-    text = (getattr(documented, "__doc__", None) or "").strip()
+def parse_summary(extension: object) -> tuple[str, str]:
+    """Return the first paragraph of an object's docstring, and the other paragraphs."""
+    text = (getattr(extension, "__doc__", None) or "").strip()
     first, _, rest = text.partition("\n\n")
     paragraphs = (" ".join(part.split()) for part in rest.split("\n\n"))
     return " ".join(first.split()), "\n\n".join(filter(None, paragraphs))
@@ -222,6 +229,6 @@ def _failure(path: str, error: BaseException) -> Fault:
         frames = traceback.extract_tb(error.__traceback__)
         line = next((f.lineno for f in reversed(frames) if f.filename == path), None)
     if isinstance(error, ImportError):
-        hint = "install what it imports; a file can't import its neighbours, a package can"
+        hint = "install the imported package; a file can't import other files of its folder"
     location = path if line is None else f"{path}: line {line}"
     return Fault(location, f"{type(error).__name__}: {text}".rstrip(": "), hint)

@@ -1,6 +1,6 @@
-"""Short tables: the form of results and records at a Python prompt and in a notebook.
+"""Short tables, which represent results and records at a Python prompt and in a notebook.
 
-The module imports the standard library only, because the REST models and the API both use it.
+Both the REST models and the API use this module, so it only imports the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 MAX_ROWS: Final = 20  # maximum number of rows that are shown
-MAX_FIELDS: Final = 60  # maximum number of fields that are shown of one record, a row each
+MAX_FIELDS: Final = 60  # maximum number of fields of a record that are shown, one per row
 MAX_COLUMNS: Final = 10  # maximum number of columns that are shown
 MAX_CELL_CHARS: Final = 60  # maximum number of characters of a cell or heading
 
@@ -23,8 +23,8 @@ class ShortTable:
 
     title: str  # one line above the table
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]  # cells of at least the rows that are shown
-    total: int  # all rows, with those that are not in ``rows``
+    rows: Sequence[Sequence[str]]  # cells of the first rows, at least of those that are shown
+    total: int  # number of all rows, which may be more than in ``rows``
     numeric: Collection[int] = ()  # positions of right-aligned columns
     max_rows: int = MAX_ROWS  # limit of the rows that are shown
     row_noun: str = "row"  # for the remark on rows that are left out
@@ -40,7 +40,7 @@ class ShortTable:
         return " and ".join(parts)
 
     def text(self) -> str:
-        """Return lines of aligned text. Unprintable characters are escaped, as in `repr`."""
+        """Return lines of aligned text. Unprintable characters are escaped."""
         lines = [_printable(self.title)]
         rows = [self.columns, *self.rows[: self.max_rows]] if self.total else []
         cells = [[_cell(cell) for cell in row[:MAX_COLUMNS]] for row in rows]
@@ -110,7 +110,7 @@ def table_of_records(
 
 
 def format_value(value: object) -> str:
-    """Return a value for a cell; "-" for none."""
+    """Return a value as text for a cell; "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -155,7 +155,10 @@ def test_an_operator_sets_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         (["budget", "--points", "5"], "TENANT: is missing"),
-        (["budget", "vision", "--points", "5", "--remove"], "exclude each other"),
+        (
+            ["budget", "vision", "--points", "5", "--remove"],
+            "--remove: not valid with options of the budget",
+        ),
         (["budget", "vision", "--carry", "some"], "write 100, or all"),
         (["budget", "vision", "--carry", "nan"], "--carry: expected a number of points"),
         (["budget", "vision", "--carry", "-5"], "--carry: expected a number of points, got '-5'"),

@@ -434,7 +434,7 @@ def test_quote_reports_the_problems_of_all_jobs(
         (["events", "-s", "127.0.0.1:1"], "is the service running?"),
         (["revise", "x", "--set", "nonsense"], "unknown job 'x'"),
         (["drain", "g-9"], "unknown server 'g-9'"),
-        (["tokens", "--operator", "--tenant", "a"], "exclude each other"),
+        (["tokens", "--operator", "--tenant", "a"], "--operator: not valid with --tenant"),
         (["login", "ftp://x"], "is not a valid address of a service"),
         (["login", "x", "--remove"], "unknown server"),
         (["submit", "absent.yaml"], "absent.yaml"),

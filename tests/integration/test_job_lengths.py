@@ -272,7 +272,7 @@ def test_invalid_length_sources_are_refused(lengths: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lengths": "known,unknown"}, "lengths: names several; use compare"),
+        ({"lengths": "known,unknown"}, "lengths: expected one value; use compare"),
         (
             {"lengths": "limits"},
             "lengths: 'limits' needs jobs with a time limit, but none has one; write 'unk",

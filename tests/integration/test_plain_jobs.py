@@ -213,7 +213,7 @@ def test_a_script_may_name_a_directory_below_the_home_directory(
         (
             "true",
             ("-N", "2", "--", "x"),
-            "error: -N: unknown option; state `workers` in a job file",
+            "error: -N: unknown option; write `workers` in a job file",
         ),
         (
             "true",

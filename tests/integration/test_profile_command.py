@@ -83,14 +83,14 @@ def test_known_speed_is_measured_and_written(
     ("job", "limit", "reason", "output"),
     [
         (("--way", "dies"), ENOUGH, "worker-0 exited 1", "| worker 0 of 1, step 0"),
-        (("--way", "silent"), "5s", "it never reported within 5 s; worker 0 is to call", ""),
+        (("--way", "silent"), "5s", "it never reported within 5 s; worker 0 must call", ""),
         (
             ("--way", "backwards", "--warm-up", "0"),
             ENOUGH,
-            "since the job's very beginning",
+            "report the total since the job's first start",
             "",
         ),
-        (("--steps", "4"), ENOUGH, "it was done after 4 mini-batches", ""),
+        (("--steps", "4"), ENOUGH, "it ended after 4 mini-batches and", ""),
     ],
 )
 def test_unmeasurable_commands_report_the_reason(
@@ -133,7 +133,7 @@ def test_measurements_are_kept_if_more_workers_fail(
     assert list(yaml.safe_load(content)["jobs"][0]["throughput"]) == [1, 3]
     assert "2 workers: not measured: worker-" in content
     # Three restarted because two had failed, which doesn't show that the job has checkpoints.
-    assert "never continued from a checkpoint" not in content
+    assert "never resumed from a checkpoint" not in content
 
 
 def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
@@ -169,7 +169,7 @@ def test_invalid_arguments_are_refused_before_the_run(
     families, same = f"{tmp_path}/x.yaml", f"{tmp_path}/../{tmp_path.name}/x.yaml"
     for words, message in (
         (["profile", "--", "no-such-program"], "unknown program 'no-such-program'"),
-        (_words("--workers", "1,1"), "names one twice"),
+        (_words("--workers", "1,1"), "has a number out of range or repeated"),
         (_words("--workers", "0"), "out of range"),
         (_words("--ps", "two"), "--ps: expected a list of integers, got 'two'"),
         (_words("--time", "soon"), "--time"),
@@ -177,7 +177,7 @@ def test_invalid_arguments_are_refused_before_the_run(
         (_words("--env", "A"), "write NAME=VALUE"),
         (
             _words("--family", "f", "--families", families, "--out", same),
-            f"--out: {same} is the file of families; give another name",
+            f"--out: {same} is also the file of --families; give another name",
         ),
     ):
         assert main(words) == 2

@@ -83,7 +83,7 @@ def test_seeds_combine_separate_comparisons(call: Call) -> None:
     }  # fmt: skip
     shown = call(*words, "--seeds", "3")
     assert "mean of 3 seeds ± 95 %" in shown.out
-    assert "beyond fifo, seed by seed" in shown.out
+    assert "difference from fifo" in shown.out
 
 
 def test_a_comparison_that_no_seed_changes_has_a_remark(call: Call) -> None:
@@ -93,7 +93,7 @@ def test_a_comparison_that_no_seed_changes_has_a_remark(call: Call) -> None:
     )  # fmt: skip
     assert answer.status == 0
     assert "nothing in this comparison depends on the seed" in answer.err
-    assert "beyond" not in answer.out
+    assert "difference from" not in answer.out
     kept = json.loads(Path("fixed/compare.json").read_text())["trials"]
     assert "nothing in this comparison depends on the seed" in kept["remark"]
     entries = [entry for policy in kept["policies"].values() for entry in policy.values()]

@@ -208,7 +208,7 @@ def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
         printed = capsys.readouterr()
         rows = [line.split("  ")[0] for line in printed.out.splitlines()[1:]]
         assert rows == ["+8 gpu/v100 (1 v server)", "+8 gpu/a100 (2 a servers)"]
-        note = "left out 1 of 9 jobs: they can't be simulated on the servers as they are"
+        note = "left out 1 of 9 jobs: they can't be simulated on the current servers"
         assert note in printed.err
         first, second = live.client.get("/v1/whatif").json()["runs"]
         assert first["question"]["at"] == second["question"]["at"]

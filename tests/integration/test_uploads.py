@@ -184,7 +184,7 @@ def test_a_remote_service_gets_the_files_without_an_option(
         _, notes = submit(capsys, "--", "true", status=2)
     finally:
         service.upload_store = uploads
-    assert "jobs of this service don't run on this machine, and get no files from it" in notes
+    assert "this service runs jobs on other machines, and accepts no files" in notes
 
 
 def test_a_dry_run_sends_nothing(

@@ -1,8 +1,8 @@
-"""Changes that the owner of a job can make, each with its possible values from small to large.
+"""Changes that the owner of a refused job can make, each with its possible values.
 
-A change replaces one key of the job's record in its file. Successive values are about 1 % apart, or
-1 apart for small integers. So the first value with which the job is admitted is the smallest change
-that suffices, with a precision of 1 %.
+A change replaces the value of one key in the job's record. Its values are in order, from the
+smallest change to the largest. Successive values are about 1 % apart, small integers 1 apart.
+So the first value that gets the job admitted is the smallest sufficient change, to within 1 %.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ STEP_RATIO: Final = 1.009
 """Ratio of successive values; less than 1 % apart after rounding to four digits."""
 MAX_UTILITY_FACTOR: Final = 1000.0  # maximum factor on a job's utility
 _MAX_DEMAND_DIVISOR: Final = 100  # maximum factor by which a demand is reduced
+_SIGMOID_RANGE: Final = 40.0
+"""Decay times slots from the target at which a sigmoid is constant in double precision."""
 _DEFAULT: Final = " (default)"  # ends the current value of a key that the record doesn't have
 _BINARY_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL_UNITS: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _RATE_UNITS: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
-_MIN_UNITS: Final = 1000  # minimum number of units in a written amount; it selects the unit
+_MIN_UNITS: Final = 1000  # amounts are written in the largest unit of which they have so many
 
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """The option of ``submit`` that makes a change, and its texts, in the option's unit."""
+    """The option of ``submit`` that makes a change, and the option's values as text."""
 
     name: str
-    before: str
+    before: str  # current value
     text: Callable[[Any], str]  # formats a value of the change for the option
 
 
@@ -83,10 +85,10 @@ def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
 
 
 class SlotDeadlines:
-    """Texts of later deadlines, in slots: simulations have no calendar."""
+    """Writes later deadlines in slots, because simulations have no calendar."""
 
     def write(self, key: Key, slots: float) -> str:
-        """Return a deadline as text for a job file; ``slots`` is the papers' ``d``."""
+        """Return a deadline for a job file; ``slots`` are counted from the arrival slot."""
         del key
         return _slots(slots) if isinstance(slots, int) else f"{slots!r} slots"
 
@@ -115,11 +117,11 @@ def candidate_changes(
 
 
 def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Iterator[JobChange]:
-    """Yield the changes that options of ``submit`` make, with these options."""
+    """Yield the changes that options of ``submit`` can make, each with its option."""
     for change in changes:
         name = submit_options.option_for_key(change.label)
         if name == "--steps":
-            # `--time` is the time of all steps, so fewer of them are as much work.
+            # `--time` is the time of all steps together, so fewer steps aren't less work.
             if _has_run_time(entry):
                 yield from _run_time_changes(entry)
         elif change.option is not None:
@@ -137,12 +139,11 @@ def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Itera
 def _key_changes(
     entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: SlotDeadlines
 ) -> Iterator[JobChange]:
-    """Yield the possible changes of the keys of a record."""
     yield from _utility_changes(entry)
     yield from _priority_changes(entry, job)
     yield from _deadline_changes(entry, job, cluster, end, texts)
     if job.bag is None:
-        if job.predicted:  # fewer mini-batches of a predicted time each would be as much work
+        if job.predicted:  # the prediction is of the whole job, so fewer steps aren't less work
             yield from _predicted_time_changes(entry, job, cluster)
         else:
             factors = ("epochs", "minibatches") if entry.get("steps") is None else ("steps",)
@@ -154,9 +155,9 @@ def _key_changes(
         for index, group in enumerate(entry["tasks"]):
             yield from _count_changes(("tasks", index, "count"), int(group.get("count", 1)))
         yield from _miss_probability_changes(entry)
-    for part in ("worker", "ps"):
-        for resource, amount in (entry.get(part) or {}).items():
-            yield from _demand_changes((part, resource), amount)
+    for role in ("worker", "ps"):
+        for resource, amount in (entry.get(role) or {}).items():
+            yield from _demand_changes((role, resource), amount)
 
 
 def arrival_change(job: Job, last: int) -> JobChange:
@@ -178,23 +179,25 @@ def _utility_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     name = next((name for name in ("value", "scale") if name in utility), None)
     if name is None:
         return
-    now = float(utility[name])
+    current = float(utility[name])
     maximum = float(bounds.NUMBER.maximum)
     if name == "scale" and (exponent := float(utility["exponent"])) > 1:
-        # scale ** exponent has the same limit, also with the scale rounded to four digits.
+        # The limit is on scale ** exponent. The factor 0.999 keeps a rounded scale below the limit.
         maximum = float(f"{0.999 * maximum ** (1 / exponent):.4g}")
     # Multiples of 0 are 0, so the values start at a thousandth.
-    steps = (
-        _increasing_numbers(now, min(now * MAX_UTILITY_FACTOR, maximum))
-        if now > 0
+    values = (
+        _increasing_numbers(current, min(current * MAX_UTILITY_FACTOR, maximum))
+        if current > 0
         else _increasing_numbers(1e-3, min(MAX_UTILITY_FACTOR, maximum))
     )
     yield JobChange(
         "value",
         ("utility", name),
         format_value(utility[name]),
-        steps,
-        lambda value: f"{_digits(value / now)} times as much" if now > 0 else "more than nothing",
+        values,
+        lambda value: (
+            f"{_digits(value / current)} times as much" if current > 0 else "more than nothing"
+        ),
     )
 
 
@@ -203,11 +206,11 @@ def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
     if not job.has_default_utility:
         return
     stated = entry.get("priority")
-    now = stated if isinstance(stated, str) else "normal"
-    multiple = PRIORITY_LEVELS[now].multiple
+    current = stated if isinstance(stated, str) else "normal"
+    multiple = PRIORITY_LEVELS[current].multiple
     levels = sorted(PRIORITY_LEVELS.items(), key=lambda item: item[1].multiple)
     values = [name for name, level in levels if level.multiple > multiple]
-    before = f"{now}{_DEFAULT}" if stated is None else format_value(stated)
+    before = f"{current}{_DEFAULT}" if stated is None else format_value(stated)
     yield JobChange(
         "value",
         ("priority",),
@@ -231,17 +234,18 @@ def _deadline_changes(
             continue
         # Deadlines and targets are compared in slots, even if the file uses another unit.
         is_bag = job.bag is not None and key == ("deadline",)
-        now = job.bag.deadline if is_bag and job.bag else getattr(job.utility, str(key[-1]))
+        current = job.bag.deadline if is_bag and job.bag else getattr(job.utility, str(key[-1]))
         slots: Sequence[float]
         if key[-1] == "target":
             # Only targets within some slots of a plan's end change the utility.
-            spread = 40.0 / max(float(getattr(job.utility, "decay", 1.0)), 40.0 / max_slots)
-            slots = _increasing_numbers(max(float(now), 0.1), max_slots + spread)
+            decay = float(getattr(job.utility, "decay", 1.0))
+            spread = _SIGMOID_RANGE / max(decay, _SIGMOID_RANGE / max_slots)
+            slots = _increasing_numbers(max(float(current), 0.1), max_slots + spread)
         else:
             # A deadline is at the end of a slot.
-            slots = _increasing_integers(math.floor(now), max_slots)
+            slots = _increasing_integers(math.floor(current), max_slots)
         values = [texts.write(key, value) for value in slots]
-        delays = {value: after - float(now) for value, after in zip(values, slots, strict=True)}
+        delays = {value: after - float(current) for value, after in zip(values, slots, strict=True)}
 
         def describe(value: str, delays: Mapping[str, float] = delays) -> str:
             return texts.describe_delay(delays[value])
@@ -268,15 +272,17 @@ def _deadline_changes(
         )
 
 
-def _count_changes(key: Key, now: int) -> Iterator[JobChange]:
+def _count_changes(key: Key, current: int) -> Iterator[JobChange]:
     """Yield a change to smaller integers, down to 1."""
-    values = _decreasing_integers(now, 1)
+    values = _decreasing_integers(current, 1)
     if values:
-        yield JobChange("work", key, str(now), values, lambda value: _reduction(value / now))
+        yield JobChange(
+            "work", key, str(current), values, lambda value: _reduction(value / current)
+        )
 
 
 def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
-    """Yield a change to shorter times of a job with one step, which states its run time."""
+    """Yield a change to shorter times of a job with a single step of a stated time."""
     if entry.get("steps") != 1 or not _has_run_time(entry):
         return
     span = amounts.parse_duration(entry["minibatch_time"])
@@ -285,10 +291,10 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
         return
     # Use at least a hundred units, so that successive values differ by at most 1 %.
     unit = next((unit for unit in (1, 1000) if span.seconds * unit >= 100), 1000)
-    now = int(span.seconds * unit)
+    current = int(span.seconds * unit)
     values = {
         f"{format_value(value / unit)}s": value
-        for value in _decreasing_integers(now, max(1, now // 100))
+        for value in _decreasing_integers(current, max(1, current // 100))
     }
     if values:
         before = str(entry["minibatch_time"])
@@ -297,12 +303,12 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
             ("minibatch_time",),
             before,
             list(values),
-            lambda text: _reduction(values[text] / now),
+            lambda text: _reduction(values[text] / current),
         )
 
 
 def _has_run_time(entry: JobFileRecord) -> bool:
-    """Return whether a record states the time of a mini-batch, and not in slots."""
+    """Return whether a record states the time of a mini-batch on the clock, not in slots."""
     text = entry.get("minibatch_time")
     return text is not None and amounts.parse_duration(text).on_clock
 
@@ -311,7 +317,7 @@ def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     """Yield a change to shorter run times of a job whose keys were set by options."""
     steps = int(entry["steps"])
     total = amounts.parse_duration(entry["minibatch_time"]).seconds * steps
-    if steps > 1:  # nine digits of a mini-batch's time don't give the run time exactly
+    if steps > 1:  # a mini-batch's time has nine digits, so the product has rounding errors
         total = Fraction(f"{float(total):.7g}")
     before = str(entry["minibatch_time"]), submit_options.run_time_text(total)
     yield from _shorter_time_changes(total, steps, before, has_option=True)
@@ -320,7 +326,7 @@ def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
 def _predicted_time_changes(
     entry: JobFileRecord, job: Job, cluster: Cluster
 ) -> Iterator[JobChange]:
-    """Yield a change that states a time, at most the predicted one."""
+    """Yield a change that states a run time, at most the predicted run time."""
     length = length_of_progress(job, job.required)
     total = Fraction(f"{length * float(cluster.slot_seconds):.7g}")
     before = (f"{amounts.format_seconds(float(total))} (predicted)",) * 2
@@ -338,18 +344,19 @@ def _shorter_time_changes(
     has_option: bool,
     is_stated: bool = True,
 ) -> Iterator[JobChange]:
-    """Yield a change of ``minibatch_time`` to run times below a total; to it if it isn't stated.
+    """Yield a change of ``minibatch_time`` to run times below ``total``.
 
-    ``before`` are the texts of the present value, for the key and for the option.
+    If the record states no time, ``total`` itself is the first value. ``before`` has the texts of
+    the current value, for the key and for the option.
     """
     # Use at least a hundred units, so that successive values differ by at most 1 %.
     units = (Fraction(3600), Fraction(60), Fraction(1))
     unit = next((unit for unit in units if total >= 100 * unit), Fraction(1, 1000))
-    now = int(total / unit)
+    current = int(total / unit)
     texts: dict[str, str] = {}  # run times by the mini-batch's time
     sizes: dict[str, float] = {}
-    values = _decreasing_integers(now, max(1, now // 100))
-    for value in values if is_stated else [now, *values]:
+    values = _decreasing_integers(current, max(1, current // 100))
+    for value in values if is_stated else [current, *values]:
         text = submit_options.run_time_text(value * unit)
         key = submit_options.minibatch_time(text, value * unit, steps)
         texts[key], sizes[key] = text, float(value * unit / total)
@@ -366,7 +373,7 @@ def _shorter_time_changes(
 def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:
     min_workers, max_workers = int(job.worker_counts[0]), job.max_workers
     declared = entry.get("workers") or {}
-    for bound, now, values in (
+    for bound, current, values in (
         ("min", min_workers, _decreasing_integers(min_workers, 1)),
         (
             "max",
@@ -376,11 +383,13 @@ def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterato
         ("max", max_workers, _decreasing_integers(max_workers, min_workers)),
     ):
         if values:
-            before = str(declared[bound]) if declared.get(bound) is not None else f"{now}{_DEFAULT}"
+            before = (
+                str(declared[bound]) if declared.get(bound) is not None else f"{current}{_DEFAULT}"
+            )
 
-            def describe(value: int, bound: str = bound, now: int = now) -> str:
-                verb = "raised" if value > now else "lowered"
-                return f"{bound}imum {verb} by {_count(abs(value - now), 'worker')}"
+            def describe(value: int, bound: str = bound, current: int = current) -> str:
+                verb = "raised" if value > current else "lowered"
+                return f"{bound}imum {verb} by {_count(abs(value - current), 'worker')}"
 
             yield JobChange("workers", ("workers", bound), before, values, describe)
 
@@ -394,19 +403,19 @@ def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> i
     needed = job.worker > 0
     capacity = cluster.capacity[cluster.hosts_workers]
     fit_counts = (capacity[:, needed] // job.worker[needed]).min(axis=1)
-    # A step isn't divided between workers.
+    # Workers can't share a step, so more workers than steps have no effect.
     return min(int(fit_counts.sum()), int(bounds.WORKER_COUNTS.maximum), int(entry["steps"]))
 
 
 def _miss_probability_changes(entry: JobFileRecord) -> Iterator[JobChange]:
-    now = float(entry["miss_probability"])
-    steps = [value for value in _increasing_numbers(now, 0.999) if value < 1.0]
+    current = float(entry["miss_probability"])
+    values = [value for value in _increasing_numbers(current, 0.999) if value < 1.0]
     yield JobChange(
         "deadline",
         ("miss_probability",),
         format_value(entry["miss_probability"]),
-        steps,
-        lambda value: f"missed {_digits(value / now)} times as often",
+        values,
+        lambda value: f"missed {_digits(value / current)} times as often",
     )
 
 
@@ -415,7 +424,7 @@ def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
     parsed = amounts.parse_amount(amount)
     if parsed.dimension is Dimension.COUNT:
         whole, rest = divmod(parsed.value, 1000)
-        # Propose fractions only to jobs that use fractions already.
+        # A count is in thousandths. Propose fractions only to jobs that already use fractions.
         values: list[Any] = [*_decreasing_integers(whole, 1)]
         if rest:
             values = [value / 1000 for value in _decreasing_integers(parsed.value, 1)]
@@ -423,7 +432,7 @@ def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
         sizes = {value: float(value) for value in values}
     else:
         units = _RATE_UNITS if parsed.dimension is Dimension.RATE else _DECIMAL_UNITS
-        if parsed.dimension is Dimension.BYTES and "i" in str(amount):
+        if parsed.dimension is Dimension.BYTES and "i" in str(amount):  # as in GiB
             units = _BINARY_UNITS
         unit, size = next(
             (pair for pair in units if parsed.value >= _MIN_UNITS * pair[1]), units[-1]
@@ -443,30 +452,32 @@ def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
 # ---------------------------------------------------------------- values
 
 
-def _increasing_numbers(now: float, maximum: float) -> list[float]:
-    """Return increasing numbers above `now`, about 1 % apart, with four digits or the maximum."""
-    if maximum <= now:
+def _increasing_numbers(current: float, maximum: float) -> list[float]:
+    """Return increasing numbers above the current one, about 1 % apart; the last is the maximum."""
+    if maximum <= current:
         return []
-    count = math.ceil(math.log(maximum / now) / math.log(STEP_RATIO))
-    steps = (min(float(f"{now * STEP_RATIO**power:.4g}"), maximum) for power in range(1, count + 1))
-    return [step for step in dict.fromkeys(steps) if step > now]
+    count = math.ceil(math.log(maximum / current) / math.log(STEP_RATIO))  # until the maximum
+    steps = (
+        min(float(f"{current * STEP_RATIO**power:.4g}"), maximum) for power in range(1, count + 1)
+    )
+    return [step for step in dict.fromkeys(steps) if step > current]
 
 
-def _increasing_integers(now: int, maximum: int) -> list[int]:
-    """Return increasing integers above `now` up to a maximum, about 1 % apart, but at least 1."""
+def _increasing_integers(current: int, maximum: int) -> list[int]:
+    """Return increasing integers up to a maximum; steps are about 1 %, but at least 1."""
     values = []
-    while now < maximum:
-        now = min(now + max(1, now // 100), maximum)
-        values.append(now)
+    while current < maximum:
+        current = min(current + max(1, current // 100), maximum)
+        values.append(current)
     return values
 
 
-def _decreasing_integers(now: int, minimum: int) -> list[int]:
-    """Return decreasing integers below `now`, about 1 % apart, but at least 1."""
+def _decreasing_integers(current: int, minimum: int) -> list[int]:
+    """Return decreasing integers down to a minimum; steps are about 1 %, but at least 1."""
     values = []
-    while now > minimum:
-        now -= max(1, now // 100)
-        values.append(max(now, minimum))
+    while current > minimum:
+        current -= max(1, current // 100)
+        values.append(max(current, minimum))
     return values
 
 
@@ -489,7 +500,7 @@ def format_value(value: object) -> str:
 
 
 def _reduction(ratio: float) -> str:
-    """Return the reduction to a part of a value, as text."""
+    """Return a reduction to ``ratio`` of a value, as text: 0.9 is `10 % less`."""
     return f"{_digits(100 * (1 - ratio))} % less"
 
 

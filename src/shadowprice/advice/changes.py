@@ -32,9 +32,9 @@ _UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
 class JobVariants:
     """Cache of a job's variants, each resolved from its record with one key changed.
 
-    ``entry`` is the record in the file, ``job`` the job resolved from it, and ``resolve`` the
-    function that resolves it, by default `JobSpec.resolve`. It raises InputError for an invalid
-    job.
+    ``entry`` is the record in the file, and ``job`` the job resolved from the record. ``resolve``
+    is the function that resolves records, by default `JobSpec.resolve`. The function raises
+    `InputError` for an invalid job.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class JobVariants:
         self._cluster = cluster
         self._spec = JobSpec.model_validate(entry)
         self._resolve = resolve or (lambda spec: spec.resolve(cluster))
-        self._before = Fraction(job.before_arrival)
-        if resolve is None:
-            self._before = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
-        # A utility is resolved without the rest of the record if the result is the same.
+        self._before_arrival = Fraction(job.before_arrival)
+        if resolve is None:  # the exact value: a job has it as a float
+            self._before_arrival = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
+        # A utility can be resolved without the rest of the record if that gives the job's utility.
         self._resolves_utility_alone = self._utility(entry) == job.utility
         self._cached: dict[tuple[Key, Any], Job | None] = {}
 
     def job(self, change: JobChange, step: int) -> Job | None:
-        """Return the job with the ``step``-th value of a change, from 1; None if it is invalid."""
-        # Many values are tried at the decision point first, then in a full run.
+        """Return the job with the ``step``-th value of a change, from 1; None if it's invalid."""
+        # The same values are tried first at the decision, then in a full run.
         key = change.key, change.values[step - 1]
         if key not in self._cached:
             self._cached[key] = self.with_value(*key)
@@ -75,7 +75,8 @@ class JobVariants:
         """Return the job with a value of its record replaced; None if the value is invalid."""
         # Most changes affect one number, so the whole record needn't be resolved again.
         is_demand = len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH
-        if is_demand and not self._job.has_default_utility:  # that depends on the worker's GPUs
+        # The default utility depends on the worker's GPUs, so its jobs are resolved again.
+        if is_demand and not self._job.has_default_utility:
             amounts = to_integer_amounts(getattr(self._spec, str(key[0])))
             amounts[str(key[1])] = parse_amount(value).value
             demand: Any = self._cluster.demand(amounts)
@@ -86,7 +87,7 @@ class JobVariants:
         spec: JobSpec | None
         if key in (("steps",), ("epochs",), ("minibatches",)):
             spec = self._spec.model_copy(update={str(key[0]): value})
-        elif key == ("arrival",):  # queried in every remaining slot
+        elif key == ("arrival",):  # tried in every remaining slot, so it has to be fast
             spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
         else:
             spec, _ = validate(JobSpec, with_value(self.entry, key, value), "job")
@@ -105,13 +106,13 @@ class JobVariants:
             spec = _UTILITY.validate_python(entry["utility"])
         except ValidationError:
             return None
-        return resolve_utility(spec, self._cluster.slot_seconds, self._before)
+        return resolve_utility(spec, self._cluster.slot_seconds, self._before_arrival)
 
 
 # ---------------------------------------------------------------- search
 
 PROBES_WHEN_MAX_REFUSED: Final = 3
-"""Number of evenly spaced steps that are queried if the largest is refused."""
+"""Number of evenly spaced steps that are queried if the largest step is refused."""
 
 _MAX_STRIDE_BEFORE_MAX_CHECK: Final = 4
 """Stride at which the search near a first step ends, unless the largest step is admitted."""
@@ -122,10 +123,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class StepFound(Generic[Answer]):
-    """Smallest admitted step."""
+    """An admitted step whose previous step is refused."""
 
-    step: int  # the step before it is refused
-    answer: Answer  # answer to its query
+    step: int
+    answer: Answer  # answer of ``evaluate`` to the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +143,19 @@ def find_smallest_step(
     evenly: int = PROBES_WHEN_MAX_REFUSED,
     estimate: Callable[[], int] | None = None,
 ) -> StepFound[Answer] | NoStepFound:
-    """Return a step that is admitted while the step before it is refused.
+    """Return an admitted step whose previous step is refused.
+
+    A step is the position of a value among a change's values; step 0 is no change.
 
     If a larger step is never worse, this is the smallest admitted step. Otherwise the previous step
     and every smaller queried step are refused, but a smaller step may be admitted.
 
-    ``evaluate`` returns the answer to a step, None if it is refused; step 0, no change, is refused.
-    ``steps`` is the largest step, and ``start`` a step near which the result may be, or 0.
-    ``evenly`` steps are queried if the largest one is refused. ``estimate`` returns the probable
-    result after the answers so far, 0 if unknown; it is for queries that cost a full run each.
+    ``evaluate`` returns the answer to a step, None if it is refused. ``steps`` is the largest step,
+    and ``start`` a step near which the result may be, or 0. ``evenly`` spaced steps are queried if
+    the largest step is refused. ``estimate`` returns the probable result after the answers so far,
+    0 if unknown; it is for queries that cost a full run each.
     """
-    answers: dict[int, Answer | None] = {0: None}
+    answers: dict[int, Answer | None] = {0: None}  # without a change the job is refused
 
     def answer(step: int) -> Answer | None:
         if step not in answers:
@@ -187,7 +190,7 @@ def find_smallest_step(
 def _bracket_near_start(
     answer: Callable[[int], object], step: int, steps: int, estimate: Callable[[], int] | None
 ) -> tuple[int, int]:
-    """Return a refused and an admitted step near another, by doubling strides; (0, 0) if none."""
+    """Return a refused and a later admitted step near ``step``, or (0, 0); strides double."""
     stride = 1
     if answer(step) is not None:
         high = step
@@ -229,9 +232,9 @@ def _probe_evenly(answer: Callable[[int], object], steps: int, evenly: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOutcome:
-    """Promise that an admitted job would get."""
+    """Completion, utility and price of a job if it's admitted; None if unknown."""
 
-    completion: int | None = None  # completion slot, if it is promised
+    completion: int | None = None  # promised completion slot
     utility: float | None = None
     price: float | None = None
 
@@ -244,13 +247,13 @@ StepFn = Callable[[int], AdmissionOutcome | None]
 
 
 class ChangeSearch:
-    """Search for the smallest step of each change of a job with which it is admitted."""
+    """Search for the smallest step of each change that gets the job admitted."""
 
     def __init__(self, variants: JobVariants, changes: Sequence[JobChange], quote: QuoteFn) -> None:
         self._variants = variants
         self._changes = changes
         self._quote = quote
-        self._work = 0.0  # share of the work with which the job was admitted
+        self._admitted_work = 0.0  # share of the work with which the job is admitted, 0 if unknown
 
     def answer(self, change: JobChange, step: int) -> AdmissionOutcome | None:
         """Return the admission of a step of a change, None if it would be refused."""
@@ -261,19 +264,19 @@ class ChangeSearch:
         """Return the smallest step; ``evenly`` is as in `find_smallest_step`."""
         if is_size(change) and self.is_smallest_refused:
             return NoStepFound(1)
-        # Fewer mini-batches are the same work as fewer epochs, with which the job was admitted.
+        # Work is epochs times mini-batches, so the result for epochs shows where to start.
         start = 0
-        if change.key == ("minibatches",) and self._work:
-            enough = self._work * int(change.before)
-            start = 1 + sum(1 for value in change.values if value > enough)
+        if change.key == ("minibatches",) and self._admitted_work:
+            minibatches = self._admitted_work * int(change.before)
+            start = 1 + sum(1 for value in change.values if value > minibatches)
         result = find_smallest_step(partial(self.answer, change), len(change.values), start, evenly)
         if change.key == ("epochs",) and isinstance(result, StepFound):
-            self._work = change.values[result.step - 1] / int(change.before)
+            self._admitted_work = change.values[result.step - 1] / int(change.before)
         return result
 
     @cached_property
     def is_smallest_refused(self) -> bool:
-        """True if the job is refused even with the smallest request of every resource."""
+        """Whether the job is refused even with the smallest demand of every resource."""
         sizes = [change for change in self._changes if is_size(change)]
         smallest_job = self._variants.with_last_values(sizes)
         return smallest_job is None or self._quote(smallest_job) is None
@@ -281,14 +284,14 @@ class ChangeSearch:
 
 def is_size(change: JobChange) -> bool:
     """Return whether a change only reduces the resources that the job needs."""
-    # Less bandwidth makes the work take longer.
+    # With less bandwidth, the job also runs longer.
     return change.kind == "size" and change.key[-1] != BANDWIDTH
 
 
 def describe_result(
     change: JobChange, result: SearchResult, **more: Any
 ) -> Advice | IneffectiveChange | None:
-    """Return the result of a search as advice with ``more`` fields; None without values."""
+    """Return the result of a search as advice with ``more`` fields; None for an empty change."""
     option = change.option
     if isinstance(result, NoStepFound):
         if not change.values:

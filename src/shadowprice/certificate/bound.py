@@ -1,17 +1,18 @@
 """Smallest upper bound that prices prove: column generation, or the volume algorithm.
 
 Every vector of prices proves a bound (`certificate.relaxation`); the best one solves the dual of
-the linear program over all schedules. Every trial proves a bound and the smallest is kept, so the
-result is valid whenever the search stops.
+the linear program over all schedules. A trial computes the bound of some prices. The smallest bound
+is kept, so the result is valid whenever the search stops.
 
-Up to 3,000 jobs, column generation finds it: the exact search prices schedules, and a linear
-program over the schedules found so far (`Master`) proposes prices. The proposals
-oscillate, so the prices tried are between the proposal and the best so far (Wentges' smoothing).
+Up to 3,000 jobs, column generation finds these prices. The exact search finds each job's best
+schedule at given prices. A linear program over all schedules found so far (`Master`) proposes the
+next prices. The proposals oscillate, so trials mix the proposal with the best prices so far
+(Wentges' smoothing).
 
-With more jobs that program is slow. The volume algorithm (Barahona and Anbil, *The volume
-algorithm: producing primal solutions with a subgradient method*, Mathematical Programming 87, 2000)
-needs none: prices rise in slots that the schedules found so far, on average, use too much, and
-fall in others. A round costs one pricing of all jobs. The search starts on a sample: every k-th job
+With more jobs the linear program is slow, so the volume algorithm replaces it (Barahona and Anbil,
+*The volume algorithm: producing primal solutions with a subgradient method*, Mathematical
+Programming 87, 2000). Prices rise in slots that the mean of all schedules so far overuses, and fall
+in other slots. A round costs one pricing of all jobs. The search starts on a sample: every k-th job
 in order of arrival, with 1/k of the capacity. By the law of large numbers, the prices of the sample
 are close to those of all jobs (Agrawal, Wang, Ye, *A dynamic near-optimal algorithm for online
 linear programming*, Operations Research 2014). Only trials over all jobs count as bounds.
@@ -33,8 +34,9 @@ from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.policies.milp import QuietHighs
 
-_PRIMAL_SIMPLEX: Final = 4
-_IDLE: Final = 8  # rounds after which an unused column is dropped
+_PRIMAL_SIMPLEX: Final = 4  # a basis stays primal feasible when columns are added
+_MAX_IDLE_ROUNDS: Final = 8  # rounds after which an unused column is dropped
+_MIN_DROPPED: Final = 1000  # a deletion rebuilds all keys, so many columns are dropped at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,18 @@ class GroupColumn:
 
     utility: float  # total utility of the group
     cells: NDArray[np.int32]  # indices of the flattened prices that the group uses, ascending
-    shares: Floats  # share of the pool's resource in each of these cells
+    shares: Floats  # share of the pool's capacity in each of these cells
 
 
 class Master:
     """Restricted master program, which keeps its basis while columns are added.
 
-        max  sum utility x   s.t.  each group of jobs uses one of its columns,
-        shares of each pool's resource in each slot sum to <= 1
+        max  sum utility x   s.t.  x of each group's columns sums to <= 1,
+        used shares of each limit of each pool in each slot sum to <= 1
 
     A group's column is the sum of its jobs' schedules at the same prices. Groups make the program
-    smaller; its prices stay valid, but it takes longer to converge.
-    ``cells`` is the number of flattened prices.
+    smaller. Its prices stay valid, but convergence takes longer.
+    ``groups`` and ``cells`` are the numbers of groups and of flattened prices.
     """
 
     def __init__(self, groups: int, cells: int) -> None:
@@ -75,7 +77,7 @@ class Master:
         self.value = 0.0
 
     def add(self, columns: Sequence[tuple[int, GroupColumn]]) -> int:
-        """Add the new ones among columns, each with its group; return their number."""
+        """Add the new columns, each with its group; return how many are new."""
         costs, starts, indices, values = [], [], [], []
         size = 0
         for group, column in columns:
@@ -130,10 +132,10 @@ class Master:
         return np.asarray(prices, dtype=np.float64)
 
     def _drop(self, weights: Floats, reduced: Floats) -> None:
-        """Drop columns that have been unused for long."""
+        # A reduced cost of 0 means that the column could enter the basis at no loss.
         self._idle = np.where((weights > 0) | (reduced > -1e-9), 0, self._idle + 1)
-        stale = np.flatnonzero(self._idle >= _IDLE)
-        if len(stale) < max(1000, len(self._keys) // 3):
+        stale = np.flatnonzero(self._idle >= _MAX_IDLE_ROUNDS)
+        if len(stale) < max(_MIN_DROPPED, len(self._keys) // 3):
             return
         self._solver.deleteCols(len(stale), stale.astype(np.int32))
         dropped = set(stale.tolist())
@@ -143,27 +145,28 @@ class Master:
 
 
 _SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next prices
-_MAX_COLUMN_GENERATION_JOBS: Final = 3000  # up to which it finds the prices, to the end
+_MAX_COLUMN_GENERATION_JOBS: Final = 3000  # the linear program is too slow for more jobs
 _MIN_SAMPLE_JOBS: Final = 600  # number of jobs of the smallest sample
 _SAMPLE_GROWTH: Final = 5  # ratio of the numbers of jobs of successive samples
-_MAX_GROUPS: Final = 2000  # largest number of groups of jobs in the master program
+_MAX_GROUPS: Final = 2000  # maximum number of groups of jobs in the master program
 _PAYOFF_GAP: Final = 1e-3
-"""Relative gap of the schedules of trials; their payoffs are upper bounds in any case."""
+"""Relative optimality gap of schedules in the volume algorithm; payoffs stay upper bounds."""
 _INITIAL_STEP: Final = 0.1
 _STEP_GROWTH: Final = 1.1
 _STEP_SHRINKAGE: Final = 0.66
 _MAX_STEP: Final = 2.0
 _MAX_FAILURES: Final = 8
-"""The step, as a share of the distance to the target, grows with successes and shrinks after this
-many failures in a row."""
+"""Step lengths of the volume algorithm, as shares of the distance from best bound to target.
+A step grows after successes, and shrinks after this many failures in a row."""
 _TARGET_SHARE: Final = 0.95
 _TARGET_MARGIN: Final = 0.02
-"""The target is this share of the best bound, and falls if the bound comes this close to it."""
+"""The target, a guess of the optimum, is this share of the best bound. If the bound comes closer to
+the target than this margin, the target falls."""
 _FINAL_USE_WEIGHT: Final = 0.02
 _INITIAL_USE_WEIGHT: Final = 0.2
 _WEIGHT_HALVING_TRIALS: Final = 40
-"""Weight of a trial's use in the mean use: final, initial, and the trials in which it halves."""
-_STALL_TRIALS: Final = 60  # trials after which the search ends if they improved too little together
+"""Weight of a trial's capacity use in the mean use: final, initial, and trials until half."""
+_STALL_TRIALS: Final = 60  # the search ends if this many trials together improved too little
 _NEGLIGIBLE: Final = 1e-9
 
 
@@ -172,21 +175,21 @@ class Bound:
     """Upper bound on the total utility of any schedule of a job set."""
 
     value: float  # the bound, in utility
-    prices: Floats  # prices that prove it: utility per slot for all of a pool's resource
+    prices: Floats  # prices that prove the bound: utility per slot for all that a limit allows
     master: float
-    """Value of the linear program over the schedules found. The bound of the relaxation lies
-    between it and ``value``. It is 0 if no program over all jobs was solved."""
+    """Value of the linear program over the schedules found, 0 if none was solved over all jobs.
+    The smallest bound of the relaxation lies between ``master`` and ``value``."""
     rounds: int  # number of trials over all jobs
     payoffs: Floats  # best payoff of each job at ``prices``
-    utilities: Floats  # utility of the schedule that reaches it
-    settled: bool  # whether bound and master agree within the tolerance
+    utilities: Floats  # utility of each job's schedule with that payoff
+    settled: bool  # whether ``value`` and ``master`` agree within the tolerance
 
 
 Stop = Callable[[], bool]
 
 
 def never() -> bool:
-    """Return False: a stop condition that never holds."""
+    """Return False: the stop condition of a search that only ends by itself."""
     return False
 
 
@@ -201,30 +204,32 @@ def upper_bound(
 ) -> Bound:
     """Compute the smallest upper bound on the total utility of any schedule of a job set.
 
-    The search stops at the relative distance ``tolerance`` from the program's value, when ``now()``
-    reaches ``deadline`` (after at least one trial), or when ``stop`` returns True. ``report`` is
-    called with every better bound over all jobs.
+    The search stops at the relative distance ``tolerance`` from the linear program's value, or
+    without a program when trials improve the bound by less. It also stops when ``now()`` reaches
+    ``deadline`` (after at least one trial), or when ``stop`` returns True. ``report`` is called
+    with every better bound over all jobs.
     """
     emit = report or emit_nothing
     members = np.arange(oracle.jobs)
     prices = np.zeros(oracle.shape)
     if oracle.jobs <= _MAX_COLUMN_GENERATION_JOBS:
-        for bound in _Columns(oracle, prices).search(tolerance, deadline, now, stop):
+        for bound in _ColumnGeneration(oracle, prices).search(tolerance, deadline, now, stop):
             emit(bound)
         return bound
-    steps, started = _steps(oracle.jobs), now()
-    rounds, length = 0, _INITIAL_STEP
-    for index, step in enumerate(steps):
-        # Half of the time is for trials over all jobs, the rest for the samples.
-        until = started + (deadline - started) * (index + 1) / (2 * len(steps))
-        until = deadline if step == 1 else until
-        sample = np.arange(0, oracle.jobs, step)
-        ascent = VolumeSearch(oracle, sample, prices, 1.0 / step, length)
-        while now() < until and not stop() and not ascent.settled(tolerance):
-            if ascent.improve() and step == 1:
-                emit(_bound_at(ascent.prices, ascent.best, ascent.priced, rounds))
-            rounds += step == 1
-        prices, length = ascent.prices, ascent.step
+    intervals, started = _sampling_intervals(oracle.jobs), now()
+    rounds, step = 0, _INITIAL_STEP
+    for index, interval in enumerate(intervals):
+        # All samples take less than half of the time. The rest is for trials over all jobs.
+        until = started + (deadline - started) * (index + 1) / (2 * len(intervals))
+        until = deadline if interval == 1 else until
+        sample = np.arange(0, oracle.jobs, interval)
+        search = VolumeSearch(oracle, sample, prices, 1.0 / interval, step)
+        while now() < until and not stop() and not search.settled(tolerance):
+            if search.improve() and interval == 1:
+                emit(_bound_at(search.prices, search.best, search.priced, rounds))
+            rounds += interval == 1
+        prices, step = search.prices, search.step
+    # Trials search within a gap, so exact payoffs lower the bound.
     exact = oracle.price_all(members, prices)
     value = float(exact.total + (oracle.capacity * prices).sum())
     return _bound_at(prices, value, exact, rounds + 1)
@@ -236,22 +241,23 @@ def emit_nothing(*report: object) -> None:
 
 
 def _bound_at(prices: Floats, value: float, priced: PricedJobs, rounds: int) -> Bound:
-    """Return the bound that prices prove, before the program is known to be solved."""
+    """Return the bound of prices, without a value of the linear program."""
     return Bound(value, prices, 0.0, rounds, priced.payoffs, priced.utilities, False)
 
 
-def _steps(jobs: int) -> list[int]:
-    """Return the sampling interval of each level, down to 1."""
-    steps = [1]
-    while jobs / steps[-1] > _MIN_SAMPLE_JOBS * _SAMPLE_GROWTH:
-        steps.append(steps[-1] * _SAMPLE_GROWTH)
-    return steps[::-1]
+def _sampling_intervals(jobs: int) -> list[int]:
+    """Return k of each sample (every k-th job), from the smallest sample to all jobs (1)."""
+    intervals = [1]
+    while jobs / intervals[-1] > _MIN_SAMPLE_JOBS * _SAMPLE_GROWTH:
+        intervals.append(intervals[-1] * _SAMPLE_GROWTH)
+    return intervals[::-1]
 
 
 class VolumeSearch:
-    """Better and better prices of the jobs ``members``, by the volume algorithm.
+    """Search for the best prices of the jobs ``members``, by the volume algorithm.
 
-    ``scale`` is their part of the capacity, ``step`` the initial share of the way to the target.
+    ``scale`` is the fraction of the capacity that these jobs share. ``step`` is the initial step
+    length, as a share of the distance from the best bound to the target.
     """
 
     def __init__(
@@ -274,7 +280,7 @@ class VolumeSearch:
         self._recent = [self.best]
 
     def settled(self, tolerance: float) -> bool:
-        """Return whether many trials improved the bound by less than a relative tolerance."""
+        """Return whether the last trials together improved the bound by at most ``tolerance``."""
         if len(self._recent) <= _STALL_TRIALS:
             return self.best <= _NEGLIGIBLE
         return self._recent[-_STALL_TRIALS] - self.best <= tolerance * max(self.best, _NEGLIGIBLE)
@@ -283,9 +289,9 @@ class VolumeSearch:
         """Try other prices; return whether they prove a smaller bound."""
         self._trials += 1
         excess = self._use - self._capacity
-        excess[(self.prices <= 0) & (excess < 0)] = 0.0
+        excess[(self.prices <= 0) & (excess < 0)] = 0.0  # a price can't fall below 0
         norm = float((excess**2).sum())
-        if norm <= _NEGLIGIBLE**2:
+        if norm <= _NEGLIGIBLE**2:  # optimal: no price has a reason to change
             self._recent += [self.best] * _STALL_TRIALS
             return False
         length = self.step * max(0.0, self.best - self._target) / norm
@@ -297,13 +303,14 @@ class VolumeSearch:
         self._use = weight * priced.use + (1.0 - weight) * self._use
         better = value < self.best
         if better:
+            # Use at the new prices still exceeds the same capacity: a longer step does better.
             if float((excess * (priced.use - self._capacity)).sum()) > 0:
                 self.step = min(_MAX_STEP, self.step * _STEP_GROWTH)
             self.prices, self.priced, self.best = prices, priced, value
             self._failures = 0
         else:
             self._failures += 1
-            # A trial that is worse by the whole distance to the target went much too far.
+            # A bound that rises by more than the distance to the target shows much too long a step.
             if self._failures >= _MAX_FAILURES or value - self.best > self.best - self._target:
                 self.step, self._failures = self.step * _STEP_SHRINKAGE, 0
         if self.best - self._target < _TARGET_MARGIN * self.best:
@@ -312,33 +319,31 @@ class VolumeSearch:
         return better
 
     def _try(self, prices: Floats) -> tuple[PricedJobs, float]:
-        """Return jobs at prices, and the bound that the prices prove for them."""
+        """Price the members; return the result and the bound on their total utility."""
         priced = self._oracle.price_all(self._members, prices, _PAYOFF_GAP)
         return priced, float(priced.total + (self._capacity * prices).sum())
 
 
-class _Columns:
-    """Column generation over all jobs."""
-
+class _ColumnGeneration:
     def __init__(self, oracle: Relaxation, prices: Floats) -> None:
         self._oracle, self._prices = oracle, prices
         self._capacity = oracle.capacity
         size = max(1, -(-oracle.jobs // _MAX_GROUPS))
-        self._group = [job // size for job in range(oracle.jobs)]
-        self._groups = (self._group[-1] + 1) if self._group else 0
+        self._group_of_job = [job // size for job in range(oracle.jobs)]
+        self._groups = (self._group_of_job[-1] + 1) if self._group_of_job else 0
         self._rounds = 0
 
     def search(
         self, tolerance: float, until: float, now: Callable[[], float], stop: Stop
     ) -> Iterator[Bound]:
         """Improve the prices; yield every bound that is better than the previous ones."""
-        found_columns, bound = self._try(self._prices, 0.0)
+        columns, bound = self._try(self._prices, 0.0)
         if bound.value <= _NEGLIGIBLE:
             yield replace(bound, settled=True)
             return
         yield bound
         program = Master(self._groups, int(np.prod(self._oracle.shape)))
-        program.add(found_columns)
+        program.add(columns)
         while now() < until and not stop():
             proposed = program.solve(until - now())
             if proposed is None:
@@ -353,19 +358,19 @@ class _Columns:
                 _SMOOTHING_WEIGHT * bound.prices + (1 - _SMOOTHING_WEIGHT) * proposed,
                 proposed,
             ):
-                found_columns, found = self._try(trial, master)
-                added = program.add(found_columns)
-                if found.value < bound.value:
-                    bound = found
+                columns, trial_bound = self._try(trial, master)
+                added = program.add(columns)
+                if trial_bound.value < bound.value:
+                    bound = trial_bound
                     yield bound
                 if added:
                     break
-                # Smoothed prices give no new column, so the master's own prices are tried.
-            if not added:
+                # Smoothed prices give no new column, so the next trial uses the proposed prices.
+            if not added:  # the program is optimal: only rounding separates it from the bound
                 return
 
     def _try(self, prices: Floats, master: float) -> tuple[list[tuple[int, GroupColumn]], Bound]:
-        """Return each group's schedules at prices, and the bound that these prove."""
+        """Return each group's column at prices, and the bound of the prices."""
         self._rounds += 1
         jobs = self._oracle.jobs
         payoffs, utilities = np.zeros(jobs), np.zeros(jobs)
@@ -376,11 +381,12 @@ class _Columns:
             payoffs[job] = max(0.0, payoff)
             if column is not None:
                 utilities[job] = column.utility
+                # A loss would lower the column of a group. A single job's column may pay later.
                 if payoff > 0 or one_job_each:
-                    chosen[self._group[job]].append(column)
-        found = [(group, self._sum_columns(parts)) for group, parts in enumerate(chosen) if parts]
+                    chosen[self._group_of_job[job]].append(column)
+        columns = [(group, self._sum_columns(parts)) for group, parts in enumerate(chosen) if parts]
         value = float((self._capacity * prices).sum() + payoffs.sum())
-        return found, Bound(value, prices, master, self._rounds, payoffs, utilities, False)
+        return columns, Bound(value, prices, master, self._rounds, payoffs, utilities, False)
 
     def _sum_columns(self, parts: Sequence[Column]) -> GroupColumn:
         """Return the combined utility and use of a group's schedules."""

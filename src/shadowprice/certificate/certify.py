@@ -23,32 +23,33 @@ from shadowprice.core.time_limit import Clock
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.policies.pricing.posted import PostedPrices
 
-_WHOLE_SLOTS: Final = 64  # slots up to which a job's least volume is searched for in whole slots
-_ROUNDING: Final = 1e-9  # relative error of volumes and of sums of them; the bound is lowered by it
+_MAX_SEARCHED_SLOTS: Final = 64  # a search over more slots takes long and raises the bound little
+_ROUNDING: Final = 1e-9  # relative error of volumes and of their sums; subtracted from the bound
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionBound:
     """Lower bound on the mean completion time of the jobs that state no utility."""
 
-    jobs: tuple[str, ...]  # names of these jobs, without those that can't run on the cluster
+    jobs: tuple[str, ...]  # names of these jobs, without jobs that don't fit on the cluster
     mean_slots: float  # the bound, in slots from the submission to the end of the completion slot
 
 
 def completion_bound(relaxation: Relaxation) -> CompletionBound | None:
     """Bound the mean completion time of the jobs that state no utility; None without such jobs.
 
-    The bound counts completions. In any schedule, the k-th job to complete ends
+    In any schedule, the k-th completion is no earlier than the k-th completion in each of these
+    relaxed problems:
 
-    - no earlier than the k-th, if every job ran alone at its maximum speed from its arrival;
-    - no earlier than the k-th, if only one limit of one pool counted (`policies.pricing.posted`),
-      and that limit could be divided among jobs at will. A job then is a volume, the least share of
-      the limit that completes it, and shortest remaining volume first completes the most jobs by
-      any time (Schrage, *A proof of the optimality of the shortest remaining processing time
-      discipline*, Operations Research 16, 1968).
+    - Every job runs alone at its maximum speed from its arrival.
+    - Only one limit of one pool is in force (`policies.pricing.posted`), and it can be divided
+      among jobs at will. A job's volume is the smallest share of the limit, times slots, that
+      completes the job. Shortest remaining volume first completes the most jobs by any time
+      (Schrage, *A proof of the optimality of the shortest remaining processing time discipline*,
+      Operations Research 16, 1968).
 
-    The mean of the latest of these ends, less the mean arrival, is at most the mean completion
-    time. Other jobs are left out, which makes room, so the bound holds for mixed workloads too.
+    The bound is the mean over k of the latest of these completions, minus the mean submission time.
+    Jobs with a utility are left out. This frees capacity, so the bound holds for mixed workloads.
     """
     rows = [
         index
@@ -66,22 +67,23 @@ def completion_bound(relaxation: Relaxation) -> CompletionBound | None:
     ends = np.sort(arrivals + np.array(alone))
     for pool, limit in np.argwhere(relaxation.counted).tolist():
         volumes = [_min_volume(relaxation, index, pool, limit) for index in rows]
-        fluid = shortest_remaining_first(arrivals.tolist(), volumes)
-        whole = np.ceil(np.array(fluid) * (1 - _ROUNDING) - _ROUNDING).astype(np.int64)
-        ends = np.maximum(ends, np.sort(whole))
+        fluid_ends = shortest_remaining_first(arrivals.tolist(), volumes)
+        # A job completes at the end of a slot. A rounding error must not add a slot.
+        slot_ends = np.ceil(np.array(fluid_ends) * (1 - _ROUNDING) - _ROUNDING).astype(np.int64)
+        ends = np.maximum(ends, np.sort(slot_ends))
     submitted = arrivals - np.array([job.before_arrival for job in jobs])
     mean = float(ends.mean() - submitted.mean())
     return CompletionBound(tuple(job.name for job in jobs), mean)
 
 
 def _min_volume(relaxation: Relaxation, index: int, pool: int, limit: int) -> float:
-    """Return the least share of a limit, times slots, that completes a job."""
+    """Return a job's volume: the smallest share of a limit, times slots, that completes it."""
     _, gains, use = relaxation.choices(index)
     required, share = relaxation.members[index].required, use[:, pool, limit]
     slots = -(-required // int(gains.min()))
-    if slots > _WHOLE_SLOTS:
+    if slots > _MAX_SEARCHED_SLOTS:
         return required * float((share / gains).min())
-    # Work in whole slots: a short job may waste part of its last one.
+    # A job occupies whole slots, and a short job may waste part of its last slot.
     cost = np.repeat(share[None], slots, axis=0)
     return best_schedule(cost, gains, required, np.zeros(slots)).cost
 
@@ -108,11 +110,12 @@ def shortest_remaining_first(arrivals: Sequence[int], volumes: Sequence[float]) 
     return ends
 
 
-_PROVING: Final = 0.5  # share of the time for the bound, unless it converges earlier
-_BEGINNING: Final = 0.4
-"""Share of the remaining time for runs of policies that give initial schedules."""
+_BOUND_TIME_SHARE: Final = 0.5  # maximum share of the time for the bound
+_INITIAL_TIME_SHARE: Final = 0.4
+"""Share of the remaining time for runs of policies, whose plans are the initial schedules."""
 
 Starts = Callable[[Stop], Iterable[Mapping[str, Schedule]]]
+"""Yields initial schedules by name of the job, one mapping per run of a policy, until stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Certificate:
     prices: PostedPrices  # prices that prove the bound
     schedules: Mapping[str, Schedule]  # best schedule found, by job
     completion: CompletionBound | None
-    """Least mean completion time of the jobs that state no utility; None without such jobs."""
+    """Bound on the mean completion time of jobs that state no utility; None without such jobs."""
 
     @property
     def gap(self) -> float:
@@ -168,11 +171,10 @@ def certify(
 ) -> Certificate:
     """Bound the total utility of any schedule, and search for a schedule that comes close.
 
-    All servers are up. The search stops at the relative distance ``gap`` of bound and best, after
-    ``seconds`` of ``clock``, or when ``stop`` returns True; the bound is valid in any case.
-    ``starts`` yields initial schedules by name of the job, one mapping per run of a policy.
-    ``report`` is called with bound and best whenever either improves. Raises `InputError` if the
-    gap is negative, or a job is a bag of tasks.
+    All servers are up, and nothing runs in slot ``until`` or later. The search stops at the
+    relative distance ``gap`` of bound and best, after ``seconds`` of ``clock``, or when ``stop``
+    returns True; the bound is valid in any case. ``report`` is called with bound and best whenever
+    either improves. Raises `InputError` if the gap is negative, or a job is a bag of tasks.
     """
     if not 0 <= gap < math.inf:
         raise InputError(
@@ -186,14 +188,14 @@ def certify(
     def spent() -> float:
         return (now() - started) / max(seconds, 1e-9)
 
-    def ended() -> bool:
+    def must_stop() -> bool:
         return stop() or spent() >= 1.0
 
     proved: Bound = upper_bound(
         relaxation,
         # The bound's distance from the optimum adds to that of the schedules.
         tolerance=gap / 10 if schedules else gap,
-        deadline=started + seconds * (_PROVING if schedules else 1.0),
+        deadline=started + seconds * (_BOUND_TIME_SHARE if schedules else 1.0),
         now=now,
         stop=stop,
         report=lambda bound: emit(bound.value, 0.0),
@@ -203,8 +205,8 @@ def certify(
         share_spent = spent()
         rows = {job.name: index for index, job in enumerate(jobs)}
 
-        def given() -> Iterator[Mapping[int, Schedule]]:
-            limit = share_spent + _BEGINNING * (1.0 - share_spent)
+        def initial_schedules() -> Iterator[Mapping[int, Schedule]]:
+            limit = share_spent + _INITIAL_TIME_SHARE * (1.0 - share_spent)
             for by_name in starts(lambda: stop() or spent() >= limit) if starts else ():
                 yield {rows[name]: schedule for name, schedule in by_name.items()}
 
@@ -213,18 +215,18 @@ def certify(
             relaxation,
             proved,
             gap=gap,
-            stop=ended,
+            stop=must_stop,
             spent=spent,
             report=lambda value: emit(proved.value, value),
-            starts=given(),
+            starts=initial_schedules(),
             seed=seed,
         )
         best = rounded.utility
         placed = {jobs[index].name: plan for index, plan in rounded.schedules.items()}
-        _check(cluster, relaxation, rounded.schedules)
+        _check_capacity(cluster, relaxation, rounded.schedules)
     prices = PostedPrices(relaxation.start, proved.prices, relaxation.limits)
     return Certificate(
-        # Rounding errors may put the bound below a schedule that meets it.
+        # Rounding errors may put the bound below the utility of an optimal schedule.
         max(proved.value, best),
         best,
         time.perf_counter() - wall,
@@ -237,8 +239,10 @@ def certify(
     )
 
 
-def _check(cluster: Cluster, relaxation: Relaxation, schedules: Mapping[int, Schedule]) -> None:
-    """Reserve all schedules in a ledger, which refuses to overbook."""
+def _check_capacity(
+    cluster: Cluster, relaxation: Relaxation, schedules: Mapping[int, Schedule]
+) -> None:
+    """Reserve all schedules in a ledger, which raises an error instead of overbooking."""
     ends = (schedule.completion + 1 for schedule in schedules.values())
     slots = max(ends, default=relaxation.start + 1) - relaxation.start
     ledger = Ledger(cluster, slots, relaxation.start)

@@ -6,13 +6,13 @@ By weak duality of (14) and (19) (papers' README, reading 7), for any prices >= 
     + sum over jobs of max(0, best payoff at those prices on an empty cluster)
 
 is an upper bound on the total utility. A job's best payoff is problem (27), which the exact search
-over slots solves. Prices are per pool of servers, not per server. The bound is therefore that of
-the relaxation in which a pool is one large machine, under the limits that integral servers set
-(`policies.pricing.posted`). It allows every schedule that the servers allow.
+over slots solves. Prices are per pool of servers, not per server. The bound therefore belongs to a
+relaxation: a pool is one large machine, under the limits that integral servers set
+(`policies.pricing.posted`). The relaxation allows every schedule that the servers allow.
 
-The bound requires proved payoffs, not merely good ones. `Relaxation.price` therefore returns a
-`ProvenPayoff`, which is always an upper bound. Numbers of copies of bags of tasks aren't proved
-optimal, so a job set with a bag is refused.
+The bound is only valid with upper bounds on payoffs. `Relaxation.price` therefore returns a
+`ProvenPayoff`. Numbers of copies of bags of tasks aren't proved optimal, so a job set with a bag is
+refused.
 """
 
 from __future__ import annotations
@@ -58,23 +58,27 @@ ProvenPayoff = NewType("ProvenPayoff", float)
 """Upper bound on the payoff of any schedule of the job at the given prices."""
 
 _ROUNDING: Final = 1e-9
-"""Relative error of the search over slots; added to every payoff that it proves."""
+"""Relative error of the search over slots; added to every payoff, which then is an upper bound."""
 _PAIRS: Final = 200_000
 """Pairs of a job and a slot up to which every slot with a possible gain is searched."""
 _CELLS: Final = 1 << 24
 """Values of free capacity (slots x servers x resources) up to which every such slot is searched.
 
-`certificate.rounding` stores all of them.
+`certificate.rounding` stores all of these values.
 """
-_TIMES: Final = 4  # multiple of a job's time alone that is searched above `_PAIRS` or `_CELLS`
-_LATE: Final = 2
-"""Multiple of the relaxation's slots in which jobs may complete after their windows."""
-_SPENT: Final = 1e-12  # share of its initial utility below which a job isn't searched any further
+_SHORTEST_MULTIPLE: Final = 4
+"""Multiple of a job's minimum slots that is searched above `_PAIRS` or `_CELLS`."""
+_LATE_MULTIPLE: Final = 2
+"""Maximum end of late jobs, as a multiple of the relaxation's slots.
+
+A late job completes after its window.
+"""
+_NEGLIGIBLE_SHARE: Final = 1e-12  # share of a job's initial utility that isn't worth a search
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One schedule: its utility, and its shares of the pools' capacities by slot."""
+    """Schedule of a job: its utility, and its shares of the pools' capacities by slot."""
 
     utility: float  # utility of the schedule
     first: int  # first slot of ``use``, counted from the relaxation's first
@@ -84,7 +88,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class PricedJobs:
-    """Jobs at some prices."""
+    """Payoffs and schedules of several jobs at given prices."""
 
     total: ProvenPayoff  # bound on the sum of their payoffs
     payoffs: Floats  # bound on the payoff of each job; 0 for jobs that weren't priced
@@ -94,45 +98,49 @@ class PricedJobs:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Slots in which a job can earn."""
+    """Slots that are searched for a job."""
 
     first: int  # arrival of the job
     end: int  # first slot that isn't searched
-    tail: float  # largest utility from ``end`` on; 0 if a best schedule completes earlier
+    tail: float  # largest utility from ``end`` on; 0 if some best schedule completes before
 
 
 def windows_of(cluster: Cluster, jobs: Sequence[Job], end: int) -> list[Window]:
-    """Return the slots to search for each job; nothing is gained from ``end`` on.
+    """Return the slots to search for each job; completions after ``end`` can't be better.
 
     A window ends at ``end``, or earlier if the job's utility is nearly 0 from some slot on. Above
-    `_PAIRS` or `_CELLS`, a window has at most as many slots as the horizon, or `_TIMES` times the
-    job's time alone if that is longer. Every later completion earns at most ``tail``.
+    `_PAIRS` or `_CELLS`, a window has at most as many slots as the horizon, or as
+    `_SHORTEST_MULTIPLE` times the job's minimum slots if these are more. Every later completion
+    earns at most ``tail``.
     """
     spans = [max(0, end - job.arrival) for job in jobs]
     if sum(spans) > _PAIRS or max(spans) * cluster.capacity.size > _CELLS:
-        alone = (_TIMES * max(1, job.min_slots_colocated) for job in jobs)
+        minimum = (_SHORTEST_MULTIPLE * max(1, job.min_slots_colocated) for job in jobs)
         spans = [
-            min(span, max(cluster.horizon, slots)) for span, slots in zip(spans, alone, strict=True)
+            min(span, max(cluster.horizon, slots))
+            for span, slots in zip(spans, minimum, strict=True)
         ]
     return [
-        _window(job, span, over=job.arrival + span >= end)
+        _window(job, span, complete=job.arrival + span >= end)
         for job, span in zip(jobs, spans, strict=True)
     ]
 
 
-def _window(job: Job, slots: int, *, over: bool) -> Window:
+def _window(job: Job, slots: int, *, complete: bool) -> Window:
+    """Return a window of at most ``slots``; ``complete`` if no later slot can be better."""
     utility = job.utility.values(np.arange(slots + 1))
-    # A steep utility is nearly 0 after some slots: searching them gains nothing.
-    useful = int(np.count_nonzero(utility > _SPENT * utility[0]))
+    # Where a utility is nearly 0, a search gains nothing.
+    useful = int(np.count_nonzero(utility > _NEGLIGIBLE_SHARE * utility[0]))
     if useful <= slots:
         return Window(job.arrival, job.arrival + useful, float(utility[useful]))
-    return Window(job.arrival, job.arrival + slots, 0.0 if over else float(utility[-1]))
+    return Window(job.arrival, job.arrival + slots, 0.0 if complete else float(utility[-1]))
 
 
 class Relaxation:
     """A job set on a cluster whose pools are one large machine each.
 
-    Of a job with two rates the faster one counts. Raises `InputError` if a job is a bag of tasks.
+    A job whose rate depends on its placement always runs at its faster rate. Raises `InputError` if
+    a job is a bag of tasks.
     """
 
     def __init__(self, cluster: Cluster, jobs: Sequence[Job], until: int | None) -> None:
@@ -151,8 +159,8 @@ class Relaxation:
         self.start = min((window.first for window in self.windows), default=0)
         self.slots = max(0, max((w.end for w in self.windows), default=0) - self.start)
         late = any(window.tail > 0 for window in self.windows)
-        self.late_slots = max(0, min(end - self.start, _LATE * self.slots)) if late else 0
-        """Slots in which jobs that earn something after their windows may run."""
+        self.late_slots = max(0, min(end - self.start, _LATE_MULTIPLE * self.slots)) if late else 0
+        """Number of slots, from ``start`` on, in which late jobs may run; 0 without late jobs."""
         # The first pool hosts workers, the last one parameter servers. A single pool hosts both.
         self.limits = pool_limits(cluster)
         width = max(map(len, self.limits))
@@ -170,7 +178,7 @@ class Relaxation:
         self._capacity_shares = np.repeat(self.counted[None].astype(np.float64), self.slots, axis=0)
 
     def _job_rows(self) -> JobRows:
-        """Return windows, choices and utilities of the jobs; jobs of equal demands are a kind."""
+        """Return windows, choices and utilities of the jobs; jobs of a kind have equal demands."""
         kinds: dict[bytes, int] = {}
         counts = [workers for workers, _, _ in self._choices]
         gains = [progress for _, progress, _ in self._choices]
@@ -206,9 +214,9 @@ class Relaxation:
         return worker * self.counted, ps * self.counted
 
     def _drop_dominated(self) -> None:
-        """Drop resources that no schedule can exhaust before another one of the same pool.
+        """Drop limits that no schedule can exhaust before another limit of the same pool.
 
-        Dropping a limit never invalidates a bound.
+        Without a limit the problem is more relaxed, so its bound stays valid.
         """
         stacked = [use for _, _, use in self._choices if len(use)]
         if not stacked:
@@ -216,14 +224,14 @@ class Relaxation:
         use = np.concatenate(stacked)
         for pool in range(use.shape[1]):
             uses = np.unique(use[:, pool], axis=0)
-            for resource in reversed(range(uses.shape[1])):
+            for limit in reversed(range(uses.shape[1])):
                 for other in range(uses.shape[1]):
-                    if resource == other or not (
-                        self.counted[pool, resource] and self.counted[pool, other]
+                    if limit == other or not (
+                        self.counted[pool, limit] and self.counted[pool, other]
                     ):
                         continue
-                    if (uses[:, resource] <= uses[:, other]).all():
-                        self.counted[pool, resource] = False
+                    if (uses[:, limit] <= uses[:, other]).all():
+                        self.counted[pool, limit] = False
                         break
         self._choices = [
             (counts, gains, np.where(self.counted, use, 0.0))
@@ -246,10 +254,7 @@ class Relaxation:
 
     @property
     def capacity(self) -> Floats:
-        """Capacity as a share of itself: 1 for each limit in force, 0 for dropped or missing ones.
-
-        The shape is `shape`.
-        """
+        """Capacity as a share of itself, shape `shape`: 1, or 0 for a dropped or missing limit."""
         return self._capacity_shares
 
     def utilities(self, job: int) -> Floats:
@@ -326,7 +331,7 @@ class Relaxation:
         return ProvenPayoff(result.payoff + _ROUNDING * abs(earned)), column
 
     def price_all(self, members: Integers, prices: Floats, gap: float = 0.0) -> PricedJobs:
-        """Return bounds on the payoffs of some jobs, and what schedules within ``gap`` use."""
+        """Return bounds on the payoffs of some jobs, and the use of schedules within ``gap``."""
         worker, ps = (
             np.ascontiguousarray(np.maximum(np.einsum("tpl,kpl->kt", prices, share), 0.0))
             for share in self._kind_shares

@@ -1,4 +1,4 @@
-"""Batch scripts: ``shadowprice submit train.sh`` submits the script's present content.
+"""Batch scripts: ``shadowprice submit train.sh`` submits the script's current content.
 
 Header lines give options of ``submit``: ``#SHADOWPRICE --gpus 2 --time 3h``. Common ``#SBATCH``
 lines are understood, so that scripts for Slurm can be submitted unchanged. As with ``sbatch``, the
@@ -27,17 +27,17 @@ from shadowprice.core.program import build_script_command
 from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
 
 SCRIPT: Final = "shadowprice.script"  # key of the `BatchScript` in a context's ``meta``
-_OWN: Final = "#SHADOWPRICE"
-_SLURM: Final = "#SBATCH"
+_OWN: Final = "#SHADOWPRICE"  # start of a header line with options of ``submit``
+_SLURM: Final = "#SBATCH"  # start of a header line with options of ``sbatch``
 _DEFAULT_INTERPRETER: Final = ("bash",)
 
-# The kernel splits the line of an interpreter into at most one argument.
+# The operating system passes the rest of the line to the interpreter as a single argument.
 _SHEBANG: Final = re.compile(r"#!\s*(\S+)(?:[ \t]+(.*\S))?\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderOption:
-    """An option of ``submit`` in a script's header, and its location."""
+    """An option in a script's header, and its location."""
 
     name: str
     value: str
@@ -50,7 +50,7 @@ class BatchScript:
 
     path: Path
     text: str  # content at the submission
-    options: Sequence[HeaderOption] = ()  # of the header; later ones take precedence
+    options: Sequence[HeaderOption] = ()  # options of ``submit``; later options take precedence
     ignored: Sequence[str] = ()  # ``#SBATCH`` options that have no counterpart
 
     @property
@@ -62,7 +62,7 @@ class BatchScript:
         return tuple(word for word in match.groups() if word is not None)
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return the words that run the script, and pass it arguments."""
+        """Return the words of the command that runs the script with arguments."""
         return build_script_command(self.path.name, self.text, self.interpreter, arguments)
 
 
@@ -71,7 +71,7 @@ def is_script(path: Path) -> bool:
     if path.suffix == ".sh":
         return True
     try:
-        if not path.is_file():  # what is read of a pipe here would be missing later
+        if not path.is_file():  # a pipe can be read only once, and not here
             return False
         with path.open("rb") as file:
             return file.read(len(BOM_UTF8) + 2).removeprefix(BOM_UTF8).startswith(b"#!")
@@ -80,7 +80,7 @@ def is_script(path: Path) -> bool:
 
 
 def check_is_no_program(files: Sequence[Path]) -> None:
-    """Refuse a command without the ``--`` before it."""
+    """Refuse files that look like a command without ``--`` before it."""
     first = files[0]
     is_python = first.suffix == ".py"
     try:
@@ -95,7 +95,7 @@ def check_is_no_program(files: Sequence[Path]) -> None:
 
 
 def read_script(path: Path) -> BatchScript:
-    """Read a script and its header; refuse what can't be read or run, or an invalid header."""
+    """Read a script and its header; refuse an unreadable script or an invalid header."""
     try:
         with path.open("rb") as file:
             content = file.read(int(bounds.SCRIPT.maximum) + 1)
@@ -130,7 +130,7 @@ class ScriptCommand(CommandAfterDashes):
     """A command that takes options from the header of a script among its arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a script's header and the arguments; hint at our names of others' options."""
+        """Parse a script's header and the arguments; give hints for options of other tools."""
         try:
             return self._parse_with_header(ctx, args)
         except Exception as error:  # the parser's exceptions have no public names
@@ -138,7 +138,7 @@ class ScriptCommand(CommandAfterDashes):
             hint = _OTHER_OPTIONS.get(name) if isinstance(name, str) else None
             if hint is None:
                 if hasattr(error, "ctx"):
-                    error.ctx = error.ctx or ctx  # its message names the command
+                    error.ctx = error.ctx or ctx  # so that the message names the command
                 raise
             raise InputError(Fault(str(name), "unknown option", hint)) from error
 
@@ -146,6 +146,7 @@ class ScriptCommand(CommandAfterDashes):
         before_dashes = args[: args.index("--")] if "--" in args else args
         given, _, _ = self.make_parser(ctx).parse_args(args=list(before_dashes))
         files = [Path(file) for file in given.get("files") or () if isinstance(file, str)]
+        # During shell completion, parsing is resilient, and no script is read.
         scripts = [] if ctx.resilient_parsing else [file for file in files if is_script(file)]
         if not scripts:
             return super().parse_args(ctx, args)
@@ -165,22 +166,22 @@ class ScriptCommand(CommandAfterDashes):
             for name in param.opts
         }
         options = [self._check_option(entry, params, ctx) for entry in script.options]
-        # An option in force on the command line has no location in the script.
+        # An option that the command line overrides has no location in the script.
         in_force = [entry for entry in options if params[entry.name].name not in given]
         ctx.meta[SCRIPT] = replace(script, options=in_force)
         ctx.meta.setdefault(COMMAND, [])
-        # One word each, because a value may be --.
+        # Each option is a single word, because a value may be --.
         header = [f"{entry.name}={entry.value}" for entry in options]
         return super().parse_args(ctx, [*header, *args])
 
     def _check_option(
         self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any
     ) -> HeaderOption:
-        """Return an option of a header with its long name; refuse what the command line would."""
+        """Return an option of a header with its long name; refuse unknown names and values."""
         if entry.name not in params:
             long_names = ", ".join(name for name in params if name.startswith("--"))
-            usual = _OTHER_OPTIONS.get(entry.name, f"known: {long_names}")
-            hint = hint_for_unknown(entry.name, params, usual)
+            default_hint = _OTHER_OPTIONS.get(entry.name, f"known: {long_names}")
+            hint = hint_for_unknown(entry.name, params, default_hint)
             message = f"unknown option {quote_for_display(entry.name)}"
             raise InputError(Fault(entry.location, message, hint))
         param = params[entry.name]
@@ -194,7 +195,7 @@ class ScriptCommand(CommandAfterDashes):
         return replace(entry, name=param.opts[0])
 
 
-_JOB_FILE: Final = "state `workers` in a job file: several workers need more than one command"
+_JOB_FILE: Final = "write `workers` in a job file: the command then runs once for each worker"
 _CHOOSES_SERVERS: Final = "leave it out: jobs run on any server that has what they request"
 
 _OTHER_OPTIONS: Final[Mapping[str, str]] = {
@@ -227,7 +228,10 @@ _OTHER_OPTIONS: Final[Mapping[str, str]] = {
 
 
 def _header(path: Path, text: str) -> Iterator[tuple[str, HeaderOption]]:
-    """Yield the options of the header, which ends at the first command, with the line's key."""
+    """Yield the options of the header, each with `_OWN` or `_SLURM`, the start of its line.
+
+    The header ends at the first command.
+    """
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -254,7 +258,7 @@ def _options(text: str, location: str, key: str) -> Iterator[HeaderOption]:
             raise InputError(Fault(location, message, f"write for example {key} --time=3h"))
         if not equals and words and not words[0].startswith("-"):
             value, equals = words.pop(0), " "
-        if not equals and key == _OWN:
+        if not equals and key == _OWN:  # options of sbatch may have no value
             raise InputError(Fault(f"{location}: {name}", "expected a value", f"write {name}=..."))
         yield HeaderOption(name, value, location)
 
@@ -274,7 +278,8 @@ _SAME: Final[Mapping[str, str]] = {
     "cpus-per-task": "--cpus",
     "chdir": "--workdir",
 }
-"""Options with the same value here; a script is one task on one node."""
+"""Options whose value can be used unchanged. A script is a single task on a single node, so numbers
+per node or task are numbers of the job."""
 
 _UNDERSTOOD: Final = frozenset({*_SAME, "gres", "time", "mem", "job-name"})
 _ONE: Final = frozenset({"nodes", "ntasks", "ntasks-per-node", "tasks-per-node"})
@@ -291,7 +296,7 @@ _UNSUPPORTED: Final[Mapping[str, str]] = {
     "tres-per-job": "write --gpus and --cpus-per-task",
     "tres-per-task": "write --gpus and --cpus-per-task",
 }
-"""Hints for options without which the job would be another."""
+"""Hints for options that can't be ignored, because the job would do something else."""
 
 _NO_LIMIT: Final = frozenset({"unlimited", "infinite"})
 _MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
@@ -303,11 +308,11 @@ _GPU: Final = re.compile(
 """GPUs of ``--gres``; a kind may begin with a digit, such as ``1g.5gb``."""
 
 _NO_VARIABLES: Final = frozenset({"ALL", "NONE", "NIL", ""})
-"""Values of ``--export`` that name no variable: here a job gets those that select programs."""
+"""Values of ``--export`` without a variable. A job gets `plain_job.PASSED_VARIABLES` anyway."""
 
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
-    """Yield the counterparts of ``#SBATCH`` options; add options without one to ``ignored``."""
+    """Yield the options of ``submit`` for ``#SBATCH`` options; add others to ``ignored``."""
     named = [
         (_LONG.get(entry.name[1:], "") if len(entry.name) == 2 else entry.name[2:], entry)
         for entry in entries
@@ -346,7 +351,7 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
 
 
 def _exported(value: str) -> tuple[list[str], list[str]]:
-    """Return the variables of ``--export`` that are set, as those of ``--env``, and the rest."""
+    """Return the values of ``--env`` for a value of ``--export``, and its other parts."""
     parts = [part.strip() for part in value.split(",")]
     others = [part for part in parts if part in _NO_VARIABLES]
     named = [part for part in parts if part not in _NO_VARIABLES]
@@ -355,7 +360,7 @@ def _exported(value: str) -> tuple[list[str], list[str]]:
 
 
 def _gpu_count(named: Iterable[tuple[str, HeaderOption]]) -> int | None:
-    """Return the number of GPUs that options request; None if it isn't one number."""
+    """Return the number of GPUs that options request; None if it's unknown."""
     count: int | None = None
     for option, entry in named:
         if option != "gres" and _SAME.get(option) != "--gpus":
@@ -367,7 +372,7 @@ def _gpu_count(named: Iterable[tuple[str, HeaderOption]]) -> int | None:
 
 
 def _cpus_of_gpus(entry: HeaderOption, gpus: int | None) -> tuple[str, str] | None:
-    """Return the cores of all GPUs."""
+    """Return ``--cpus`` for ``--cpus-per-gpu``; None for 0 cores."""
     if gpus is None or not entry.value.isdecimal() or len(entry.value) > bounds.QUANTITY.maximum:
         location = f"{entry.location}: --cpus-per-gpu"
         raise InputError(Fault(location, "needs the number of GPUs", "write --cpus-per-task"))
@@ -376,7 +381,7 @@ def _cpus_of_gpus(entry: HeaderOption, gpus: int | None) -> tuple[str, str] | No
 
 
 def _memory_of_cpus(entry: HeaderOption, cpus: str) -> tuple[str, str] | None:
-    """Return the memory of all cores of ``--cpus-per-task``."""
+    """Return ``--memory`` for ``--mem-per-cpu`` and the value of ``--cpus-per-task``."""
     if not cpus.isdecimal() or len(cpus) > bounds.QUANTITY.maximum:
         location = f"{entry.location}: --mem-per-cpu"
         hint = "give --cpus-per-task, or write --mem"
@@ -386,6 +391,7 @@ def _memory_of_cpus(entry: HeaderOption, cpus: str) -> tuple[str, str] | None:
 
 
 def _memory(option: str, value: str, location: str) -> tuple[int, str]:
+    """Parse a size such as 16G into a number and its unit's letter; Slurm's default is M."""
     match = _MEMORY.fullmatch(value) if len(value) <= bounds.QUANTITY.maximum else None
     if match is None:
         raise _invalid(option, value, location, "16G")
@@ -393,7 +399,7 @@ def _memory(option: str, value: str, location: str) -> tuple[int, str]:
 
 
 def _translate(option: str, value: str, location: str) -> tuple[str, str] | None:
-    """Return the counterpart of an option as (name, value); None if it has no effect here."""
+    """Return name and value of the option of ``submit``; None if it would have no effect."""
     if option == "gres":
         parts = [part for part in _SOCKETS.sub("", value).split(",") if _IS_GPU.match(part)]
         if not parts:
@@ -418,7 +424,7 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
         return ("--memory", f"{amount}{unit}iB") if amount else None  # 0: the whole node
     if not value:
         raise _invalid(option, value, location, "a value")
-    if option == "job-name":  # names are used once here
+    if option == "job-name":  # names of jobs are unique here
         return "--name", plain_job.generate_name(value)
     return _SAME[option], value
 

@@ -1,7 +1,7 @@
-"""Shell completions for words of the command line.
+"""Shell completions of arguments and options.
 
 Completers neither fail nor print, because a shell would show the text in the middle of a line.
-Files that can't be read give no completions.
+An unreadable file gives no completions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def complete_policy(incomplete: str) -> list[str]:
 def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return completions of a `KEY=VALUE` parameter of the policies on the command line.
 
-    ``oasis.`` as a prefix selects the parameters of that policy, as `compare` accepts them.
+    In `compare`, a parameter may have its policy as a prefix: ``oasis.KEY=VALUE``.
     """
     from shadowprice.policies.registry import builtin_policies, policy_info, policy_names
 
@@ -46,7 +46,7 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
     if dot and owner in policies:
         chosen, prefix, incomplete = [owner], f"{owner}.", rest
     key, equals, _ = incomplete.partition("=")
-    offered: dict[str, None] = {}
+    completions: dict[str, None] = {}  # in order, each once
     models: list[type[BaseModel]] = []
     for name in chosen:
         with suppress(InputError):
@@ -55,11 +55,11 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
         for field, info in model.model_fields.items():
             label = info.alias or field
             if not equals:
-                offered[f"{label}="] = None
+                completions[f"{label}="] = None
             elif label == key:
                 values = _choices(info.annotation)
-                offered |= dict.fromkeys(f"{key}={value}" for value in values)
-    return [prefix + completion for completion in _complete_prefix(offered, incomplete)]
+                completions |= dict.fromkeys(f"{key}={value}" for value in values)
+    return [prefix + completion for completion in _complete_prefix(completions, incomplete)]
 
 
 def _choices(annotation: object) -> list[str]:
@@ -72,7 +72,7 @@ def _choices(annotation: object) -> list[str]:
 
 
 def complete_servers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return completions of a server kind of the cluster file on the command line."""
+    """Return completions of an entry of ``servers`` in the cluster file on the command line."""
     from shadowprice.inputs.text import load_yaml
 
     kinds: list[str] = []
@@ -137,7 +137,7 @@ def _values(ctx: typer.Context, column: str) -> list[str]:
 
 
 def _jobs(ctx: typer.Context, columns: list[str] | None) -> pl.DataFrame:
-    """Return the jobs of the run on the command line, or an empty frame if unreadable."""
+    """Return the jobs of the run on the command line, or an empty table if it's unreadable."""
     import polars as pl
 
     # Typer leaves arguments in ctx.args while an option still lacks its value.

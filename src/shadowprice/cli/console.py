@@ -1,4 +1,4 @@
-"""Shared by the commands: consoles, progress bars and the notice about compiling."""
+"""Output of commands: consoles, tables, JSON, progress bars and the notice about compiling."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 _IN_ASCII: Final = (
     (re.compile(r"(?<=[ \d%])±(?= )"), "+-"),
     (re.compile(r"(?<=\d )µs\b"), "us"),
-    (re.compile(r"…$"), "~"),  # where rich cuts something short
+    (re.compile(r"…$"), "~"),  # the end of a cell that rich cut off
 )
-"""ASCII replacements of table symbols if stdout isn't Unicode; names aren't changed."""
+"""ASCII replacements of table symbols if stdout isn't Unicode. Patterns don't match in names."""
 
 PIPE_WIDTH = 120  # width of text written to a file or a pipe, in columns
 UNLIMITED_WIDTH: Final = 1_000_000  # width in which every table fits, in columns
 
 
 NOTE_SECONDS: Final = 10.0
-"""Seconds between two lines about the progress of a command without a terminal."""
+"""Seconds between two progress notes if stderr isn't a terminal."""
 
 
 Output = Literal["table", "json"]  # format of a result
@@ -46,14 +46,14 @@ Listing = Literal["table", "csv", "json"]  # format of rows
 class SafeConsole(Console):
     """Console that shows text literally: no markup, no control characters.
 
-    Names, labels and messages come from files and could otherwise control the terminal. Commands
-    style text by `SafeText`.
+    Names, labels and messages come from files and could otherwise control the terminal. For styled
+    text, commands use `SafeText`.
     """
 
     def on_broken_pipe(self) -> None:
-        """Raise the `BrokenPipeError` of stdout, and print no more on a closed stderr.
+        """Raise the `BrokenPipeError` of stdout; for stderr, stop printing.
 
-        Rich's own method would replace stdout, and end the command whichever stream was closed.
+        Rich's own method would replace stdout and end the command in both cases.
         """
         if not self.stderr:
             raise  # noqa: PLE0704  # called where the error is handled
@@ -108,7 +108,7 @@ def print_line(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print text as it is; on a terminal, escape what would control the terminal."""
+    """Print text unchanged; on a terminal, escape characters that would control the terminal."""
     sys.stdout.write(escape_controls(text, lines=True) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
@@ -149,7 +149,7 @@ def make_table(
 
 
 def rows_console() -> Console:
-    """Return the console for rows; without a terminal each is one line, for `grep` and `awk`."""
+    """Return the console for rows. Without a terminal, each row is one line for grep and awk."""
     console = stdout()
     if not sys.stdout.isatty():
         console.width = UNLIMITED_WIDTH
@@ -172,7 +172,7 @@ def print_csv(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Non
 
 
 _result_streams: Final[list[TextIO]] = []
-"""Stdout of the running JSON command; empty if prints go there too."""
+"""The real stdout of a command with JSON output; empty unless `reserve_stdout` was called."""
 
 
 def reserve_stdout(context: typer.Context, output: Output) -> Output:
@@ -211,7 +211,7 @@ def print_json_line(record: Mapping[str, object]) -> None:
 
 
 def periodic_note() -> Callable[[Callable[[], str]], None]:
-    """Return a function that prints a line on stderr every ten seconds, for output in a file."""
+    """Return a function that prints a text on stderr, at most every `NOTE_SECONDS`."""
     printed = time.monotonic()
 
     def note(text: Callable[[], str]) -> None:
@@ -226,7 +226,7 @@ def periodic_note() -> Callable[[Callable[[], str]], None]:
 
 @contextmanager
 def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[ProgressCallback | None]:
-    """Show progress: a bar on a terminal, otherwise a line now and then; yield None if quiet."""
+    """Show progress: a bar on a terminal, otherwise a line at intervals; yield None if quiet."""
     console = stderr()
     if quiet:
         yield None
@@ -259,7 +259,8 @@ def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[Progre
 
 def announce_compiling(quiet: bool) -> None:
     """Print a notice before the first kernel is compiled, unless quiet."""
-    # Without kernels the compiler isn't needed, and importing it takes as long as a small run.
+    # Importing the compiler takes as long as a small run, so it isn't imported for the notice. With
+    # ``quiet`` it has to be, because it announces itself by default.
     if quiet or "shadowprice.kernels.jit" in sys.modules:
         from shadowprice.kernels.jit import announcer, print_on_stderr
 

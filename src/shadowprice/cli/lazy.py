@@ -1,4 +1,7 @@
-"""Command groups that import a command when it is called, and refuse options without effect."""
+"""Command groups that import a command only when it is called, so that the program starts fast.
+
+They also refuse options without effect (`RULES`).
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from shadowprice.core.wording import hint_for_unknown
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Command or group that lives in a module of its own."""
+    """Entry of a command, or of a group of commands, in the list of commands."""
 
-    module: str  # has a Typer ``app``, or ``module:function``
+    module: str  # ``module:function``, or a module with a Typer ``app``
     help: str  # summary line for the list of commands
     panel: str  # heading in the list of commands
 
@@ -31,7 +34,7 @@ class LazyGroup(TyperGroup):
     """Group that lists commands from their `Part` and imports a command only to run it."""
 
     parts: Mapping[str, Part] = {}
-    _listing = False
+    _listing = False  # while the help of the group is formatted
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the group's own commands and every part."""
@@ -79,9 +82,9 @@ def _load(name: str, part: Part) -> Any:
 
 
 def _prepare(command: Any) -> None:
-    """Limit numbers without a range, which also excludes NaN; expand ``~``; reflow the help."""
+    """Reflow the help of a command; limit its numbers, which also excludes NaN; expand ``~``."""
     if command.help:
-        # Rich keeps the line breaks of a docstring, so they would add to those of the terminal.
+        # Rich keeps the line breaks of a docstring, in addition to its own.
         # An indented line, such as an example, is a paragraph of its own.
         paragraphs = inspect.cleandoc(command.help).replace("\n    ", "\n\n").split("\n\n")
         command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
@@ -101,7 +104,7 @@ def _prepare(command: Any) -> None:
 
 
 def _expand_homes(context: Any, parameter: Any, value: Any) -> Any:
-    """Expand ``~``, as shells don't after ``--out=``, and nothing does in headers of scripts."""
+    """Expand ``~``: shells don't do so after ``--out=``, nor in headers of scripts."""
     del context, parameter
     if isinstance(value, Path):
         return expand_home(value)
@@ -116,13 +119,13 @@ class Rule:
     """Condition under which some options of a command have no effect."""
 
     options: Sequence[str]  # Python names
-    idle: Callable[[OptionValues], bool]  # receives all values of the call
+    applies: Callable[[OptionValues], bool]  # the condition, on all values of the call
     message: str
     hint: str
 
 
 def _requires_option(name: str, flag: str) -> tuple[Callable[[OptionValues], bool], str, str]:
-    """Return condition, message and hint for an option that depends on another option."""
+    """Return the last fields of a `Rule` for options that depend on another option."""
     return (lambda given: not given[name]), f"has no effect without {flag}", f"add {flag}"
 
 
@@ -283,5 +286,5 @@ def reject_unused_options(context: Any, rules: Sequence[Rule]) -> None:
         for option in rule.options:
             source = context.get_parameter_source(option)
             given = source is not None and source.name == "COMMANDLINE"
-            if given and rule.idle(context.params):
+            if given and rule.applies(context.params):
                 raise InputError(Fault(flags[option], rule.message, rule.hint))

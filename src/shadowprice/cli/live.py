@@ -1,4 +1,4 @@
-"""Shared by commands of the live service: the connection, times and tables."""
+"""Parts that commands of the live service share: the connection, formats, and tables."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from rich.table import Table
 
 from shadowprice.cli.console import Output, SafeText, make_table, print_json, rows_console, stdout
 from shadowprice.cli.program import PROGRAM, called_program
+from shadowprice.core import wording
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import escape_controls, format_number
+from shadowprice.core.wording import escape_controls
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
     from shadowprice.rest import PredictedLength
 
 
-FAILOVER: Final = 15.0
-"""Retry timeout of commands that keep running, in seconds; failover takes ten."""
+FAILOVER_SECONDS: Final = 15.0
+"""Retry timeout of commands that keep running, in seconds. A failover takes about ten."""
 
 STYLES: Final = {
     **dict.fromkeys(("running", "resizing", "finished"), "green"),
@@ -38,7 +39,6 @@ STYLES: Final = {
 
 
 def _complete_server(incomplete: str) -> list[str]:
-    """Return completions of a server name saved by `login`."""
     try:
         from shadowprice.client.endpoints import SavedEndpoints
 
@@ -50,7 +50,7 @@ def _complete_server(incomplete: str) -> list[str]:
 def complete_live(
     read_names: Callable[[Client], Iterable[str]],
 ) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completer of names that the service knows, if it responds quickly."""
+    """Return a completer of names at the service. It offers none if the service is slow."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
@@ -59,7 +59,7 @@ def complete_live(
             with Client(ctx.params.get("server")) as client:
                 client.hurry()
                 return [name for name in read_names(client) if name.startswith(incomplete)][:200]
-        except Exception:  # as above
+        except Exception:  # completion must not print to the shell
             return []
 
     return complete
@@ -68,7 +68,7 @@ def complete_live(
 complete_live_job: Final = complete_live(
     lambda client: (job.name for job in client.page_of_jobs(limit=500).entries)
 )
-"""Return completions of the name of an open job."""
+"""Completer of names of open jobs."""
 
 
 ServerOption = Annotated[
@@ -92,7 +92,7 @@ JobArgument = Annotated[
 
 @contextmanager
 def connect(server: str | None) -> Iterator[Client]:
-    """Yield a client; convert failed authentication and diagnostics to input errors."""
+    """Yield a client; raise its errors about the call as `InputError`, with hints."""
     from shadowprice.client import Client, ServiceError
 
     with Client(server) as client:
@@ -103,7 +103,7 @@ def connect(server: str | None) -> Iterator[Client]:
                 url = client.address.url
                 message = "a token is needed" if client.address.token is None else str(error)
                 login = f"run {PROGRAM} login {shlex.quote(url)}, or "
-                if called_program.get() != PROGRAM:
+                if called_program.get() != PROGRAM:  # the plugin of kubectl doesn't use logins
                     login = ""
                 hint = f"{login}set SHADOWPRICE_SERVER and SHADOWPRICE_TOKEN"
                 raise InputError(Fault(url, message, hint)) from error
@@ -115,6 +115,7 @@ def connect(server: str | None) -> Iterator[Client]:
                 raise InputError(faults) from error
             if error.code == "not-found":
                 message, _, hint = str(error).partition("; ")
+                # The service's hints name its REST API.
                 if message.startswith("unknown job"):
                     hint = f"{called_program.get()} queue lists open jobs"
                 elif hint.startswith("GET /v1/servers"):
@@ -123,7 +124,7 @@ def connect(server: str | None) -> Iterator[Client]:
             raise
 
 
-def tabled(
+def make_plain_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> Table:
     """Return a plain table; columns named in ``right`` are right-aligned."""
@@ -133,14 +134,14 @@ def tabled(
     return make_table(columns, cells, left=left, fold=range(len(columns)))
 
 
-def show(
+def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> None:
     """Print a plain table."""
-    rows_console().print(tabled(columns, rows, right=right))
+    rows_console().print(make_plain_table(columns, rows, right=right))
 
 
-def facts(rows: Iterable[tuple[str, object]]) -> None:
+def print_facts(rows: Iterable[tuple[str, object]]) -> None:
     """Print name-value pairs; skip empty values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -151,7 +152,7 @@ def facts(rows: Iterable[tuple[str, object]]) -> None:
     stdout().print(table)
 
 
-def when(moment: datetime | None, now: datetime | None = None) -> str:
+def format_time(moment: datetime | None, now: datetime | None = None) -> str:
     """Format a time in local time; the date is only included if it isn't today."""
     if moment is None:
         return "-"
@@ -166,26 +167,29 @@ _MOMENT: Final = re.compile(
     r"(?P<option>--by |--set by=)?"
     r"\b(?P<moment>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|\+00:00))"
 )
-"""A time as the service's texts write it, or the value of an option to copy."""
+"""A time in the service's texts, or an option with a time as its value."""
 
 
 def with_local_times(text: str) -> str:
-    """Replace the times of a service's text by local times."""
+    """Replace the UTC times in a text of the service by local times.
+
+    The values of options stay in a form that commands accept.
+    """
 
     def local(match: re.Match[str]) -> str:
         moment = datetime.fromisoformat(match["moment"])
         if match["option"] is None:
-            return when(moment)
+            return format_time(moment)
         zoned = moment.astimezone()
         clock = zoned.replace(tzinfo=None)
-        # In the hour that the end of summer time repeats, only the offset tells the moment.
+        # In the hour that is repeated at the end of summer time, the offset is needed.
         is_repeated = clock.replace(fold=0).astimezone() != clock.replace(fold=1).astimezone()
         return match["option"] + (zoned if is_repeated else clock).isoformat()
 
     return _MOMENT.sub(local, text)
 
 
-def span(length: timedelta) -> str:
+def format_duration(length: timedelta) -> str:
     """Format a duration like squeue: 2-03:04:05, 3:04:05 or 4:05."""
     seconds = max(0, int(length.total_seconds()))
     days, seconds = divmod(seconds, 86_400)
@@ -196,33 +200,33 @@ def span(length: timedelta) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def expected(
+def format_expected(
     moment: datetime | None, predicted: PredictedLength | None, now: datetime | None = None
 ) -> str:
-    """Format the expected completion of a job; ``~`` marks one by a predicted length."""
+    """Format the expected completion of a job; ``~`` if it follows from a predicted length."""
     mark = "" if moment is None or predicted is None else "~"
-    return f"{mark}{when(moment, now)}"
+    return f"{mark}{format_time(moment, now)}"
 
 
-def percent(job: Job) -> str:
+def format_progress(job: Job) -> str:
     """Format the progress of a job."""
     return f"{100 * job.progress / job.required:.0f}%" if job.required else "-"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format a utility or a price."""
-    return "-" if value is None else format_number(value)
+    return "-" if value is None else wording.format_number(value)
 
 
-def short(names: Sequence[str]) -> str:
-    """Format server names like Slurm: net-0,gpu-[0-3,7]."""
+def format_servers(names: Sequence[str]) -> str:
+    """Format server names as Slurm does: net-0,gpu-[0-3,7]."""
     from shadowprice.results.server_names import merge_numbered_names
 
     merged, single = merge_numbered_names(names)
     return ",".join([*single, *merged])
 
 
-def amounts(record: Any) -> str:
+def format_resources(record: Any) -> str:
     """Format the resources of a server or a worker."""
     return " ".join(f"{name}={value}" for name, value in dict(record).items())
 
@@ -241,14 +245,18 @@ def print_changes(
     columns: Sequence[str],
     row: Callable[[Any], Sequence[object]],
 ) -> None:
-    """Make changes one by one, and print the changed records, also if a later one fails."""
+    """Make changes one by one, and print the changed records, even if a later change fails.
+
+    ``changes`` makes a change when its next element is requested. ``row`` returns the cells of a
+    record.
+    """
     changed: list[Any] = []
 
     def print_changed() -> None:
         if output == "json":
             print_json([item.record for item in changed])
         elif changed:
-            show(columns, map(row, changed))
+            print_table(columns, map(row, changed))
 
     try:
         changed.extend(changes)

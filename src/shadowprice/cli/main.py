@@ -30,7 +30,7 @@ RUNS, LIVE, WORKLOADS, MORE = "Simulation", "Live service", "Workloads", "Other"
 
 
 def _part(target: str, line: str, panel: str = LIVE) -> Part:
-    """Return a command: ``module:function``, or the Typer ``app`` of a module."""
+    """Return the entry of a command; ``target`` is ``module:function``, or a module of an app."""
     return Part(f"shadowprice.cli.commands.{target}", line, panel)
 
 
@@ -43,7 +43,7 @@ PARTS: Final = {
     "jobs": _part("runs:jobs", "List, filter and sort the jobs of a run.", RUNS),
     "diff": _part("runs:diff", "Compare the jobs of two runs.", RUNS),
     "report": _part("runs:report", "Rebuild the HTML page of a run.", RUNS),
-    "bound": _part("bound:bound", "Prove an upper bound of any schedule's utility.", RUNS),
+    "bound": _part("bound:bound", "Prove an upper bound on any schedule's utility.", RUNS),
     "policies": _part("policies:policies", "List policies, their parameters and papers.", RUNS),
     "warm": _part("policies:warm", "Compile the kernels of policies in advance.", RUNS),
     "statement": _part(
@@ -137,7 +137,6 @@ def shadowprice(
 
 @cache
 def _parser() -> Any:
-    """Return the command-line parser; it is built once a process."""
     return typer.main.get_command(app)
 
 
@@ -159,12 +158,12 @@ def run_command(arguments: Sequence[str]) -> object:
 
 
 def _own_words(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the arguments before ``--``; those after it belong to another command."""
+    """Return the arguments before ``--``; the others belong to the command of a job."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def report_errors(call: Callable[[], object], *, debug: bool) -> int:
-    """Return the exit status of a call; report its errors on stderr, and end it at SIGTERM."""
+    """Return the exit status of a call; report its errors on stderr. SIGTERM ends the call."""
     streams = sys.stdout, sys.stderr
     with terminable() as termination, _stdout_descriptor() as descriptor:
         try:
@@ -175,7 +174,7 @@ def report_errors(call: Callable[[], object], *, debug: bool) -> int:
             if isinstance(exit_.__context__, BrokenPipeError):
                 return _report(exit_.__context__, descriptor)
             status = exit_.code
-            if isinstance(status, str):  # as Python itself does
+            if isinstance(status, str):  # Python itself prints the text and exits with status 1
                 _say(status)
                 status = 1
         except (KeyboardInterrupt, typer.Abort):
@@ -220,10 +219,10 @@ def run(command: Callable[[], int] = main) -> NoReturn:
 
 
 def _redirect_libraries() -> None:
-    """Redirect what libraries and child processes write to file descriptor 1 to stderr.
+    """Redirect output of libraries and child processes to file descriptor 1 to stderr.
 
-    Solvers print there without Python's knowledge, in the middle of JSON. ``sys.stdout`` keeps the
-    process's stdout under another descriptor.
+    Solvers write there directly, in the middle of JSON. ``sys.stdout`` keeps the process's stdout
+    under another descriptor.
     """
     original = sys.stdout
     if isinstance(original, _Closed) or not isinstance(original, io.TextIOWrapper):
@@ -244,7 +243,7 @@ def _redirect_libraries() -> None:
 class _Closed(io.TextIOWrapper):
     """Replacement for a stream that was closed before the program started; discards output."""
 
-    lost = False
+    lost = False  # whether there was output
 
     def write(self, text: str) -> int:
         self.lost = self.lost or bool(text)
@@ -260,7 +259,7 @@ def _flush() -> None:
 def _stdout_descriptor() -> Iterator[int | None]:
     """Yield a duplicate of stdout's descriptor, or None if it has none.
 
-    The console of the help replaces the descriptor itself after a broken pipe.
+    The duplicate is needed because the help's console replaces the descriptor after a broken pipe.
     """
     try:
         descriptor = os.dup(sys.stdout.fileno())
@@ -274,11 +273,11 @@ def _stdout_descriptor() -> Iterator[int | None]:
 
 
 def _is_closed(descriptor: int | None) -> bool:
-    """Return whether the reader of a stream closed it: other pipes and sockets may break too."""
+    """Return whether the reader of a stream has closed it."""
     if descriptor is None:
         return False
     poll = select.poll()
-    poll.register(descriptor, 0)
+    poll.register(descriptor, 0)  # errors and hang-ups are always reported
     return bool(poll.poll(0))
 
 
@@ -298,6 +297,7 @@ def _replace_wording(error: Exception) -> None:
 
 
 def _report(error: Exception, stdout: int | None) -> int:
+    """Print an error and return the exit status; ``stdout`` is stdout's descriptor."""
     if isinstance(error, InputError) and len(error.faults) > 1:
         _say(f"error: found {len(error.faults)} problems in the input; nothing was run")
         limit = int(bounds.FAULTS.maximum)
@@ -323,13 +323,14 @@ def _report(error: Exception, stdout: int | None) -> int:
         _say(f"error: {error}")
         _report_notes(error)
         return error.exit_code
+    # Other pipes and sockets may break too, and those are errors.
     if isinstance(error, BrokenPipeError) and _is_closed(stdout):
         return CLOSED  # without a message: `shadowprice queue | head` is not an error
     if isinstance(error, OSError):
         _say(f"error: {_describe_os_error(error)}")
         return 1
     if isinstance(error, UnicodeEncodeError) and not is_valid_utf8(error.object):
-        shown = quote_for_display(error.object)
+        shown = quote_for_display(error.object)  # an argument with bytes that aren't UTF-8
         _say(f"error: {shown} contains bytes that are not valid text; use UTF-8")
         return 2
     if isinstance(error, MemoryError):
@@ -347,7 +348,6 @@ def _report(error: Exception, stdout: int | None) -> int:
 
 
 def _describe_os_error(error: OSError) -> str:
-    """Format an operating system error with the file and a hint."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
     location = f"{error.filename2 or error.filename}: " if error.filename else ""
     hint = {

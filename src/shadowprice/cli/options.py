@@ -1,4 +1,4 @@
-"""Options that several commands share, records of them, and functions that parse their values."""
+"""Options that several commands share, and functions that parse their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shadowprice.simulator.source import ScenarioSource
 
 
-MIN_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
+MIN_LOAD = 1e-3  # minimum load of a cluster: it has 1,000 times the servers that its jobs need
 workload_option: Final = partial(typer.Option, rich_help_panel="Workload")
 execution_option: Final = partial(typer.Option, rich_help_panel="Execution")
 output_option: Final = partial(typer.Option, rich_help_panel="Output")
@@ -121,10 +121,9 @@ def policy_settings(
 ) -> dict[str, dict[str, Any]]:
     """Return the parameters of each chosen policy from ``--params`` and ``--set``, by name.
 
-    A TOML table or a dotted name that starts with a policy's name (``[oasis]``, ``--set
-    oasis.prices=online``) sets a parameter of that policy. Any other sets it for every policy that
-    has the parameter. ``--set`` overrides the file. Raises `InputError` if no policy has the
-    parameter.
+    A key below a policy's name (a TOML table ``[oasis]``, or ``--set oasis.prices=online``) is a
+    parameter of that policy. Any other key is a parameter of every policy that has it. ``--set``
+    overrides the file. Raises `InputError` if no policy has the parameter.
     """
     from shadowprice.inputs import read_parameters
     from shadowprice.policies.choice import deep_merge, parse_setting
@@ -137,16 +136,17 @@ def policy_settings(
     }
     bounds.SETTINGS.check(len(settings or ()), "--set")
     result: dict[str, dict[str, Any]] = {name: {} for name in labels}
+    # Later layers override earlier ones.
     layers = [] if params is None else [(str(params), read_parameters(params))]
     layers += [("--set", parse_setting(text)) for text in settings or ()]
     for source, layer in layers:
-        own = {name: _policy_table(layer, name) for name in labels}
-        shared = {key: value for key, value in layer.items() if not _is_owner(key, value, own)}
+        tables = {name: _policy_table(layer, name) for name in labels}
+        shared = {key: value for key, value in layer.items() if not _is_table(key, value, tables)}
         for key, value in shared.items():
             if key in policy_names() and isinstance(value, dict):
                 if source == "--set":
                     raise InputError(Fault(f"{source} {key}", f"{key!r} is not among the policies"))
-                continue
+                continue  # a file may have tables of policies that don't run
             owners = [name for name in labels if key in labels[name]]
             # A single policy reports an unknown name itself, with the closest match.
             owners = owners or ([*labels] if len(labels) == 1 else [])
@@ -155,29 +155,29 @@ def policy_settings(
                 raise InputError(fault)
             for name in owners:
                 deep_merge(result[name], {key: value})
-        for name, table in own.items():
+        for name, table in tables.items():
             deep_merge(result[name], table)
     return result
 
 
 def _policy_table(layer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table of a policy; a file's policy has a nested one, ``[policy.FirstFit]``."""
+    """Return the table of a policy, which may be nested: ``[policy.FirstFit]`` for policy.py."""
     table: Any = layer
     for part in name.split("."):
         table = table.get(part) if isinstance(table, Mapping) else None
     return table if isinstance(table, Mapping) else {}
 
 
-def _is_owner(key: str, value: object, own: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether a key starts the name of a policy whose table is below it."""
-    names = [name for name, table in own.items() if table and name.split(".")[0] == key]
+def _is_table(key: str, value: object, tables: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a key holds the table of a policy, possibly a nested one."""
+    names = [name for name, table in tables.items() if table and name.split(".")[0] == key]
     return bool(names) and isinstance(value, Mapping)
 
 
 def policy_choice(
     text: str, params: Path | None = None, settings: Sequence[str] | None = None
 ) -> PolicyChoice:
-    """Parse the policy of a command that takes one; see `policy_choices`."""
+    """Parse the policy of a command for a single policy; see `policy_choices`."""
     from shadowprice.policies.choice import PolicyChoice
 
     choice = PolicyChoice.parse(text)
@@ -200,7 +200,7 @@ def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:
 def policy_choices(
     texts: Sequence[str], params: Path | None, settings: Sequence[str] | None
 ) -> list[PolicyChoice]:
-    """Parse policies; ``--set`` overrides ``--params``, a policy's own settings override both."""
+    """Parse policies; ``--set`` overrides ``--params``, and settings after ``?`` override both."""
     choices = read_choices(texts)
     by_name = {choice.name: choice.info for choice in choices}
     shared = policy_settings(params, settings, [by_name[name] for name in sorted(by_name)])
@@ -209,7 +209,7 @@ def policy_choices(
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Workload to run, as given by options."""
+    """Options that describe a workload."""
 
     cluster: Annotated[
         Path | None, workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE")
@@ -233,7 +233,8 @@ class Workload:
         workload_option(
             "--map",
             metavar="MEANING=COLUMN,...",
-            help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+            help="Columns of a log (format csv), such as submit=Queued,gpus=GPUs; other columns "
+            "are guessed.",
         ),
     ] = None
     incidents: Annotated[
@@ -267,17 +268,17 @@ class Workload:
     ] = False
 
     def source(self, params: Path | None = None) -> ScenarioSource:
-        """Return the source that the options name; ``params`` is recorded with it."""
+        """Return the source of the scenario; ``params`` is recorded as one of its inputs."""
         from shadowprice.simulator.source import ScenarioSource
         from shadowprice.traces.locate import with_columns
 
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        columns = named.pop("columns")
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = values.pop("columns")
         if self.trace is not None:
-            named["trace"] = with_columns(self.trace, columns)
+            values["trace"] = with_columns(self.trace, columns)
         elif columns is not None:
             raise InputError(Fault("--map", "maps columns of a trace", "add --trace csv:FILE"))
-        return ScenarioSource(**named, params=params)
+        return ScenarioSource(**values, params=params)
 
     def scenario(self, seed: int, params: Path | None = None, *, quiet: bool) -> Scenario:
         """Read all input files, and print notes on omitted or assumed data."""
@@ -297,7 +298,10 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def expand_options(*without: str) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's records by their options."""
+    """Return a decorator for commands with dataclasses of options as parameters.
+
+    For Typer, each field of such a dataclass becomes an option, except the fields ``without``.
+    """
 
     def decorate(command: Command) -> Command:
         hints = get_type_hints(command, include_extras=True)
@@ -305,7 +309,7 @@ def expand_options(*without: str) -> Callable[[Command], Command]:
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():
             record = hints[parameter.name]
-            if not (isinstance(record, type) and is_dataclass(record)):
+            if not (isinstance(record, type) and is_dataclass(record)):  # an option by itself
                 parameters.append(
                     parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=record)
                 )
@@ -324,14 +328,14 @@ def expand_options(*without: str) -> Callable[[Command], Command]:
             ]
 
         @functools.wraps(command)
-        def called(**given: Any) -> None:
+        def wrapper(**values: Any) -> None:
             for name, (record, options) in records.items():
-                given[name] = record(**{option: given.pop(option) for option in options})
-            command(**given)
+                values[name] = record(**{option: values.pop(option) for option in options})
+            command(**values)
 
-        dynamic = cast(Any, called)
+        dynamic = cast(Any, wrapper)
         dynamic.__signature__ = inspect.Signature(parameters, return_annotation=None)
         dynamic.__annotations__ = {item.name: item.annotation for item in parameters}
-        return cast(Command, called)
+        return cast(Command, wrapper)
 
     return decorate

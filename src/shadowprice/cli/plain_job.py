@@ -37,29 +37,30 @@ PASSED_VARIABLES: Final = (
     "PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
     "CUDA_HOME", "LANG", "LC_ALL", "TZ",
 )  # fmt: skip
-"""Variables that a command takes from its submitter: they select programs, and hold no secrets."""
+"""Variables that a job gets from its submitter: they select programs, and hold no secrets."""
 
 JOB_OPTIONS: Final = "Command"
-"""Heading of the options that describe a job, which headers of scripts may contain."""
+"""Heading of the options that describe a job. Only these are valid in headers of scripts."""
 
 _option: Final = partial(typer.Option, rich_help_panel=JOB_OPTIONS)
 COMMAND: Final = "shadowprice.command"  # key of the words after ``--`` in a context's ``meta``
 _SUFFIX_CHARACTERS: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 _SUFFIX_LENGTH: Final = 6
-_MAX_STEM: Final = 40
+_MAX_STEM: Final = 40  # maximum characters of a generated name before the suffix
 _CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
-"""A duration as Slurm writes it, ``d-hh:mm:ss``; without seconds it is ambiguous."""
+"""The unambiguous form of Slurm's durations, ``d-hh:mm:ss``."""
 
 _SLURM_TIME: Final = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
     r"|(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)|(?P<only>\d+))"
 )
+"""Any form of Slurm's durations; a single number is in minutes."""
 
 _GPUS: Final = re.compile(r"(?:(?P<kind>[A-Za-z0-9_.-]+):)?(?P<count>\d+(?:\.\d{1,3})?)")
 
 
 class CommandAfterDashes(TyperCommand):
-    """A command that keeps the words after ``--`` apart from its own arguments."""
+    """A command with its own arguments before ``--``, and the words of a job's command after."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments before ``--``; store the words after it in ``ctx.meta``."""
@@ -75,7 +76,8 @@ class JobOptions:
     """Options of ``submit`` that describe the job of a command."""
 
     gpus: Annotated[
-        str | None, _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind.", metavar="N")
+        str | None,
+        _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind of GPU.", metavar="N"),
     ] = None
     cpus: Annotated[
         float | None, _option(help="CPU cores.", min=0.001, show_default="1 without GPUs")
@@ -84,14 +86,14 @@ class JobOptions:
     time: Annotated[
         str | None,
         _option(
-            help="Expected run time, such as 3h or 3:00:00. A job that takes longer runs on.",
+            help="Expected run time, such as 3h or 3:00:00. A job that takes longer isn't stopped.",
             show_default="predicted from your earlier jobs",
         ),
     ] = None
     walltime: Annotated[
         str | None,
         _option(
-            help="Time limit, such as 8h or 8:00:00. A job that runs so long is ended.",
+            help="Time limit after which the job is stopped, such as 8h or 8:00:00.",
             metavar="TIME",
             show_default="none",
         ),
@@ -105,11 +107,13 @@ class JobOptions:
     ] = None
     priority: Annotated[
         str | None,
-        _option(help="low, normal, high or urgent.", metavar="PRIORITY", show_default="normal"),
+        _option(
+            help="Priority: low, normal, high or urgent.", metavar="PRIORITY", show_default="normal"
+        ),
     ] = None
     name: Annotated[str | None, _option(help="Name of the job.", show_default="generated")] = None
     tenant: Annotated[
-        str | None, _option("--tenant", "-t", help="Tenant, for tokens of operators.")
+        str | None, _option("--tenant", "-t", help="Tenant of the job; only for operators.")
     ] = None
     workdir: Annotated[
         Path | None,
@@ -119,9 +123,9 @@ class JobOptions:
         bool | None,
         typer.Option(
             "--upload/--no-upload",
-            help="Send the files of the directory, except those excluded by .gitignore and "
-            ".shadowpriceignore, for the job to run in a copy.",
-            show_default="sent if the service doesn't see the directory, without --workdir",
+            help="Send the files of the directory to the service, which runs the job in a copy. "
+            ".gitignore and .shadowpriceignore exclude files.",
+            show_default="sent if the service doesn't see the directory, unless --workdir is given",
         ),
     ] = None
     env: Annotated[
@@ -131,7 +135,9 @@ class JobOptions:
             metavar="NAME[=VALUE]",
         ),
     ] = None
-    retries: Annotated[int | None, _option(help="Allowed failures.", min=0)] = None
+    retries: Annotated[
+        int | None, _option(help="Maximum number of retries after failures.", min=0)
+    ] = None
     user: Annotated[
         str | None, _option(help="User that runs the command, if the service allows it.")
     ] = None
@@ -150,8 +156,8 @@ class PlainJob(JobOptions):
     """A command and the options that describe its job."""
 
     words: Sequence[str]
-    program: str = ""  # must be executable where the command runs
-    title: str = ""  # of generated names
+    program: str = ""  # must be executable on the machine that runs the command
+    title: str = ""  # start of a generated name
 
     def record(
         self, client: Client, send: Callable[[Path, UploadLimits], str | None]
@@ -160,25 +166,25 @@ class PlainJob(JobOptions):
         if not self.words:
             raise InputError(Fault("COMMAND", "is missing after --", "write -- python train.py"))
         status = client.service()
-        # Whether jobs see the files of this process under the same names.
-        here = status.host is not None and status.host == host_identity()
-        directory = self._directory(here)
-        environment = self._environment(here)
-        if here:
+        # On the same host, jobs see the files of this process under the same names.
+        same_host = status.host is not None and status.host == host_identity()
+        directory = self._directory(same_host)
+        environment = self._environment(same_host)
+        if same_host:
             _check_program(self.program, str(directory), environment.get("PATH"))
         record = {
             "name": generate_name(self.title) if self.name is None else self.name,
             "tenant": self.tenant,
             **self._work(),
-            "walltime": self._limit(),
+            "walltime": self._time_limit(),
             "worker": self._worker(),
             "by": None if self.by is None else absolute_moment(self.by, "--by"),
             "priority": self.priority,
         }
         run: dict[str, Any] = {"command": list(self.words)}
-        if self.sends_files(here):  # last, because it takes long
-            run["upload"] = send(directory, self._limits(status, directory, client))
-        elif here or self.workdir is not None:
+        if self.sends_files(same_host):  # last, because it is slow
+            run["upload"] = send(directory, self._upload_limits(status, directory, client))
+        elif same_host or self.workdir is not None:
             run["workdir"] = str(directory)
         run |= {"env": environment, "retries": self.retries, "user": self.user}
         run["from_options"] = True
@@ -186,24 +192,27 @@ class PlainJob(JobOptions):
         return {key: value for key, value in record.items() if value is not None}
 
     def _work(self) -> dict[str, Any]:
-        """Return the work: the expected time as one step, or as ``steps``; {} if unknown."""
+        """Return the keys that state the work; {} if neither time nor steps are known.
+
+        The expected time is the time of one step, or of ``steps`` steps together.
+        """
         if self.time is None:
             return {} if self.steps is None else {"steps": self.steps}
         text, seconds = parse_run_time(self.time, "--time")
         steps = self.steps or 1
-        if steps > seconds * 10**9:
+        if steps > seconds * 10**9:  # a job file has times in nanoseconds
             message = f"each of {steps:,} steps would take less than a nanosecond"
-            raise InputError(Fault("--steps", message, "give fewer, or a longer --time"))
+            raise InputError(Fault("--steps", message, "give fewer steps, or a longer --time"))
         return {"steps": steps, "minibatch_time": minibatch_time(text, seconds, steps)}
 
-    def _limit(self) -> str | None:
-        """Return the time limit; refuse one before the expected end."""
+    def _time_limit(self) -> str | None:
+        """Return the time limit; refuse a limit below the expected run time."""
         if self.walltime is None:
             return None
         text, limit = parse_run_time(self.walltime, "--walltime")
         if self.time is not None and limit < parse_run_time(self.time, "--time")[1]:
             message = f"{self.walltime} is less than the expected run time {self.time}"
-            raise InputError(Fault("--walltime", message, "the job would be ended before its end"))
+            raise InputError(Fault("--walltime", message, "raise it, or give a shorter --time"))
         return text
 
     def _worker(self) -> dict[str, Any]:
@@ -224,27 +233,29 @@ class PlainJob(JobOptions):
             worker["memory"] = self.memory
         return worker
 
-    def sends_files(self, here: bool) -> bool:
-        """Return whether the job gets the files of its directory; ``here`` if it runs there."""
-        return self.upload if self.upload is not None else not here and self.workdir is None
+    def sends_files(self, same_host: bool) -> bool:
+        """Return whether to send the files of the directory; ``same_host`` if jobs see them."""
+        return self.upload if self.upload is not None else not same_host and self.workdir is None
 
-    def _directory(self, here: bool) -> Path:
+    def _directory(self, same_host: bool) -> Path:
         try:
             directory = (Path.cwd() / (self.workdir or "")).absolute()
         except FileNotFoundError:
             raise InputError(Fault("--workdir", "the current directory was removed")) from None
-        if (here or self.sends_files(here)) and not directory.is_dir():
+        if (same_host or self.sends_files(same_host)) and not directory.is_dir():
             raise InputError(Fault("--workdir", f"{str(directory)!r} is not a directory"))
         return directory
 
-    def _limits(self, status: ServiceStatus, directory: Path, client: Client) -> UploadLimits:
+    def _upload_limits(
+        self, status: ServiceStatus, directory: Path, client: Client
+    ) -> UploadLimits:
         """Return the limits of uploads; refuse to send a home directory by accident."""
         if status.uploads is None:
             hint = (
-                "give a directory of the machines that run jobs: --workdir DIR, or --no-upload if "
-                "the job needs none, such as with an image that has the files"
+                "give --workdir DIR, a directory on the machines that run jobs, or --no-upload if "
+                "the job needs no files, for example because its image has them"
             )
-            message = "jobs of this service don't run on this machine, and get no files from it"
+            message = "this service runs jobs on other machines, and accepts no files"
             raise InputError(Fault(client.address.url, message, hint))
         home = Path(os.environ.get("HOME") or "/")
         if self.upload is None and directory.resolve() in {home.resolve(), Path("/")}:
@@ -253,9 +264,9 @@ class PlainJob(JobOptions):
             raise InputError(Fault("--upload", message, hint))
         return status.uploads
 
-    def _environment(self, here: bool) -> dict[str, str]:
-        """Return the variables of the job: the passed ones if it runs here, and those of --env."""
-        passed = PASSED_VARIABLES if here else ()
+    def _environment(self, same_host: bool) -> dict[str, str]:
+        """Return the variables of the job: `PASSED_VARIABLES` on the same host, and --env."""
+        passed = PASSED_VARIABLES if same_host else ()
         variables = {name: os.environ[name] for name in passed if name in os.environ}
         for pair in self.env or ():
             name, equals, value = pair.partition("=")
@@ -267,7 +278,7 @@ class PlainJob(JobOptions):
 
 
 def parse_run_time(text: str, option: str) -> tuple[str, Fraction]:
-    """Parse a duration, also in Slurm's form; return it for a job file, and its seconds."""
+    """Parse a duration, also in Slurm's form; return its text for a job file, and its seconds."""
     if _CLOCK.fullmatch(text):
         text = f"{parse_slurm_seconds(text)}s"
     elif seconds := parse_slurm_seconds(text):
@@ -279,7 +290,7 @@ def parse_run_time(text: str, option: str) -> tuple[str, Fraction]:
 
 def parse_slurm_seconds(text: str) -> int | None:
     """Return the seconds of a time in any of Slurm's forms; None if it has another form."""
-    # The length first, because Python refuses to convert thousands of digits.
+    # Check the length first, because Python refuses to convert thousands of digits.
     match = _SLURM_TIME.fullmatch(text) if len(text) <= bounds.QUANTITY.maximum else None
     if match is None:
         return None
@@ -288,26 +299,26 @@ def parse_slurm_seconds(text: str) -> int | None:
 
 
 def command_title(words: Sequence[str]) -> str:
-    """Return the name of a command's script without its ending, or of its program."""
+    """Return the name of a command's script without its suffix, else the name of its program."""
     script = next((word for word in words if word.endswith((".py", ".sh"))), None)
     return Path("".join(words[:1])).name if script is None else Path(script).stem
 
 
 def generate_name(title: str) -> str:
-    """Return a name such as ``train-x7k2mf``: the title of a command, and random characters."""
+    """Return a name such as ``train-x7k2mf``: a command's title, and random characters."""
     stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:_MAX_STEM]
     return f"{stem.rstrip('-') or 'job'}-{_suffix()}"
 
 
 def generate_repeated_name(name: str) -> str:
-    """Return a name for the repetition of a job: its own, with other random characters."""
-    # Six letters without a digit are rather a word, such as resnet.
+    """Return a name for the repetition of a job: the same, with other random characters."""
+    # An end of letters without a digit isn't a generated suffix, but a word such as resnet.
     stem = re.sub(rf"-(?=[a-z]*[2-9])[{_SUFFIX_CHARACTERS}]{{{_SUFFIX_LENGTH}}}$", "", name)
     return f"{stem[: int(bounds.NAME.maximum) - _SUFFIX_LENGTH - 1]}-{_suffix()}"
 
 
 def _suffix() -> str:
-    """Return random characters with a digit, without which they would look like a word."""
+    """Return random characters with at least one digit, so that they don't look like a word."""
     while True:
         suffix = "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
         if not suffix.isalpha():
@@ -315,7 +326,7 @@ def _suffix() -> str:
 
 
 def absolute_moment(text: str, location: str) -> str:
-    """Return a moment for the service: a duration as it is, a local clock time in UTC."""
+    """Return a moment for the service: a duration unchanged, a local clock time in UTC."""
     try:
         parse_duration(text)
     except InputError:
@@ -325,11 +336,11 @@ def absolute_moment(text: str, location: str) -> str:
 
 
 def _check_program(program: str, directory: str, path: str | None) -> None:
-    """Refuse a program that the job couldn't start: not on the path, or not executable."""
+    """Refuse a program that isn't on ``path``, or isn't executable."""
     # A program with a slash is relative to the job's directory.
     searched = str(Path(directory) / program) if "/" in program else program
     if shutil.which(searched, path=path) is None:
-        hint = "write what a shell would find, such as: -- python train.py"
+        hint = "write a program that a shell would find, such as: -- python train.py"
         shown = quote_for_display(program)
         raise InputError(Fault("COMMAND", f"{shown} is not an executable program", hint))
 
@@ -342,7 +353,7 @@ def with_absolute_deadline(record: Mapping[str, Any], location: str) -> Mapping[
     return {**record, "by": absolute_moment(by, f"{location}.by")}
 
 
-_MAX_NAMED: Final = 5
+_MAX_NAMED: Final = 5  # limit of names in a note
 
 
 def send_directory(
@@ -371,7 +382,7 @@ def send_directory(
     if dry_run:
         print_note(f"would send {what} ({size})")
         return None
-    sent: list[int] = []
+    sent: list[int] = []  # empty if the service already has the files
     with temporary_archive(selection) as archive, _progress(what, archive.size, quiet) as show:
 
         def on_sent(done: int) -> None:
@@ -388,7 +399,7 @@ def send_directory(
 
 @contextmanager
 def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show the progress of sending: a bar on a terminal, otherwise a line now and then."""
+    """Show the progress of sending: a bar on a terminal, otherwise a line at intervals."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = stderr()

@@ -32,7 +32,7 @@ JOB_COMMANDS: Final = ("explain", "status", "logs")
 """Commands whose argument is a TrainingJob."""
 
 OTHERS: Final = ("quote", "prices", "queue", "nodes", "events", "top", "tokens", "budget")
-"""Commands that are passed on; `quote` takes manifests instead of job files."""
+"""Other commands of ``shadowprice``. Here, `quote` takes manifests instead of job files."""
 
 COMMANDS: Final = (*JOB_COMMANDS, *OTHERS, "crd")
 
@@ -55,8 +55,8 @@ Options
   --service NAMESPACE/NAME  Kubernetes Service of Shadowprice; by default shadowprice/shadowprice
   --server URL     URL of the service, instead of a forwarded port
 
-The token is $SHADOWPRICE_TOKEN, else the one in the secret NAME-token next to the service, if you
-can read it. Arguments after the command are those of `shadowprice COMMAND --help`.
+The token is $SHADOWPRICE_TOKEN, else that of the secret NAME-token in the service's namespace, if
+you can read it. Arguments after the command are those of `shadowprice COMMAND --help`.
 """
 
 OPTIONS: Final = ("-n", "--namespace", "--kubeconfig", "--context", "--service", "--server")
@@ -66,7 +66,7 @@ WITH_VALUES: Final = frozenset(
 )
 """Options of `quote` and `JOB_COMMANDS` that take the next argument as their value."""
 
-_LOGGED: Final = re.compile(r"[EWIF]\d{4} [\d:.]+ ")
+_LOG_PREFIX: Final = re.compile(r"[EWIF]\d{4} [\d:.]+ ")
 """Prefix of log lines that `kubectl`'s library writes to stderr."""
 _FORWARDED: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
 
@@ -83,15 +83,15 @@ class PluginCall:
     """Parsed command line."""
 
     kubectl: list[str] = field(default_factory=list)  # options for every call of `kubectl`
-    namespace: str = ""  # of the resources; empty for the context's
+    namespace: str = ""  # namespace of the TrainingJobs; empty for the context's
     service: str = "shadowprice/shadowprice"  # NAMESPACE/NAME
     server: str = ""  # URL; empty to forward a port
     words: list[str] = field(default_factory=list)  # the command and its arguments
 
 
-def read_words(words: Sequence[str]) -> PluginCall:
+def parse_call(words: Sequence[str]) -> PluginCall:
     """Parse a command line."""
-    request = PluginCall()
+    call = PluginCall()
     remaining = list(words)
     while remaining and remaining[0].startswith("-"):
         option, equals, value = remaining.pop(0).partition("=")
@@ -103,28 +103,28 @@ def read_words(words: Sequence[str]) -> PluginCall:
             value = remaining.pop(0)
         match option:
             case "-n" | "--namespace":
-                request.namespace = value
+                call.namespace = value
             case "--service":
-                request.service = value
+                call.service = value
             case "--server":
-                request.server = value
+                call.server = value
             case _:
-                request.kubectl.append(f"{option}={value}")
+                call.kubectl.append(f"{option}={value}")
     if not remaining or remaining[0] not in COMMANDS:
         name = remaining[0] if remaining else ""
         hint = hint_for_unknown(name, COMMANDS)
         fault = Fault("kubectl shadowprice", f"no command {quote_for_display(name)}", hint)
         raise InputError(fault)
-    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", request.service):
+    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", call.service):
         raise InputError(
-            Fault("--service", f"expected NAMESPACE/NAME, got {quote_for_display(request.service)}")
+            Fault("--service", f"expected NAMESPACE/NAME, got {quote_for_display(call.service)}")
         )
-    request.words = remaining
-    return request
+    call.words = remaining
+    return call
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split arguments into names (jobs or files) and options with their values."""
+def split_arguments(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into names (jobs or files), and options with their values."""
     names: list[str] = []
     options: list[str] = []
     remaining = list(words)
@@ -134,7 +134,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             names.append(argument)
             continue
         options.append(argument)
-        # Only the last of several short options in one word can take the next word.
+        # In a word of several short options, such as -fg, only the last one takes the next word.
         option = argument if argument.startswith("--") else f"-{argument[-1]}"
         if option in WITH_VALUES and remaining:
             options.append(remaining.pop(0))
@@ -152,10 +152,10 @@ class Kubectl:
         self.words = [program, *call.kubectl]
         self._namespace = [f"--namespace={call.namespace}"] if call.namespace else []
 
-    def run(self, *words: str, here: bool = True, reads_stdin: bool = False) -> str:
-        """Run `kubectl`, with the namespace option if ``here``, and return its stdout."""
+    def run(self, *words: str, in_namespace: bool = True, reads_stdin: bool = False) -> str:
+        """Run `kubectl` and return its stdout; ``in_namespace`` adds the namespace option."""
         process = subprocess.run(
-            [*self.words, *(self._namespace if here else ()), *words],
+            [*self.words, *(self._namespace if in_namespace else ()), *words],
             stdin=None if reads_stdin else subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -163,7 +163,7 @@ class Kubectl:
             check=False,
         )
         if process.returncode:
-            raise KubectlError(f"kubectl: {_in_short(process.stderr)}")
+            raise KubectlError(f"kubectl: {_error_line(process.stderr)}")
         return process.stdout
 
     def job(self, name: str) -> str:
@@ -173,7 +173,7 @@ class Kubectl:
         )
         job = resource.get("status", {}).get("job")
         if not job:
-            raise KubectlError(f"TrainingJob {name} is not followed yet; is the service running?")
+            raise KubectlError(f"TrainingJob {name} has no job yet; is the service running?")
         return str(job)
 
     def manifests(self, files: Sequence[str]) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ class Kubectl:
             for item in _documents(output):
                 if item.get("kind") != "TrainingJob":
                     kind = item.get("kind")
-                    raise InputError(Fault(file, f"holds a {kind}", "leave TrainingJobs in it"))
+                    raise InputError(Fault(file, f"contains a {kind}", "remove it"))
                 jobs.append({**item["spec"], "name": item["metadata"]["name"]})
         return jobs
 
@@ -194,13 +194,13 @@ class Kubectl:
         namespace, _, name = service.partition("/")
         secret = f"{name}-token"
         try:
-            output = self.run(
-                f"--namespace={namespace}", "get", "secret", secret, "-o", "json", here=False
-            )
+            call = (f"--namespace={namespace}", "get", "secret", secret, "-o", "json")
+            output = self.run(*call, in_namespace=False)
             data: Mapping[str, str] = json.loads(output)["data"]
             return base64.b64decode(data["token"]).decode()
         except (KubectlError, KeyError, ValueError) as error:
-            fault = Fault("$SHADOWPRICE_TOKEN", f"is not set, and {error}", "ask for a token")
+            hint = "ask an operator for a token"
+            fault = Fault("$SHADOWPRICE_TOKEN", f"is not set, and {error}", hint)
             raise InputError(fault) from error
 
     @contextmanager
@@ -217,27 +217,27 @@ class Kubectl:
                 text=True,
             )
             assert process.stdout is not None
-            # It writes a line for each connection, and blocks once its pipe is full.
+            # kubectl writes a line for each connection, and would block once the pipe is full.
             reader = Thread(target=process.stdout.read, daemon=True)
             try:
                 match = next(filter(None, map(_FORWARDED.search, process.stdout)), None)
                 if match is None:
                     errors.seek(0)
-                    raise KubectlError(f"kubectl: {_in_short(errors.read())}")
+                    raise KubectlError(f"kubectl: {_error_line(errors.read())}")
                 reader.start()
                 yield f"http://127.0.0.1:{match[1]}"
             finally:
                 process.terminate()
                 process.wait()
-                if reader.ident is not None:
+                if reader.ident is not None:  # it was started
                     reader.join()
                 process.stdout.close()
 
 
-def _in_short(said: str) -> str:
-    """Return stderr of `kubectl` as one line without its library's log lines."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    messages = [line for line in lines if not _LOGGED.match(line)] or lines
+def _error_line(stderr: str) -> str:
+    """Return stderr of `kubectl` as one line, without the log lines of its library."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    messages = [line for line in lines if not _LOG_PREFIX.match(line)] or lines
     return escape_controls("; ".join(messages))[:1_000]
 
 
@@ -255,7 +255,7 @@ def definition_for(kubectl: Kubectl) -> str:
     """Return the TrainingJob definition in the form that the API server supports."""
     from shadowprice.kubernetes.definition import build_crd, supports_cel_rules, to_yaml
 
-    published = json.loads(kubectl.run("get", "--raw", "/openapi/v2", here=False))
+    published = json.loads(kubectl.run("get", "--raw", "/openapi/v2", in_namespace=False))
     return to_yaml(build_crd(rules=supports_cel_rules(published)))
 
 
@@ -276,7 +276,7 @@ def _run(words: Sequence[str]) -> object:
     if not words or words[0] in {"-h", "--help"}:
         sys.stdout.write(HELP)
         return 0
-    call = read_words(words)
+    call = parse_call(words)
     kubectl = Kubectl(call)
     command, *rest = call.words
     if command == "crd":
@@ -285,7 +285,7 @@ def _run(words: Sequence[str]) -> object:
     if {"-h", "--help"} & set(rest):
         return run_command(call.words)
     with tempfile.TemporaryDirectory() as folder:
-        names, options = split(rest)
+        names, options = split_arguments(rest)
         if command in JOB_COMMANDS and names:
             rest = [*options, kubectl.job(names[0]), *names[1:]]
         elif command == "quote":

@@ -1,4 +1,4 @@
-"""The running program: its name for hints, and its end by SIGTERM, which keeps completed work."""
+"""The running program: its name in hints, its exit statuses, and its reaction to SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Final
 PROGRAM: Final = "shadowprice"
 
 called_program: Final = ContextVar("called_program", default=PROGRAM)
-"""This program, or the plugin of kubectl that runs its commands."""
+"""Name of this program, or of the plugin of kubectl that runs its commands."""
 
 
-INTERRUPTED: Final = 130
+INTERRUPTED: Final = 130  # exit status after SIGINT
 CLOSED: Final = 141
-"""Exit status if the reader of the output closed it, as after SIGPIPE: `... | head`."""
-TERMINATED: Final = 143
+"""Exit status if the reader of stdout closed it (`... | head`), as after SIGPIPE."""
+TERMINATED: Final = 143  # exit status after SIGTERM
 
 
 @dataclass
 class Termination:
-    """A signal to the running command to stop."""
+    """State of a command that a signal may stop."""
 
-    status: int = INTERRUPTED  # exit status for the signal
-    reported: bool = False  # the command already printed what it kept
+    status: int = INTERRUPTED  # exit status after the signal
+    reported: bool = False  # whether the command has printed a message about its results
 
 
 _current = Termination()

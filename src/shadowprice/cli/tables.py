@@ -15,11 +15,11 @@ from shadowprice.results.run_directory import RunData
 from shadowprice.results.significance import PairedTest
 from shadowprice.simulator.trials import SeedRuns
 
-SIGNIFICANT = 0.05
+SIGNIFICANT = 0.05  # level of the p values that are marked and coloured
 
 
 def summary_table(runs: Sequence[RunData]) -> Table:
-    """Return the metrics of runs side by side; of several runs the best is highlighted."""
+    """Return the metrics of runs side by side; among several runs, the best is highlighted."""
     names = [f"{run.policy} (partial)" if run.info["partial"] else run.policy for run in runs]
     return _metric_table("", names, display_rows(runs), marked=len(runs) > 1)
 
@@ -60,7 +60,7 @@ def comparison_table(trials: SeedRuns) -> Table:
                 for name in others
             )
             rows.append([metric.name, *cells])
-    table = make_table([f"beyond {first}, seed by seed", *others], rows)
+    table = make_table([f"difference from {first}", *others], rows)
     table.caption = (
         "p: paired permutation test over the seeds, with Holm's correction for the policies of "
         "a row; * below 0.05"

@@ -1,4 +1,4 @@
-"""Cloning files: machines, a deadline, the probability of missing it, and groups of tasks.
+"""Cloning files: machines, a deadline, the allowed probability of a miss, and groups of tasks.
 
 machines: 200
 deadline: 60s
@@ -28,8 +28,8 @@ from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.text import load_yaml
 
 
-class _TaskLaw(Spec):
-    """Duration of a group of tasks, validated apart from its other keys."""
+class _TaskDuration(Spec):
+    """The key ``duration`` of a group of tasks, without the other keys."""
 
     duration: DurationDistributionSpec
 
@@ -52,49 +52,58 @@ class CloningSpec(Spec):
 
 @dataclass(frozen=True)
 class CloningFile:
-    """A validated cloning file, for both regimes."""
+    """A validated cloning file."""
 
     groups: tuple[TaskGroup, ...]  # groups of equal tasks
     machines: int  # number of machines M
     deadline: float  # deadline T_d in seconds
     miss_probability: float  # largest probability epsilon that the deadline is missed
-    place: str  # name of the file in errors
+    location: str  # name of the file in errors
 
     def problem(self) -> CloningProblem:
-        """Return the problem of the light regime, in which all tasks start at once."""
+        """Return the problem in which all tasks start at once, the light regime of the paper.
+
+        Raises `InputError` if there are too few machines.
+        """
         try:
             return CloningProblem(self.groups, self.machines, self.deadline, self.miss_probability)
         except InputError as error:
             faults = [
-                replace(fault, location=f"{self.place}: {fault.location}") for fault in error.faults
+                replace(fault, location=f"{self.location}: {fault.location}")
+                for fault in error.faults
             ]
             raise InputError(faults) from error
 
 
 def read_cloning(path: Path) -> CloningFile:
-    """Read a cloning file (YAML); files of durations are relative to its folder."""
+    """Read a cloning file (YAML); paths of files of durations are relative to its folder."""
     return parse_cloning(load_yaml(path), str(path), path.parent)
 
 
-def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
-    """Validate the content of a cloning file ``place``; it names files in ``folder``."""
-    spec, faults = validate(CloningSpec, document, place)
+def parse_cloning(document: object, location: str, folder: Path) -> CloningFile:
+    """Validate the content of a cloning file.
+
+    Errors begin with ``location``. Paths of files of durations are relative to ``folder``.
+    """
+    spec, faults = validate(CloningSpec, document, location)
     context = DistributionContext(measured=duration_loader(folder))
     groups: list[TaskGroup] = []
     tasks = document.get("tasks") if isinstance(document, dict) else None
     for position, task in enumerate(tasks if isinstance(tasks, list) else ()):
         # Durations are checked even if the file is refused, so that all problems are reported.
         duration = task.get("duration") if isinstance(task, dict) else None
-        task_spec, _ = validate(_TaskLaw, {"duration": duration}, place)
-        if task_spec is None:
+        task_spec, _ = validate(_TaskDuration, {"duration": duration}, location)
+        if task_spec is None:  # already among the faults of the whole file
             continue
         try:
             distribution = build_distribution(task_spec.duration.distribution(context))
         except InputError as error:
-            location = f"{place}: tasks[{position}].duration"
+            duration_location = f"{location}: tasks[{position}].duration"
             faults += [
                 Fault(
-                    location, ": ".join(filter(None, (fault.location, fault.message))), fault.hint
+                    duration_location,
+                    ": ".join(filter(None, (fault.location, fault.message))),
+                    fault.hint,
                 )
                 for fault in error.faults
             ]
@@ -104,5 +113,5 @@ def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
     if spec is None or faults:
         raise InputError(faults)
     return CloningFile(
-        tuple(groups), spec.machines, float(spec.deadline.seconds), spec.miss_probability, place
+        tuple(groups), spec.machines, float(spec.deadline.seconds), spec.miss_probability, location
     )

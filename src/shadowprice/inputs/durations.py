@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,18 @@ from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.distributions.empirical import build_distribution
 from shadowprice.inputs.text import read_lines
 
+_MIN_SECONDS: Final = 1e-9
+_MAX_FAULTS: Final = 20  # invalid values that an error lists
+
 
 def duration_loader(folder: Path) -> EmpiricalLoader:
-    """Return a loader of the durations that a file in ``folder`` names; it reads each file once."""
+    """Return a function that loads the measured durations of a specification.
+
+    Paths of their files are relative to ``folder``. Each specification is loaded once.
+    """
 
     @cache
-    def measured(spec: EmpiricalDuration) -> DurationDistribution:
+    def load(spec: EmpiricalDuration) -> DurationDistribution:
         path = Path(spec.file)
         path = path if path.is_absolute() else folder / path
         sample = read_durations(path, spec.column) * spec.seconds_per_unit
@@ -35,18 +42,18 @@ def duration_loader(folder: Path) -> EmpiricalLoader:
             "factor": spec.factor,
             "name": spec.file,
         }
-        spec_in_seconds = DurationDistribution("empirical", parameters, 0.0, 0.0)
-        distribution = build_distribution(spec_in_seconds)
-        return replace(spec_in_seconds, shortest=distribution.shortest, mean=distribution.mean)
+        description = DurationDistribution("empirical", parameters, 0.0, 0.0)
+        distribution = build_distribution(description)
+        return replace(description, shortest=distribution.shortest, mean=distribution.mean)
 
-    return measured
+    return load
 
 
 def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]:
     """Read positive durations from a file, possibly gzipped.
 
-    With a column's name, the file is CSV with a header; without one, every line holds one number.
-    An error names the line of each of the first 20 values that are not positive numbers.
+    With a column's name, the file is CSV with a header. Without it, every line holds one number.
+    An `InputError` lists the first `_MAX_FAULTS` invalid values with their lines.
     """
     values: list[float] = []
     faults: list[Fault] = []
@@ -60,10 +67,10 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
             continue
         text = cells[index] if index < len(cells) else ""
         value = _number(text)
-        if 1e-9 <= value <= bounds.SECONDS.maximum:
+        if _MIN_SECONDS <= value <= bounds.SECONDS.maximum:
             values.append(value)
             bounds.MEASURED.check(len(values), str(path))
-        elif len(faults) < 20:
+        elif len(faults) < _MAX_FAULTS:
             hint = "" if column is not None else "name the column of a CSV file by `column`"
             message = f"expected a positive number, got {quote_for_display(text)}"
             faults.append(Fault(f"{path}: line {number}", message, hint))
@@ -75,12 +82,12 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
 
 
 def _rows(path: Path, *, is_table: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each row, and the line in which it begins; blank lines are left out."""
-    number = 0
+    """Yield each row: the line in which it begins, and its fields. Blank lines are left out."""
+    number = 0  # number of the last line that was read; a row of CSV may have several lines
 
     def texts() -> Iterator[str]:
         nonlocal number
-        for number, line in read_lines(path):  # noqa: B007  # the reader's position
+        for number, line in read_lines(path):  # noqa: B007  # assigned for the code below
             yield f"{line}\n"
 
     rows = csv.reader(texts(), strict=True) if is_table else ([text] for text in texts())
@@ -96,7 +103,7 @@ def _rows(path: Path, *, is_table: bool) -> Iterator[tuple[int, list[str]]]:
 
 
 def _number(text: str) -> float:
-    """Return a number; NaN for other text, also for what only Python reads, such as ``1_000``."""
+    """Parse a number; return NaN for other text, and for Python's own forms such as ``1_000``."""
     try:
         return math.nan if "_" in text or not text.isascii() else float(text)
     except ValueError:

@@ -1,11 +1,11 @@
-"""Libraries of measured throughput by job family, for jobs that weren't measured themselves.
+"""Libraries of measured throughput by job family, for jobs without measurements of their own.
 
     families:
       resnet50: {throughput: {1: 12.4, 2: 23.9, 4: 44.0}, restart: 20s}
 
-`shadowprice profile --family` writes a library. A job file contains one under its key ``families``,
-or has the name of a file in its folder there. The service reads one with ``serve --families``. A
-job with ``family: resnet50`` gets the throughput of that family.
+`shadowprice profile --family` writes a library. A job file has its families under the key
+``families``, or the path of a library relative to its folder. ``serve --families`` gives the
+service a library. A job with ``family: resnet50`` gets the throughput of that family.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FamilySpec(Spec):
     throughput: Curve
     restart: DurationField | None = None
     measured: Annotated[str, max_length(bounds.TEXT)] | None = None
-    """Date and machine of the measurement, for people."""
+    """Remark on the measurement for people, such as its date and precision."""
 
 
 class FamiliesSpec(Spec):
@@ -55,7 +55,7 @@ def read_families(path: Path) -> Families:
 
 
 def parse_families(document: object, location: str) -> Families:
-    """Return the families in the content of a library, with integers as worker counts."""
+    """Return the families in the content of a library; keys of ``throughput`` become integers."""
     spec, faults = validate(FamiliesSpec, document, location)
     if spec is None:
         raise InputError(faults)
@@ -65,7 +65,7 @@ def parse_families(document: object, location: str) -> Families:
         spec.families.items(), document["families"].values(), strict=True
     ):
         stated = entry["throughput"]
-        # Worker counts may be quoted, as they always are in JSON.
+        # Keys may be quoted, as they always are in JSON. Values stay as written.
         families[name] = {
             **entry,
             "throughput": dict(zip(family.throughput, stated.values(), strict=True)),
@@ -83,8 +83,9 @@ def with_family(
 
     Worker counts above the job's ``chunks`` are dropped, because the job can't run with them. A job
     with ``steps`` gets all worker counts. A record that isn't a mapping is returned unchanged.
-    Errors have ``location``, and ``hint_without_library`` if there is no library. A library without
-    the family, or with only worker counts above ``chunks``, is an `InputError`.
+
+    Raises `InputError`, at ``location``, for an unknown family, and for a family with only worker
+    counts above ``chunks``. ``hint_without_library`` is the hint if ``families`` is empty.
     """
     if not isinstance(record, Mapping) or "family" not in record:
         return record
@@ -93,15 +94,14 @@ def with_family(
     name = record["family"]
     family = families.get(name) if isinstance(name, str) else None
     if family is None:
-        listed = f"the library has {', '.join(sorted(families)[:10])}"
-        usual = listed if families else hint_without_library
-        hint = hint_for_unknown(name, families, usual)
+        library_hint = f"the library has {', '.join(sorted(families)[:10])}"
+        hint = hint_for_unknown(name, families, library_hint if families else hint_without_library)
         fault = Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
         raise InputError(fault)
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
     if record.get("steps") is not None:
-        max_workers = max(family["throughput"])
+        max_workers = max(family["throughput"])  # `steps` don't limit the workers
     curve = {str(n): speed for n, speed in family["throughput"].items() if n <= max_workers}
     if not curve:
         min_workers = min(family["throughput"])

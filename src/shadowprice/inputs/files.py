@@ -25,16 +25,16 @@ from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
 from shadowprice.inputs.text import is_json_lines, load_yaml, read_json_lines, read_text
 
-_TABLES: Final = frozenset({".csv", ".tsv"})  # endings of tables of jobs
+_TABLE_SUFFIXES: Final = frozenset({".csv", ".tsv"})
 MAX_FAULTS: Final = int(bounds.FAULTS.maximum)
-"""Problems that are listed before reading stops."""
+"""Maximum number of problems that are listed; reading stops after it."""
 
 
 def read_cluster(path: Path, *, starts_cost: bool = False) -> Cluster:
     """Read a cluster file (YAML).
 
     ``starts_cost`` is the default of the file's ``restart_first``: whether the first start of a job
-    costs its restart time too. It does for real processes; in the papers it doesn't. An
+    also costs its restart time. For real processes it does; in the papers it doesn't. An
     `InputError` lists every problem of the file.
     """
     return resolve_cluster(load_yaml(path), str(path), starts_cost=starts_cost)
@@ -45,8 +45,8 @@ def resolve_cluster(
 ) -> Cluster:
     """Return the cluster that the content of a cluster file describes.
 
-    Errors begin with ``location``; ``starts_cost`` as in `read_cluster`. An `InputError` lists
-    every problem.
+    ``starts_cost`` is as in `read_cluster`. An `InputError` lists every problem; locations begin
+    with ``location``.
     """
     spec, faults = validate(ClusterSpec, document, location)
     if spec is None:
@@ -63,7 +63,7 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
     """
     records = read_json_lines(path) if is_json_lines(path) else _yaml_jobs(path)
     return resolve_records(
-        records, cluster, place=str(path), folder=path.parent, skip_invalid=skip_invalid
+        records, cluster, location=str(path), folder=path.parent, skip_invalid=skip_invalid
     )
 
 
@@ -71,85 +71,90 @@ def resolve_records(
     records: Iterable[tuple[str, Any]],
     cluster: Cluster,
     *,
-    place: str = "jobs",
+    location: str = "jobs",
     folder: Path = Path(),
     skip_invalid: bool = False,
 ) -> list[Job]:
     """Return the jobs that records describe, in order.
 
-    Each record comes with its location; an `InputError` instead of a record is one that couldn't be
-    read. ``place`` names the source in errors, and files that jobs name are relative to ``folder``.
-    ``skip_invalid`` as in `read_jobs`.
+    Each record comes with its location. An `InputError` in place of a record stands for one that
+    couldn't be read. ``location`` is the location of errors about all records. Paths in jobs are
+    relative to ``folder``. ``skip_invalid`` is as in `read_jobs`.
     """
     specs: list[tuple[str, JobSpec]] = []
     faults: list[Fault] = []
-    named: dict[str, str] = {}
-    for count, (location, record) in enumerate(records, start=1):
-        bounds.JOBS.check(count, place)
+    location_by_name: dict[str, str] = {}
+    for count, (where, record) in enumerate(records, start=1):
+        bounds.JOBS.check(count, location)
         if isinstance(record, InputError):
             faults += record.faults
         else:
-            spec, problems = validate(JobSpec, record, location)
-            faults += [*_name_taken(record, location, named), *problems]
+            spec, problems = validate(JobSpec, record, where)
+            faults += [*_register_name(record, where, location_by_name), *problems]
             if spec is not None:
-                specs.append((location, spec))
+                specs.append((where, spec))
         if len(faults) > MAX_FAULTS:
             if not skip_invalid:
-                raise InputError(_first_problems(faults, place))
+                raise InputError(_first_problems(faults, location))
             del faults[MAX_FAULTS:]
     resolved, problems = resolve_jobs(specs, cluster, duration_loader(folder))
     faults += problems
+    # The more permissive rule for bandwidth, because the policy isn't known here.
     never_fits = EmptyClusterCheck(cluster, local_free=True)
-    jobs: dict[str, Job] = {}  # the first valid record of a name has it
-    for location, job in resolved:
+    jobs: dict[str, Job] = {}  # by name; of equal names, the first valid record
+    for where, job in resolved:
         refusal = never_fits(job)
         if refusal is None:
             jobs.setdefault(job.name, job)
         else:
             message = f"job {job.name!r} can never run here: it {refusal.message}"
             hint = f"request less of the scarce resource: {refusal.bottleneck}"
-            faults.append(Fault(location, message, hint))
+            faults.append(Fault(where, message, hint))
     if faults and not skip_invalid:
-        raise InputError(_first_problems(faults, place))
+        raise InputError(_first_problems(faults, location))
     if not jobs:
-        raise InputError(Fault(place, "contains no valid job" if faults else "contains no job"))
+        raise InputError(Fault(location, "contains no valid job" if faults else "contains no job"))
     return list(jobs.values())
 
 
 def _first_problems(faults: Sequence[Fault], location: str) -> list[Fault]:
-    """Return the problems that are listed, followed by a remark if there are more."""
-    more = [Fault(location, "and more; these come first")] if len(faults) > MAX_FAULTS else []
-    return [*faults[:MAX_FAULTS], *more]
+    """Return the first `MAX_FAULTS` problems, and a remark if there are more."""
+    if len(faults) <= MAX_FAULTS:
+        return list(faults)
+    remark = Fault(location, f"has more problems; the first {MAX_FAULTS} are listed")
+    return [*faults[:MAX_FAULTS], remark]
 
 
-def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault]:
-    """Register the name of a record, also an invalid one; return the fault if it was taken."""
+def _register_name(record: object, location: str, location_by_name: dict[str, str]) -> list[Fault]:
+    """Register the name of a record, even if the record is invalid; return a fault if taken."""
     name = record.get("name") if isinstance(record, Mapping) else None
     if not isinstance(name, str):
         return []
-    if name not in named:
-        named[name] = where
+    if name not in location_by_name:
+        location_by_name[name] = location
         return []
-    hint = f"the name is taken by {named[name]}; rename one"
+    hint = f"the name is taken by {location_by_name[name]}; rename one"
     message = f"duplicate job name {quote_for_display(name)}"
-    return [Fault(join_location(where, ".name"), message, hint)]
+    return [Fault(join_location(location, ".name"), message, hint)]
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the records of a job file with their locations, as the file writes them.
+    """Yield the records of a job file with their locations, not validated.
 
-    A job with a ``family`` gets the curve of the file's library. If the file has none, the family
-    stays for the caller to resolve.
+    A job with a ``family`` gets the curve of the file's library. If the file has no library, the
+    key ``family`` stays, for a service that has one.
     """
     lines = is_json_lines(path)
-    for location, record in read_json_lines(path) if lines else _yaml_jobs(path, complete=False):
+    for location, record in (
+        read_json_lines(path) if lines else _yaml_jobs(path, requires_library=False)
+    ):
         if isinstance(record, InputError):
             raise record
         yield location, record
 
 
 def read_entry(path: Path, name: str) -> Mapping[str, Any]:
-    """Return one job of a job file, as the file writes it."""
+    """Return the record of one job of a job file, not validated."""
     records = read_json_lines(path) if is_json_lines(path) else _yaml_jobs(path)
     for _, record in records:
         if isinstance(record, Mapping) and record.get("name") == name:
@@ -168,7 +173,10 @@ def read_parameters(path: Path) -> dict[str, Any]:
 
 
 def _yaml_list(path: Path, noun: str, hint: str, *others: str) -> tuple[Mapping[str, Any], Any]:
-    """Return a YAML document and its list of ``noun``s; ``hint`` is for one without the list."""
+    """Return a YAML document and its list of ``noun``s.
+
+    ``hint`` is the hint for a document without the list, and ``others`` are other valid keys.
+    """
     document = load_yaml(path)
     key = f"{noun}s"
     entries = document.get(key) if isinstance(document, Mapping) else None
@@ -178,42 +186,42 @@ def _yaml_list(path: Path, noun: str, hint: str, *others: str) -> tuple[Mapping[
         raise InputError(Fault(str(path), f"contains no {noun} list", hint))
     for unknown in document.keys() - {key, *others}:
         article = "an" if noun == "incident" else "a"
-        more = "".join(f", and where curves are, `{other}:`" for other in others)
-        hint = f"{article} {noun} file holds only `{key}:`{more}"
+        more = "".join(f" and `{other}:`" for other in others)
+        hint = f"{article} {noun} file has only `{key}:`{more}"
         raise InputError(Fault(f"{path}: {unknown}", "unknown key", hint))
     return document, entries
 
 
-def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]]:
+def _yaml_jobs(path: Path, *, requires_library: bool = True) -> Iterator[tuple[str, Any]]:
     hint = "begin it with `jobs:`"
-    if _TABLES.intersection(suffix.lower() for suffix in path.suffixes):
+    if _TABLE_SUFFIXES.intersection(suffix.lower() for suffix in path.suffixes):
         hint = f"read a table of jobs with --trace {shlex.quote(f'csv:{path}')}"
     document, jobs = _yaml_list(path, "job", hint, "families")
     families = _families(document.get("families"), path)
     for index, entry in enumerate(jobs):
         location, record = f"{path}: jobs[{index}]", keep_written_words(entry)
         try:
-            resolve = families or complete
-            yield location, with_family(record, families, location) if resolve else record
+            resolves = families or requires_library
+            yield location, with_family(record, families, location) if resolves else record
         except InputError as error:
             yield location, error
 
 
-def _families(named: object, path: Path) -> Families:
-    """Return the families of a job file: its own, or those of the library that it names."""
-    if named is None:
+def _families(value: object, path: Path) -> Families:
+    """Return the families of a job file; ``value`` has them, or is the path of a library."""
+    if value is None:
         return {}
-    if isinstance(named, str):
-        bounds.PATH.check(len(named), f"{path}: families")
-        return read_families(path.parent / named)
-    return parse_families({"families": named}, str(path))
+    if isinstance(value, str):
+        bounds.PATH.check(len(value), f"{path}: families")
+        return read_families(path.parent / value)
+    return parse_families({"families": value}, str(path))
 
 
 Incident = ServerLost | ServerBack | JobCancelled
 
 
 class IncidentSpec(Spec):
-    """One incident: a slot, and the one event at its start."""
+    """One incident: a slot, and a single event at its start."""
 
     slot: Annotated[int, Field(ge=0, strict=True), max_value(bounds.SLOT)]
     server_lost: Name | None = None
@@ -222,14 +230,14 @@ class IncidentSpec(Spec):
 
     @model_validator(mode="after")
     def _has_one_kind(self) -> IncidentSpec:
-        given = [name for name in (self.server_lost, self.server_back, self.cancel) if name]
-        if len(given) != 1:
+        names = [name for name in (self.server_lost, self.server_back, self.cancel) if name]
+        if len(names) != 1:
             raise ValueError("give one of server_lost, server_back or cancel")
         return self
 
 
 def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[Incident]:
-    """Read an incident file, YAML or JSON Lines (``.jsonl``), possibly gzipped; return it by slot.
+    """Read incidents in order of slot from a YAML or JSON Lines file, possibly gzipped.
 
     Only jobs of the workload can be cancelled, in a slot after their arrival.
     """
@@ -238,28 +246,28 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
 
 
 def resolve_incidents(
-    records: Iterable[tuple[str, Any]], given: str, cluster: Cluster, jobs: Sequence[Job]
+    records: Iterable[tuple[str, Any]], location: str, cluster: Cluster, jobs: Sequence[Job]
 ) -> list[Incident]:
     """Return the incidents that records describe, as `read_incidents` does for a file.
 
-    Each record comes with its location; an `InputError` instead is a record that couldn't be read.
-    Errors about the list as a whole begin with ``given``.
+    Each record comes with its location. An `InputError` in place of a record stands for one that
+    couldn't be read. ``location`` is the location of errors about all records.
     """
     faults: list[Fault] = []
     incidents: list[tuple[str, Incident]] = []
     arrivals = {job.name: job.arrival for job in jobs}
-    for location, record in records:
+    for where, record in records:
         if isinstance(record, InputError):
             faults += record.faults
             continue
-        spec, problems = validate(IncidentSpec, record, location)
+        spec, problems = validate(IncidentSpec, record, where)
         faults += problems
         if len(faults) > bounds.FAULTS.maximum:
             break
-        bounds.INCIDENTS.check(len(incidents), given)
+        bounds.INCIDENTS.check(len(incidents), location)
         if spec is not None:
             try:
-                incidents.append((location, _resolve_incident(spec, location, cluster, arrivals)))
+                incidents.append((where, _resolve_incident(spec, where, cluster, arrivals)))
             except InputError as error:
                 faults += error.faults
     incidents.sort(key=lambda entry: entry[1].slot)
@@ -278,32 +286,32 @@ def _resolve_incident(
         "cancel": (JobCancelled, "job", arrivals),
     }
     key = next(key for key in kinds if getattr(spec, key) is not None)
-    kind, noun, known = kinds[key]
+    kind, noun, names = kinds[key]
     name: str = getattr(spec, key)
-    if name not in known:
-        hint = hint_for_unknown(name, known, "")
-        place = join_location(location, f".{key}")
-        raise InputError(Fault(place, f"unknown {noun} {name!r}", hint))
+    if name not in names:
+        hint = hint_for_unknown(name, names, "")
+        key_location = join_location(location, f".{key}")
+        raise InputError(Fault(key_location, f"unknown {noun} {name!r}", hint))
     if kind is JobCancelled and spec.slot <= arrivals[name]:
         message = f"{name!r} arrives in slot {arrivals[name]}"
-        place = join_location(location, ".slot")
-        raise InputError(Fault(place, message, "cancel it in a later slot"))
+        slot_location = join_location(location, ".slot")
+        raise InputError(Fault(slot_location, message, "cancel it in a later slot"))
     return kind(spec.slot, name)
 
 
-def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:
-    """Return a problem for each loss of a lost server, and each return of one that isn't lost."""
+def _server_faults(incidents: Sequence[tuple[str, Incident]]) -> list[Fault]:
+    """Return a problem for each loss of a lost server, and each return of a present server."""
     faults = []
-    out: set[str] = set()
-    for location, incident in found:
+    lost_servers: set[str] = set()
+    for location, incident in incidents:
         if isinstance(incident, JobCancelled):
             continue
         name = incident.server
-        lost = isinstance(incident, ServerLost)
-        if lost == (incident.server in out):
-            state = "is out already" if lost else "is not out"
+        is_loss = isinstance(incident, ServerLost)
+        if is_loss == (name in lost_servers):
+            state = "is already lost" if is_loss else "is not lost"
             faults.append(Fault(location, f"server {name!r} {state} in slot {incident.slot}"))
-        out ^= {incident.server}
+        lost_servers ^= {name}
     return faults
 
 

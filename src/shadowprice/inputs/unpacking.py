@@ -1,4 +1,7 @@
-"""Bytes of files, decompressed if they are packed, and limited before they are in memory."""
+"""Readers of files that may be packed (compressed, or in a zip file).
+
+A small packed file can expand to terabytes, so sizes are limited before the content is in memory.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +39,16 @@ MIN_EXPANSION_LIMIT_BYTES: Final = 64 << 20
 BLOCK_BYTES: Final = 1 << 16  # default size of a block, in bytes
 
 _BZIP2_MARKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
-"""Beginnings of a block, and of the end of a stream without blocks."""
+"""Start of a block of bzip2, and of the end mark of a stream without blocks."""
 
 MAX_DECOMPRESSOR_BYTES: Final = 256 << 20
-"""Maximum memory of a decompressor of xz or zstd: the file states how much it needs."""
+"""Maximum memory of a decompressor of xz, lzma or zstd. The file decides how much it needs."""
 
 _MAGIC: Final = (
     (b"\x1f\x8b", "gzip"),
     (b"\xfd7zXZ\0", "xz"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
-    # pzstd begins with a frame that is skipped.
+    # pzstd starts files with a skippable frame.
     *((bytes([number]) + b"\x2a\x4d\x18", "zstd") for number in range(0x50, 0x60)),
     (b"\x5d\0\0", "lzma"),
     *((mark, "zip") for mark in (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08PK")),
@@ -57,23 +60,24 @@ _MAGIC: Final = (
     (b"\x1f\x9d", "compress"),
 )
 """First bytes of packed files, and their format."""
+_MAGIC_BYTES: Final = 10  # enough for the longest of these
 
 _MAX_DIRECTORY_BYTES: Final = 1 << 20
-"""Maximum size of a zip file's directory, because all of it is read at once."""
+"""Maximum size of a zip file's directory, because `zipfile` reads all of it at once."""
 _ZIP_END_MARK: Final = b"PK\x05\x06"
 _ZIP_END_BYTES: Final = 22
 """Size of the record at the end of a zip file, without its comment."""
 _ZIP_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
-"""Methods that need little memory, whatever the file states."""
+"""Compression methods that need little memory for any file."""
 _MAX_LISTED: Final = 10  # files of a zip file that an error lists
 _HINT: Final = "copy or download the file again"
 
 
 class ZipMemberError(InputError):
-    """A path doesn't name one of the files in a zip file.
+    """A path doesn't select one of the files in a zip file.
 
-    ``path`` is the zip file, and ``member`` the file in it that the hint selects, if there is one:
-    ``{}`` in ``hint`` stands for what selects it.
+    ``path`` is the zip file, and ``member`` the file in it that the hint proposes, None for an
+    empty zip file. ``{}`` in ``hint`` stands for the text that selects ``member``.
     """
 
     def __init__(self, path: Path, message: str, hint: str, member: str | None) -> None:
@@ -85,7 +89,7 @@ class ZipMemberError(InputError):
 def split_member(path: Path) -> tuple[Path, str]:
     """Split ``FILE.zip:MEMBER`` into the zip file and the name of a file in it.
 
-    Another path, such as that of a file with a colon in its name, is returned with an empty name.
+    Other paths, also of an existing file with a colon in its name, get an empty member name.
     """
     text = str(path)
     if ":" in text and not os.path.lexists(path):
@@ -97,9 +101,9 @@ def split_member(path: Path) -> tuple[Path, str]:
 
 
 def detect_compression(path: Path) -> str:
-    """Return the format that a file is compressed with by its content, or an empty string."""
+    """Return the format of a packed file from its first bytes, or an empty string."""
     with split_member(path)[0].open("rb") as file:
-        return _packed_format(file.read(10))
+        return _packed_format(file.read(_MAGIC_BYTES))
 
 
 def _packed_format(head: bytes) -> str:
@@ -115,9 +119,9 @@ def _check_packed_once(path: Path, packed: str, head: bytes) -> None:
 
 
 def open_unpacked(path: Path, packed: str) -> AbstractContextManager[IO[bytes]]:
-    """Open a file of a packed format for reading its content; see `detect_compression`.
+    """Open a file to read its unpacked content; ``packed`` is its format, or empty.
 
-    Files of several streams, empty streams, and zeros between and after streams are valid.
+    Files with several streams, empty streams, and zeros between and after streams are valid.
     """
     match packed:
         case "":
@@ -145,18 +149,18 @@ def open_unpacked(path: Path, packed: str) -> AbstractContextManager[IO[bytes]]:
 
 
 def read_first_bytes(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file's content, fewer if it is damaged after them."""
+    """Return the first ``size`` bytes of a file's unpacked content, fewer if damage follows."""
     content = b""
-    with _explained(path, lambda: 0) as explanation:
-        explanation.packed = detect_compression(path)
-        with open_unpacked(path, explanation.packed) as file:
+    with _input_errors(path, lambda: 0) as state:
+        state.packed = detect_compression(path)
+        with open_unpacked(path, state.packed) as file:
             try:
                 while len(content) < size:
                     block = file.read(min(1 << 12, size - len(content)))
                     if not block:
                         break
                     content += block
-                _check_packed_once(path, explanation.packed, content)
+                _check_packed_once(path, state.packed, content)
             except _DAMAGE:
                 if not content:
                     raise
@@ -165,9 +169,10 @@ def read_first_bytes(path: Path, size: int) -> bytes:
 
 @contextmanager
 def _open_member(path: Path) -> Iterator[IO[bytes]]:
-    """Open the only file in a zip file, or the named one of several."""
+    """Open the only file in a zip file, or the file that the path names."""
     archive_path, name = split_member(path)
     with archive_path.open("rb") as file:
+        # A comment of at most 2^16 - 1 bytes follows the record at the end.
         tail = max(0, archive_path.stat().st_size - (1 << 16) - _ZIP_END_BYTES)
         file.seek(tail)
         content = file.read()
@@ -178,20 +183,21 @@ def _open_member(path: Path) -> Iterator[IO[bytes]]:
     if int.from_bytes(end[12:16], "little") > _MAX_DIRECTORY_BYTES:
         message = f"the directory of the zip file exceeds {_MAX_DIRECTORY_BYTES >> 20} MiB"
         raise InputError(Fault(str(path), message, "pack one file, with gzip"))
-    # Without the comment, in which zipfile would find a mark too.
+    # Hide the comment, in which `zipfile` would also find a mark.
     with (
-        _Beginning(archive_path, tail + position + _ZIP_END_BYTES) as beginning,
-        zipfile.ZipFile(beginning) as archive,
+        _FileHead(archive_path, tail + position + _ZIP_END_BYTES) as head,
+        zipfile.ZipFile(head) as archive,
         archive.open(_find_member(archive_path, archive, name)) as member,
     ):
         yield member
 
 
 def _zip_end(content: bytes) -> int:
-    """Return where the record at a zip file's end begins, or -1 if there is none.
+    """Return the position of the record at a zip file's end, or -1 if there is none.
 
-    A comment follows it, which may contain the record's mark. Of several marks, the record is the
-    one whose comment reaches the end; if bytes were added after it, the last one.
+    The record is followed by a comment, which may contain the record's mark. The right mark is the
+    one whose comment reaches the end of the file. If there is none, because bytes were appended, it
+    is the last mark.
     """
     last = position = content.rfind(_ZIP_END_MARK)
     while position >= 0:
@@ -203,36 +209,37 @@ def _zip_end(content: bytes) -> int:
 
 
 def _find_member(path: Path, archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    """Return the only file in an opened zip file, or that of a name."""
+    """Return the entry of the only file in an opened zip file, or of the file ``name``."""
     names = [entry.filename for entry in archive.infolist() if _is_content(entry)]
     if name:
         # macOS writes names in another form of Unicode than keyboards.
         wanted = unicodedata.normalize("NFC", name)
-        same = [each for each in names if unicodedata.normalize("NFC", each) == wanted]
-        if not same:
+        matches = [each for each in names if unicodedata.normalize("NFC", each) == wanted]
+        if not matches:
             message = f"the zip file has no file {quote_for_display(name)}"
             closest = closest_match(name, names)
             hint = "did you mean {}?" if closest else "select one: {}"
             raise ZipMemberError(path, message, hint, closest or next(iter(names), None))
-        if len(same) > 1:
-            message = f"the zip file holds {len(same)} files named {quote_for_display(name)}"
+        if len(matches) > 1:
+            message = f"the zip file holds {len(matches)} files named {quote_for_display(name)}"
             raise InputError(Fault(str(path), message, "unzip it first"))
-        names = same
+        names = matches
     elif "[Content_Types].xml" in names:
         raise InputError(Fault(str(path), "is an Office document", "save the table as CSV"))
     if len(names) != 1:
         listed = ", ".join(quote_for_display(name) for name in names[:_MAX_LISTED])
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
         message = f"the zip file holds {len(names)} files: {listed}{more}" if names else "is empty"
-        # The data rather than a README.
+        # Propose the largest file, which is the data and not a README.
         largest = max(names, key=lambda name: archive.getinfo(name).file_size, default=None)
         raise ZipMemberError(path, message, "select one: {}", largest)
     entry = archive.getinfo(names[0])
-    if entry.flag_bits & 1 or entry.compress_type not in _ZIP_METHODS:
-        message = "is encrypted" if entry.flag_bits & 1 else "is packed with a rare zip method"
+    is_encrypted = entry.flag_bits & 1
+    if is_encrypted or entry.compress_type not in _ZIP_METHODS:
+        message = "is encrypted" if is_encrypted else "is packed with a rare zip method"
         raise InputError(Fault(str(path), message, "unzip it first"))
     with archive.open(entry) as content:
-        head = content.read(10)
+        head = content.read(_MAGIC_BYTES)
     packed = _packed_format(head)
     if packed:
         message = f"{quote_for_display(names[0])} in the zip file is packed with {packed}"
@@ -240,8 +247,8 @@ def _find_member(path: Path, archive: zipfile.ZipFile, name: str) -> zipfile.Zip
     return entry
 
 
-class _Beginning(io.FileIO):
-    """The first bytes of a file, as a file of its own."""
+class _FileHead(io.FileIO):
+    """The first ``size`` bytes of a file, as a file of its own."""
 
     def __init__(self, path: Path, size: int) -> None:
         super().__init__(path)
@@ -260,7 +267,7 @@ class _Beginning(io.FileIO):
 
 
 def _is_content(entry: zipfile.ZipInfo) -> bool:
-    """Return whether an entry is a file that a user put there: macOS adds files of its own."""
+    """Return whether an entry is a file of the user, not a folder or a file that macOS adds."""
     path = PurePosixPath(entry.filename)
     is_added = path.parts[:1] == ("__MACOSX",) or path.name == ".DS_Store"
     is_added |= path.name.startswith("._")
@@ -268,10 +275,10 @@ def _is_content(entry: zipfile.ZipInfo) -> bool:
 
 
 class _Streams(io.RawIOBase):
-    """The content of a file of concatenated streams.
+    """The unpacked content of a file of concatenated streams.
 
-    Unlike `bz2.open` and `lzma.open`, it reads on after zeros between two streams, and refuses
-    anything else there.
+    Zeros between two streams are skipped, and other bytes there are an error. `bz2.open` and
+    `lzma.open` would end at them silently.
     """
 
     def __init__(self, path: Path, make: Callable[..., Any], *limits: int, **options: Any) -> None:
@@ -305,27 +312,27 @@ class _Streams(io.RawIOBase):
                 return len(content)
 
 
-def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """Yield a file's bytes in blocks of ``size``, decompressed.
+def read_blocks(path: Path, limit: InputLimit, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield a file's unpacked bytes in blocks of ``size``.
 
-    ``largest`` limits the decompressed bytes; a packed file is also limited by its own size. An
+    ``limit`` is for the unpacked bytes. A packed file may also expand only by a limited factor. An
     error of a damaged or truncated stream names the line at which the stream ends.
     """
     lines = 0
-    with _explained(path, lambda: lines) as explanation:
+    with _input_errors(path, lambda: lines) as state:
         file_path, _ = split_member(path)
         if file_path.exists() and not file_path.is_file() and not file_path.is_dir():
             fault = Fault(str(path), "is not a regular file", "write the data to a file first")
             raise InputError(fault)
-        packed = explanation.packed = detect_compression(path)
-        max_bytes = largest.maximum
+        packed = state.packed = detect_compression(path)
+        max_bytes = limit.maximum
         if packed:
             max_bytes = min(
                 max_bytes,
                 max(MIN_EXPANSION_LIMIT_BYTES, bounds.EXPANSION.maximum * file_path.stat().st_size),
             )
         else:
-            largest.check(path.stat().st_size, str(path))
+            limit.check(path.stat().st_size, str(path))
         with open_unpacked(path, packed) as file:
             total = 0
             while block := file.read(size):
@@ -333,8 +340,9 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
                     _check_packed_once(path, packed, block)
                 total += len(block)
                 if total > max_bytes:
-                    limit = largest if max_bytes == largest.maximum else bounds.EXPANSION
-                    fault = Fault(str(path), f"unpacks to more than {limit.maximum:,} {limit.what}")
+                    broken = limit if max_bytes == limit.maximum else bounds.EXPANSION
+                    message = f"unpacks to more than {broken.maximum:,} {broken.what}"
+                    fault = Fault(str(path), message)
                     raise InputError(fault)
                 new_lines = block.count(b"\n")
                 # Check before yielding, because millions of blank lines fit into a small packed
@@ -346,36 +354,42 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
 
 _DAMAGE: Final = (
     *(EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError),
-    *(zipfile.BadZipFile, NotImplementedError),  # of features of zip that Python lacks
+    *(zipfile.BadZipFile, NotImplementedError),  # raised for zip features that Python lacks
 )
+"""Exceptions of decompressors for damaged files."""
 
 
 @contextmanager
-def _explained(path: Path, lines: Callable[[], int]) -> Iterator[SimpleNamespace]:
-    """Raise `InputError` for errors of reading a file; ``lines`` counts those before damage."""
-    explanation = SimpleNamespace(packed="")
+def _input_errors(path: Path, lines: Callable[[], int]) -> Iterator[SimpleNamespace]:
+    """Convert errors of reading a file to `InputError`.
+
+    The block stores the file's format in the yielded object's ``packed``. ``lines`` returns the
+    number of lines that were read.
+    """
+    state = SimpleNamespace(packed="")
     try:
-        yield explanation
+        yield state
     except FileNotFoundError as error:
         raise InputError(Fault(str(path), "no such file")) from error
     except IsADirectoryError as error:
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:
         location = f"{path}: line {lines() + 1}"
-        fault = Fault(location, f"truncated {explanation.packed} stream", _HINT)
+        fault = Fault(location, f"truncated {state.packed} stream", _HINT)
         raise InputError(fault) from error
     except OSError as error:
-        if explanation.packed and error.errno is None:  # of a damaged gzip or bzip2 stream
-            raise _damage_error(path, explanation.packed, lines(), error) from error
+        if state.packed and error.errno is None:  # raised for a damaged gzip or bzip2 stream
+            raise _damage_error(path, state.packed, lines(), error) from error
         reason, hint = error.strerror or str(error), ""
         if isinstance(error, PermissionError):
             hint = f"check its permissions: ls -ld {shlex.quote(str(path))}"
         raise InputError(Fault(str(path), f"cannot be read: {reason}", hint)) from error
     except _DAMAGE as error:
-        raise _damage_error(path, explanation.packed, lines(), error) from error
+        raise _damage_error(path, state.packed, lines(), error) from error
 
 
 def _damage_error(path: Path, packed: str, lines: int, error: Exception) -> InputError:
+    # The libraries raise one exception type for all problems, so only its text tells.
     if any(text in str(error) for text in ("Memory usage limit", "too much memory")):
         message = f"its {packed} dictionary exceeds {MAX_DECOMPRESSOR_BYTES >> 20} MiB"
         return InputError(Fault(str(path), message, f"pack it with {packed} -9 or gzip"))

@@ -10,23 +10,24 @@ from functools import cached_property
 from typing import Any, Final
 
 from shadowprice.core.amounts import Dimension, format_amount, format_seconds
+from shadowprice.core.program import DEFAULT_GRACE_SECONDS
 from shadowprice.profiling.fit import LinearFit, SerialFit, fit_linear, fit_serial
 from shadowprice.profiling.running import Command, Point
 
 HEAD: Final = "# Measured by shadowprice profile"
-"""First words of the files written here."""
+"""Start of all written files, by which `profile` recognizes files that it may replace."""
 
-_MARGIN: Final = 1.25
+_MEMORY_MARGIN: Final = 1.25  # requested memory, as a multiple of the largest measured use
 _MEBIBYTE: Final = 1 << 20
-_ROUND: Final = 64 * _MEBIBYTE
+_MEMORY_STEP_BYTES: Final = 64 * _MEBIBYTE  # requests are multiples of this
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of profiling; ``unmeasured`` has reasons by (workers, servers)."""
+    """Result of profiling. Servers are parameter servers here."""
 
     points: Sequence[Point]
-    unmeasured: Mapping[tuple[int, int], str]
+    unmeasured: Mapping[tuple[int, int], str]  # reasons by numbers of (workers, servers)
     command: Command
 
     @cached_property
@@ -44,27 +45,27 @@ class Findings:
     def curve(self) -> dict[int, Point]:
         """Measurement for each number of workers in the job file.
 
-        With parameter servers, it has the fewest servers that satisfy OASiS (6) with the measured
-        bandwidths. If no measurement has enough servers, it is the one with the most.
+        With parameter servers, it is the measurement with the fewest servers that satisfy OASiS (6)
+        with the measured bandwidths. If none has enough servers, it is the one with the most.
         """
         chosen: dict[int, Point] = {}
         for workers in sorted({point.workers for point in self.points}):
             candidates = sorted(
-                (result for result in self.points if result.workers == workers),
-                key=lambda result: result.ps,
+                (point for point in self.points if point.workers == workers),
+                key=lambda point: point.ps,
             )
-            enough = [result for result in candidates if result.ps >= self.servers_needed(workers)]
+            enough = [point for point in candidates if point.ps >= self.servers_needed(workers)]
             chosen[workers] = (enough or candidates[-1:])[0]
         return chosen
 
     @property
-    def served(self) -> bool:
+    def uses_servers(self) -> bool:
         """Whether any measurement used parameter servers."""
         return any(point.ps for point in self.points)
 
     def servers_needed(self, workers: int) -> int:
-        """Return the number of servers that a job file requests, 0 without servers."""
-        if not self.served:
+        """Return the number of servers that OASiS (6) requires, 0 for a job without servers."""
+        if not self.uses_servers:
             return 0
         need = self.metrics.get("worker_bandwidth", 0.0)
         have = self.metrics.get("ps_bandwidth", 0.0)
@@ -90,18 +91,21 @@ class Findings:
     def restart(self) -> float | None:
         """Seconds from the stop command to the first step after a change; None if unknown."""
         stops = [point.stop for point in self.points if point.stop is not None]
+        # A resumed start also loads the checkpoint, so only these count if there are any.
         starts = [point.start for point in self.points if point.resumed] or [
             point.start for point in self.points
         ]
         return statistics.median(stops) + statistics.median(starts) if stops else None
 
     def memory(self, role: str) -> int | None:
-        """Return the bytes to request: the largest use of a process plus a quarter, rounded up."""
-        taken = [point.memory[role] for point in self.points if role in point.memory]
-        return math.ceil(max(taken) * _MARGIN / _ROUND) * _ROUND if taken else None
+        """Return the bytes to request per process of a role; None if none was measured."""
+        used = [point.memory[role] for point in self.points if role in point.memory]
+        if not used:
+            return None
+        return math.ceil(max(used) * _MEMORY_MARGIN / _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
 
     def record(self) -> dict[str, object]:
-        """Return all results as plain values."""
+        """Return all results as ``profile -o json`` prints them."""
         return {
             "points": [_point_record(point) for point in self.points],
             "unmeasured": [
@@ -131,11 +135,11 @@ class Findings:
 
     def remarks(self) -> list[str]:
         """Return remarks on the results, one per line."""
-        lines = [f"the linear model {self._linear_model_error()}"]
+        lines = [f"the linear model {self._linear_model_text()}"]
         if self.serial is not None:
-            text = f"a step of {format_seconds(self.serial.serial)} that workers don't divide and "
-            text += f"{format_seconds(self.serial.shared)} that they divide "
-            lines.append(text + _how_well(self.serial))
+            parts = format_seconds(self.serial.serial), format_seconds(self.serial.shared)
+            text = "Amdahl's law {}: {} per mini-batch, and {} that workers share"
+            lines.append(text.format(_fit_text(self.serial), *parts))
         if self.metrics:
             lines.append(
                 "the job measured: " + ", ".join(map(_format_metric, self.metrics.items()))
@@ -148,10 +152,11 @@ class Findings:
             lines.extend(_warnings(point))
         resumptions = [point.resumed for point in self.points if point.resumed is not None]
         if resumptions and not any(resumptions):
-            lines.append("it never continued from a checkpoint: every change would restart it")
+            remark = "the job never resumed from a checkpoint: each change would lose its work"
+            lines.append(remark)
         return lines
 
-    def _linear_model_error(self) -> str:
+    def _linear_model_text(self) -> str:
         fit = self.linear
         tau = (
             "tau unknown"
@@ -159,16 +164,16 @@ class Findings:
             else f"tau {format_seconds(fit.minibatch_time)}"
         )
         step = format_seconds(fit.step_time)
-        text = f"(tau + 2 e / b) {_how_well(fit)}: {tau}, a worker's step {step}"
+        text = f"(tau + 2 e / b) {_fit_text(fit)}: {tau}, a worker's step {step}"
         if fit.bandwidth is not None:
             text += f", b {format_amount(round(fit.bandwidth), Dimension.RATE)}"
         return text
 
 
-def _how_well(fit: LinearFit | SerialFit) -> str:
+def _fit_text(fit: LinearFit | SerialFit) -> str:
     quality = fit.quality
     if quality.verdict == "untried":
-        return "needs more numbers of workers to be tested"
+        return "can't be tested with so few worker counts"
     r_squared = quality.determination
     suffix = "" if r_squared is None else f", R2 {r_squared:.3f}"
     return f"{quality.verdict} (off by {quality.largest:.1%} at most{suffix})"
@@ -179,11 +184,11 @@ def _warnings(point: Point) -> list[str]:
     warnings = []
     if not point.precise:
         warnings.append(
-            f"{counts}: precise to {point.step.error:.1%} only; raise --time, or report more often"
+            f"{counts}: only precise to {point.step.error:.1%}; raise --time, or report more often"
         )
     if point.forced:
         warnings.append(
-            f"{counts}: it did not end on SIGTERM and was killed; see docs/executors.md"
+            f"{counts}: it did not exit on SIGTERM and was killed; see docs/executors.md"
         )
     return warnings
 
@@ -204,8 +209,8 @@ def _format_metric(item: tuple[str, float]) -> str:
     if name == "gradient_bytes":
         return f"e {format_amount(round(value), Dimension.BYTES)}"
     if name.endswith("bandwidth"):
-        which = "b" if name.startswith("worker") else "B"
-        return f"{which} {format_amount(round(value), Dimension.RATE)}"
+        symbol = "b" if name.startswith("worker") else "B"  # as in OASiS
+        return f"{symbol} {format_amount(round(value), Dimension.RATE)}"
     return f"{'tau' if name == 'minibatch_time' else 'update'} {format_seconds(value)}"
 
 
@@ -244,7 +249,7 @@ def _quality_record(fit: LinearFit | SerialFit) -> dict[str, object]:
 
 
 def job_record(findings: Findings, name: str, steps: int) -> dict[str, Any]:
-    """Return the job as a job file states it; ``steps`` are those of the whole training."""
+    """Return the job's record in a job file; ``steps`` is the length of the whole training."""
     curve = findings.curve
     command = findings.command
     worker: dict[str, Any] = {"cpu": command.cores or 1}
@@ -257,7 +262,7 @@ def job_record(findings: Findings, name: str, steps: int) -> dict[str, Any]:
     }
     _add_memory(worker, findings.memory("worker"))
     job["worker"] = worker
-    if findings.served:
+    if findings.uses_servers:
         ps: dict[str, Any] = {"cpu": command.cores or 1}
         _add_memory(ps, findings.memory("ps"))
         need, have = (findings.metrics.get(f"{role}_bandwidth", 0.0) for role in ("worker", "ps"))
@@ -271,7 +276,7 @@ def job_record(findings: Findings, name: str, steps: int) -> dict[str, Any]:
     run: dict[str, Any] = {"command": list(command.words), "workdir": command.directory}
     if command.environment:
         run["env"] = dict(command.environment)
-    if command.grace != 30.0:
+    if command.grace != DEFAULT_GRACE_SECONDS:
         run["grace"] = f"{command.grace:g}s"
     job["run"] = run
     return job
@@ -283,7 +288,7 @@ def _add_memory(demand: dict[str, Any], size: int | None) -> None:
 
 
 def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool) -> str:
-    """Return the content of the job file; if ``stated`` is false, its length is a guess."""
+    """Return the content of the job file; ``stated`` is false if ``steps`` is a guess."""
     lines = [f"{HEAD}, {when}:"]
     lines += [
         f"#   {format_counts(point.workers, point.ps)}: "
@@ -296,13 +301,13 @@ def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool)
     ]
     lines += [f"# {remark}" for remark in findings.remarks()]
     if not stated:
-        lines.append("# The length of the whole training was not stated: correct `steps`.")
-    lines.append("# State what finishing is worth, and by when: `utility`.")
+        lines.append("# `steps` is a guess: write the mini-batches of the whole training.")
+    lines.append("# Write in `utility` what the job is worth, and by when.")
     return "\n".join(lines) + "\n" + _dump_yaml({"jobs": [job_record(findings, name, steps)]})
 
 
 def _dump_yaml(document: Mapping[str, object]) -> str:
-    import yaml  # noqa: PLC0415  # only where a file is written
+    import yaml  # noqa: PLC0415  # only needed if a file is written
 
     return yaml.safe_dump(
         document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120
@@ -310,7 +315,7 @@ def _dump_yaml(document: Mapping[str, object]) -> str:
 
 
 def families_file(
-    findings: Findings, family: str, known: Mapping[str, Mapping[str, Any]], when: str
+    findings: Findings, family: str, existing: Mapping[str, Mapping[str, Any]], when: str
 ) -> str:
     """Return a library of families with one family added or replaced."""
     entry: dict[str, Any] = {
@@ -322,5 +327,5 @@ def families_file(
         entry["restart"] = f"{findings.restart:.3g}s"
     worst = max(point.step.error for point in findings.curve.values())
     entry["measured"] = f"{when}, +- {worst:.1%} at most"
-    families = {**{name: dict(value) for name, value in known.items()}, family: entry}
+    families = {**{name: dict(value) for name, value in existing.items()}, family: entry}
     return f"{HEAD} --family\n{_dump_yaml({'families': families})}"

@@ -1,9 +1,9 @@
 """Step times from progress reports, and fits of speeds: the papers' linear model, Amdahl's law.
 
 In the papers' model (OASiS (2)), n workers train ``n / step_time`` mini-batches per second, with
-``step_time = tau + 2 e / b``. Every worker computes its own mini-batch in tau, sends e bytes of
-gradients, and receives parameters, over bandwidth b. So a worker's time per mini-batch,
-``workers / speed``, should be the same for every number of workers.
+``step_time = tau + 2 e / b``. Every worker computes its own mini-batch in tau seconds. Then it
+sends gradients, and receives parameters, of e bytes each, over bandwidth b. So a worker's time per
+mini-batch, ``workers / speed``, should be the same for every number of workers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from scipy.special import stdtrit
 from shadowprice.core.errors import ShadowpriceError
 
 LEVEL: Final = 0.95  # confidence level of the intervals
-BATCHES: Final = 20  # at most; longer batches are less correlated with their neighbours
-MIN_INTERVALS: Final = 6  # minimum number of intervals after the warm-up for a step time
+MAX_BATCHES: Final = 20
+"""Maximum number of batches of intervals. Means of long batches are nearly independent."""
+MIN_INTERVALS: Final = 6
+"""Minimum number of intervals (between two reports) after the warm-up for a step time."""
 
 FIT_TOLERANCE: Final = 0.05  # maximum relative error of a model that fits
 ROUGH_FIT_TOLERANCE: Final = 0.15  # maximum relative error of a model that fits roughly
@@ -38,9 +40,9 @@ class StepTime:
     """Time of a mini-batch of the whole job."""
 
     seconds: float  # mean over the mini-batches after the warm-up
-    half_width: float  # of the confidence interval, in seconds
+    half_width: float  # half the width of the confidence interval, in seconds
     minibatches: float  # mini-batches that were measured
-    warm_up: float  # mini-batches left out before
+    warm_up: float  # earlier mini-batches, which are left out
 
     @property
     def error(self) -> float:
@@ -54,7 +56,7 @@ class StepTime:
 
 
 class Pace:
-    """Reports of one generation, in the order of their arrival."""
+    """Progress reports of one generation (a run of the job), in the order of their arrival."""
 
     def __init__(self) -> None:
         self._at: list[float] = []
@@ -62,25 +64,28 @@ class Pace:
 
     @property
     def reports(self) -> int:
-        """Number of reports that count."""
+        """Number of reports, without repetitions of the same progress."""
         return len(self._at)
 
     @property
     def first(self) -> tuple[float, float] | None:
-        """Time and mini-batches of the first report, None before it."""
+        """Time and mini-batches of the first report; None without reports."""
         return (self._at[0], self._done[0]) if self._at else None
 
     @property
     def done(self) -> float:
-        """Mini-batches of the newest report, 0 before the first."""
+        """Mini-batches of the newest report; 0 without reports."""
         return self._done[-1] if self._done else 0.0
 
     def add(self, at: float, minibatches: float) -> None:
-        """Record a report with progress; raise `BackwardsError` if it has less than before."""
+        """Record a report of ``minibatches`` done at time ``at``, if it has new progress.
+
+        Raises `BackwardsError` if it has less progress than the previous report.
+        """
         if self._done and minibatches < self._done[-1]:
             raise BackwardsError(
-                f"it reported {minibatches:g} mini-batches after {self._done[-1]:g}: report those "
-                "since the job's very beginning, over all its generations"
+                f"it reported {minibatches:g} mini-batches after {self._done[-1]:g}: report the "
+                "total since the job's first start"
             )
         if not self._done or (minibatches > self._done[-1] and at > self._at[-1]):
             self._at.append(at)
@@ -89,16 +94,16 @@ class Pace:
     def step_time(self) -> StepTime | None:
         """Return the current estimate of the step time, None while there are too few reports."""
         seconds, steps = np.diff(self._at), np.diff(self._done)
-        excluded = _warm_up(seconds / steps) if len(steps) else 0
+        excluded = _warm_up_intervals(seconds / steps) if len(steps) else 0
         seconds, steps = seconds[excluded:], steps[excluded:]
         if len(steps) < MIN_INTERVALS:
             return None
         mean = float(seconds.sum() / steps.sum())
-        stretches = np.array_split(np.arange(len(steps)), min(BATCHES, len(steps)))
+        batches = np.array_split(np.arange(len(steps)), min(MAX_BATCHES, len(steps)))
         residuals = np.array(
-            [seconds[stretch].sum() - mean * steps[stretch].sum() for stretch in stretches]
+            [seconds[batch].sum() - mean * steps[batch].sum() for batch in batches]
         )
-        count = len(stretches)
+        count = len(batches)
         # The variance of a ratio of sums; see Cochran, Sampling Techniques, 6.4.
         error = math.sqrt(count / (count - 1) * float(residuals @ residuals)) / float(steps.sum())
         factor = float(stdtrit(count - 1, 0.5 + 0.5 * LEVEL))
@@ -107,22 +112,26 @@ class Pace:
         )
 
 
-def _warm_up(rates: NDArray[np.float64]) -> int:
-    """Return how many intervals to leave out first, by White's marginal standard error rule."""
-    centred = (rates - rates.mean())[::-1]  # small sums, so that squares don't cancel
+def _warm_up_intervals(step_times: NDArray[np.float64]) -> int:
+    """Return how many first intervals to leave out, by White's marginal standard error rule.
+
+    The rule minimizes the squared standard error of the mean of the remaining intervals.
+    """
+    # Centred values have small sums, so the difference below loses no digits.
+    centred = (step_times - step_times.mean())[::-1]
     sums, squares = np.cumsum(centred), np.cumsum(centred**2)
-    counts = np.arange(1, len(rates) + 1)
+    counts = np.arange(1, len(step_times) + 1)
     errors = np.maximum(0.0, squares - sums**2 / counts) / counts**2  # of the newest intervals
-    return int(np.argmin(errors[::-1][: len(rates) // 2 + 1]))
+    return int(np.argmin(errors[::-1][: len(step_times) // 2 + 1]))  # at most half is left out
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Measured speed with some workers and parameter servers; mini-batches per second."""
+    """Measured speed with a number of workers and parameter servers."""
 
     workers: int
     ps: int
-    per_second: float
+    per_second: float  # mini-batches of the whole job per second
 
     @property
     def worker_seconds(self) -> float:
@@ -131,7 +140,7 @@ class Speed:
 
     @property
     def exchanges(self) -> bool:
-        """Whether processes exchange tensors: a lone worker without servers doesn't."""
+        """Whether processes exchange tensors; a single worker without servers doesn't."""
         return self.workers > 1 or self.ps > 0
 
 
@@ -140,9 +149,9 @@ class FitQuality:
     """How well a model predicts the measurements."""
 
     predicted: tuple[float, ...]  # mini-batches per second, in the order of the measurements
-    errors: tuple[float, ...]  # relative
-    determination: float | None  # R^2 of the speeds; None if all are equal, or only one
-    free: int  # measurements minus fitted numbers; a model without any fits trivially
+    errors: tuple[float, ...]  # relative errors of the predictions
+    determination: float | None  # R^2 of the speeds; None if all are equal, or there is only one
+    freedom: int  # degrees of freedom: measurements minus fitted parameters; with 0 all models fit
 
     @property
     def largest(self) -> float:
@@ -152,7 +161,7 @@ class FitQuality:
     @property
     def verdict(self) -> str:
         """``fits``, ``fits roughly``, ``does not fit``, or ``untried``."""
-        if self.free < 1:
+        if self.freedom < 1:
             return "untried"
         if self.largest <= FIT_TOLERANCE:
             return "fits"
@@ -163,19 +172,23 @@ class FitQuality:
 class LinearFit:
     """The linear model with the smallest error."""
 
-    # tau in seconds, measured by the job or taken from one worker that exchanges nothing; None if
-    # unknown
     minibatch_time: float | None
+    """tau in seconds: from the job's own report, else from a single worker without servers.
+
+    None if neither was measured.
+    """
     step_time: float  # seconds of one worker per mini-batch, with communication
-    # b in bit/s, from the rest of the step time; None if the size of the gradient is unknown, or no
-    # time remains for communication
     bandwidth: float | None
+    """b in bit/s, from step time minus tau.
+
+    None if tau or the size of the gradient is unknown, or no time remains for communication.
+    """
     quality: FitQuality
 
 
 @dataclass(frozen=True, slots=True)
 class SerialFit:
-    """Amdahl's law: a step takes ``serial + shared / workers`` seconds."""
+    """Amdahl's law: a mini-batch takes ``serial + shared / workers`` seconds."""
 
     serial: float
     shared: float
@@ -195,13 +208,13 @@ def fit_linear(
     alone = [speed.worker_seconds for speed in measured if not speed.exchanges]
     together = [speed.worker_seconds for speed in measured if speed.exchanges]
     tau = minibatch_time if minibatch_time is not None else (alone[0] if alone else None)
-    # Minimises sum (s_n / step - 1)^2 over 1 / step.
+    # The step time that minimizes the sum of (seconds / step - 1)^2, a quadratic in 1 / step.
     seconds = np.array(together or alone)
     step = float((seconds @ seconds) / seconds.sum())
     exchange = None if tau is None or not together else step - tau
     bandwidth = None
     if exchange is not None and exchange > 0.0 and gradient_bytes:
-        bandwidth = 16.0 * gradient_bytes / exchange
+        bandwidth = 2 * 8.0 * gradient_bytes / exchange  # e bytes each way, in bits
     alone_seconds = alone[0] if alone and together else step
     predicted = [speed.workers / (step if speed.exchanges else alone_seconds) for speed in measured]
     fitted = 2 if alone and together else 1
@@ -214,7 +227,7 @@ def fit_serial(measured: Sequence[Speed]) -> SerialFit | None:
     if len(set(counts.tolist())) < 3:
         return None
     seconds = np.array([1.0 / speed.per_second for speed in measured])
-    # Least squares of relative errors of the step; neither part may be negative.
+    # Least squares of relative errors. If one part comes out negative, the other is fitted alone.
     parts = np.stack([1.0 / seconds, 1.0 / (counts * seconds)], axis=1)
     (serial, shared), *_ = np.linalg.lstsq(parts, np.ones(len(counts)), rcond=None)
     if serial < 0.0:
@@ -225,8 +238,8 @@ def fit_serial(measured: Sequence[Speed]) -> SerialFit | None:
     return SerialFit(float(serial), float(shared), fit_quality(measured, predicted, 2))
 
 
-def fit_quality(measured: Sequence[Speed], predicted: Sequence[float], taken: int) -> FitQuality:
-    """Return how well predictions match measurements; ``taken`` numbers were fitted to them."""
+def fit_quality(measured: Sequence[Speed], predicted: Sequence[float], fitted: int) -> FitQuality:
+    """Return how well predictions match; ``fitted`` is the number of fitted parameters."""
     actual = np.array([item.per_second for item in measured])
     forecast = np.array(predicted)
     spread = float(((actual - actual.mean()) ** 2).sum())
@@ -234,5 +247,5 @@ def fit_quality(measured: Sequence[Speed], predicted: Sequence[float], taken: in
         None if spread <= 0.0 else 1.0 - float(((actual - forecast) ** 2).sum()) / spread
     )
     errors = tuple(float(item) for item in forecast / actual - 1.0)
-    free = len(measured) - taken
-    return FitQuality(tuple(float(item) for item in forecast), errors, determination, free)
+    freedom = len(measured) - fitted
+    return FitQuality(tuple(float(item) for item in forecast), errors, determination, freedom)

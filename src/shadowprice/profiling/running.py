@@ -1,7 +1,6 @@
-"""Runs of a command with some workers and servers until its speed is known.
+"""Runs of a command with given numbers of workers and parameter servers, to measure its speed.
 
-A run works as in the local executor, on slices of this machine and without a service: under a
-supervisor, with a log, and without leaving anything behind.
+A run uses the local executor on this machine, without a service. It leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from shadowprice.core.amounts import MILLI
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.core.program import Program
+from shadowprice.core.program import DEFAULT_GRACE_SECONDS, Program
 from shadowprice.executors import contract
 from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.generations.store import GenerationStore
@@ -27,10 +27,11 @@ from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.executors.supervision.children import find_by_execution_id, read_environ
 from shadowprice.profiling.fit import BackwardsError, Pace, Speed, StepTime
 
-HERE: Final = "this machine"
+HERE: Final = "this machine"  # name of the executor's only server
 _POLL_SECONDS: Final = 0.05
-_MEMORY_POLL_SECONDS: Final = 1.0
-_TAIL_LINES: Final = 8
+_MEMORY_POLL_SECONDS: Final = 1.0  # reading a process's memory maps is slow
+_TAIL_LINES: Final = 8  # lines at the end of the log that an error shows
+_MAX_WORKERS: Final = 1024  # above the limit of the command `profile`
 
 METRICS: Final = (
     "gradient_bytes",
@@ -46,15 +47,16 @@ ProgressCallback = Callable[[str, float, StepTime | None], None]
 
 
 def memory_by_role(execution: str) -> dict[str, int]:
-    """Return the memory in bytes that the largest process of each role needs now.
+    """Return the memory in bytes that the largest worker, and the largest server, needs now.
 
-    It is the larger of two sizes: the proportional set size of the process with all its children,
-    which control groups limit, and the largest total of private data (``VmData``) of one of them,
-    which ``RLIMIT_DATA`` limits.
+    This is the larger of two sizes. The first is the proportional set size of the process with all
+    its children, which control groups limit. The second is the largest total of private data
+    (``VmData``) of one of them, which ``RLIMIT_DATA`` limits.
     """
     taken: Counter[tuple[str, str]] = Counter()
     mapped: Counter[tuple[str, str]] = Counter()
     for process in find_by_execution_id(execution):
+        # A process may end between the search and here.
         with contextlib.suppress(OSError, ValueError, IndexError):
             environment = read_environ(process)
             role = environment.get("SHADOWPRICE_ROLE", "worker")
@@ -85,26 +87,28 @@ class Command:
     """Command to measure."""
 
     words: tuple[str, ...]
-    directory: str  # absolute
-    environment: Mapping[str, str] = field(default_factory=dict)  # in addition to the contract's
-    cores: int = 0  # of every worker; 0 for all
-    gpus: int = 0  # of every worker
-    grace: float = 30.0  # seconds between SIGTERM and SIGKILL
+    directory: str  # absolute path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables in addition to those that every executor sets."""
+    cores: int = 0  # per worker; 0 for all
+    gpus: int = 0  # per worker
+    grace: float = DEFAULT_GRACE_SECONDS  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLimits:
     """Conditions that end the measurement of a number of workers."""
 
-    seconds: float = 60.0  # maximum time since its start
-    precision: float = 0.02  # sufficient half-width of the confidence interval, over the step time
-    min_seconds: float = 3.0  # minimum time since the first report
+    seconds: float = 60.0  # maximum time since the start
+    precision: float = 0.02
+    """Sufficient precision: half-width of the confidence interval, divided by the step time."""
+    min_seconds: float = 3.0  # minimum time since the first report, to reach this precision
     steps: float | None = None  # sufficient number of mini-batches, whatever the precision
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Measurement with some workers and servers."""
+    """Measurement with a number of workers and servers."""
 
     workers: int
     ps: int
@@ -112,11 +116,11 @@ class Point:
     precise: bool  # the step time has the requested precision
     memory: Mapping[str, int]  # bytes of the largest process of each role
     metrics: Mapping[str, float]  # newest reported values of `METRICS`
-    start: float  # seconds from the start command to the first report, without the steps in between
+    start: float  # seconds from the start command to the first report, minus the steps in between
     stop: float | None  # seconds from the stop command to the end; None if the job ended by itself
-    resumed: bool | None  # from the previous checkpoint; None without one
-    forced: bool  # killed after its grace period
-    finished: bool  # done before it was stopped
+    resumed: bool | None  # whether it resumed from a checkpoint; None if there was none
+    forced: bool  # whether it was killed after its grace period
+    finished: bool  # whether the job ended before it was stopped
 
     @property
     def speed(self) -> Speed:
@@ -126,33 +130,38 @@ class Point:
 
 @dataclass(slots=True)
 class _Observation:
+    """Reports and state of the generation that is measured now."""
+
     pace: Pace = field(default_factory=Pace)
     memory: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     started: bool = False
-    over: contract.Ended | contract.StartRefused | None = None
+    end: contract.Ended | contract.StartRefused | None = None  # None while it runs
 
     def read(self, entry: TrackedGeneration) -> None:
-        """Read the generation's state."""
         entry.read()
         status = entry.to_status()
-        self.started, self.over = status.started is not None, status.end
+        self.started, self.end = status.started is not None, status.end
 
 
 class Bench:
-    """Runs a command with one number of workers after the other, in an empty directory."""
+    """Runs a command with several numbers of workers in turn, as generations of one job.
+
+    ``directory`` is empty, and holds the executor's files.
+    """
 
     def __init__(self, directory: Path, command: Command) -> None:
         self._directory = directory
         self._command = command
+        # Memory is measured here, so it isn't limited.
         options = contract.ExecutorOptions(str(directory), settings={"memory": "off"})
         # Generations end when this pipe closes, so a killed profiler leaves nothing running.
         self._lifeline = os.pipe()
         self._executor = LocalExecutor(options, self._lifeline[0])
         self._job = 0
         self._generation = 0
-        self._order = 0
-        self._previous_done = 0.0
+        self._command_number = 0
+        self._previous_done = 0.0  # progress of the previous generation, in mini-batches
 
     @classmethod
     @asynccontextmanager
@@ -160,7 +169,8 @@ class Bench:
         """Open a bench; at the end, stop everything that it runs."""
         bench = cls(directory, command)
         cores = len(os.sched_getaffinity(0))
-        capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
+        # More GPUs than any number of workers needs: only the machine's own devices are a limit.
+        capacity = {"cpu": MILLI * cores, "gpu": MILLI * bench._command.gpus * _MAX_WORKERS}
         try:
             await bench._executor.open()
             await bench._executor.set_servers([contract.ServerInfo(HERE, capacity)])
@@ -183,9 +193,12 @@ class Bench:
     async def measure(
         self, workers: int, ps: int, limits: MeasurementLimits, on_progress: ProgressCallback
     ) -> Point:
-        """Run until the speed is known, then stop; it resumes from the previous measurement."""
+        """Run the job, from its last checkpoint if it has one, until the speed is known; stop it.
+
+        Raises `UnmeasuredError`.
+        """
         self._generation += 1
-        self._order += 1
+        self._command_number += 1
         seen = _Observation()
         spec = self._spec(workers, ps)
         entry = TrackedGeneration(
@@ -193,25 +206,25 @@ class Bench:
             spec.generation,
             GenerationStore(self._directory).generation(spec.job, spec.generation),
         )
-        ordered = time.time()
+        commanded = time.time()
         await self._executor.start(spec)
-        stopped: float | None = None
+        stop_seconds: float | None = None
         try:
-            await _follow_until_known(entry, seen, ordered, limits, on_progress)
-            if seen.over is None:
+            await _follow_until_known(entry, seen, commanded, limits, on_progress)
+            if seen.end is None:
                 on_progress("stopping", 1.0, seen.pace.step_time())
-                stopped = await self._stop(entry, seen, self._command.grace)
+                stop_seconds = await self._stop(entry, seen, self._command.grace)
         finally:
-            if seen.over is None:
+            if seen.end is None:  # an error or Ctrl-C: kill it
                 await self._stop(entry, seen, 0.0)
             await self._executor.acknowledge_end(spec.job, spec.generation)
-        return self._point(seen, workers, ps, limits, ordered, stopped)
+        return self._point(seen, workers, ps, limits, commanded, stop_seconds)
 
     def _spec(self, workers: int, ps: int) -> contract.GenerationSpec:
         command = self._command
-        demand = {"cpu": 1000 * command.cores, "gpu": 1000 * command.gpus}
+        demand = {"cpu": MILLI * command.cores, "gpu": MILLI * command.gpus}
         return contract.GenerationSpec(
-            command=self._order,
+            command=self._command_number,
             job=self._name,
             generation=self._generation,
             placement=(contract.ServerAllocation(HERE, workers, ps),),
@@ -223,7 +236,7 @@ class Bench:
             ),
             worker=demand,
             ps={"cpu": demand["cpu"]},
-            slot_end=time.time() + 86_400.0,
+            slot_end=time.time() + 86_400.0,  # late enough: a measurement isn't part of any slot
         )
 
     async def _stop(self, entry: TrackedGeneration, seen: _Observation, grace: float) -> float:
@@ -231,13 +244,13 @@ class Bench:
 
         It creates no asyncio task, because Ctrl-C cancels tasks.
         """
-        self._order += 1
-        began = time.monotonic()
-        await self._executor.stop(self._order, entry.job, entry.number, grace)
-        while seen.over is None:
+        self._command_number += 1
+        stopped_at = time.monotonic()
+        await self._executor.stop(self._command_number, entry.job, entry.number, grace)
+        while seen.end is None:
             await asyncio.sleep(0.01)
             seen.read(entry)
-        return time.monotonic() - began
+        return time.monotonic() - stopped_at
 
     def _point(
         self,
@@ -245,10 +258,10 @@ class Bench:
         workers: int,
         ps: int,
         limits: MeasurementLimits,
-        ordered: float,
-        stopped: float | None,
+        commanded: float,
+        stop_seconds: float | None,
     ) -> Point:
-        end = seen.over
+        end = seen.end
         if isinstance(end, contract.StartRefused):
             raise UnmeasuredError(f"it could not start: {end.reason}")
         assert end is not None
@@ -258,6 +271,7 @@ class Bench:
         step, first = seen.pace.step_time(), seen.pace.first
         if step is None or first is None:
             raise UnmeasuredError(_explain_missing_time(seen.pace, limits, end))
+        # A job that starts from the beginning first reports less than it did before.
         resumed = self._previous_done <= first[1] if self._previous_done > 0.0 else None
         steps = first[1] - self._previous_done if resumed else first[1]
         self._previous_done = seen.pace.done
@@ -270,8 +284,8 @@ class Bench:
             precise=step.error <= limits.precision,
             memory=dict(seen.memory),
             metrics=dict(seen.metrics),
-            start=max(0.0, first[0] - ordered - steps * step.seconds),
-            stop=stopped,
+            start=max(0.0, first[0] - commanded - steps * step.seconds),
+            stop=stop_seconds,
             resumed=resumed,
             forced=end.forced,
             finished=finished,
@@ -281,17 +295,17 @@ class Bench:
 async def _follow_until_known(
     entry: TrackedGeneration,
     seen: _Observation,
-    ordered: float,
+    commanded: float,
     limits: MeasurementLimits,
     on_progress: ProgressCallback,
 ) -> None:
     """Read reports until the speed is known, time is up, or the job has ended."""
     execution = ""
     memory_read_at = 0.0
-    while seen.over is None:
+    while seen.end is None:
         await asyncio.sleep(_POLL_SECONDS)
         now = time.time()
-        seen.read(entry)  # before the progress, so that the last report precedes the end
+        seen.read(entry)  # before the progress, so that no report before the end is missed
         report = entry.poll_progress()
         if report is not None:
             try:
@@ -306,7 +320,7 @@ async def _follow_until_known(
             for role, size in (await asyncio.to_thread(memory_by_role, execution)).items():
                 seen.memory[role] = max(seen.memory.get(role, 0), size)
         estimate = seen.pace.step_time()
-        elapsed = now - ordered
+        elapsed = now - commanded
         on_progress(_activity(seen), min(1.0, elapsed / limits.seconds), estimate)
         if elapsed > limits.seconds or _is_measured(seen.pace, estimate, now, limits):
             return
@@ -326,21 +340,21 @@ def _activity(seen: _Observation) -> str:
     return "waiting for its first report" if not seen.pace.reports else "measuring"
 
 
-def _explain_missing_time(pace: Pace, limits: MeasurementLimits, over: contract.Ended) -> str:
+def _explain_missing_time(pace: Pace, limits: MeasurementLimits, end: contract.Ended) -> str:
     """Return why a generation that did not fail has no step time."""
-    if over.ending is contract.Ending.DONE:
-        what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
-        return _with_tail(f"{what}: too few; let it train longer, or report more often", over.tail)
+    if end.ending is contract.Ending.DONE:
+        what = f"it ended after {pace.done:g} mini-batches and {pace.reports} reports"
+        return _with_tail(f"{what}: too few; let it train longer, or report more often", end.tail)
     if not pace.reports:
         what = (
-            f"it never reported within {limits.seconds:g} s; worker 0 is to call "
+            f"it never reported within {limits.seconds:g} s; worker 0 must call "
             "shadowprice.jobs.report(mini-batches done), see docs/executors.md"
         )
-        return _with_tail(what, over.tail)
+        return _with_tail(what, end.tail)
     return _with_tail(
         f"{pace.reports} reports within {limits.seconds:g} s are too few; report more often, or "
         "raise --time",
-        over.tail,
+        end.tail,
     )
 
 

@@ -31,7 +31,7 @@ from shadowprice.core.wording import (
     quote_for_display,
     text_problem,
 )
-from shadowprice.inputs.text import TAR_MARK, TAR_MARK_AT, is_utf16
+from shadowprice.inputs.text import TAR_MARK, TAR_MARK_OFFSET, is_utf16
 from shadowprice.inputs.unpacking import (
     detect_compression,
     read_blocks,
@@ -95,7 +95,7 @@ def read_head(path: Path) -> str:
         raise file_error(path, "is empty", "give a file with rows")
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         raise file_error(path, "is a pointer of Git LFS", "fetch its file: git lfs pull")
-    if head[TAR_MARK_AT:].startswith(TAR_MARK):
+    if head[TAR_MARK_OFFSET:].startswith(TAR_MARK):
         raise file_error(path, "is a tar archive", "extract the file inside it")
     start = head.lstrip()[:16].lower()
     for magic, kind in _OTHER_KINDS:

@@ -136,7 +136,7 @@ def test_no_help_is_cut_short_on_a_terminal_of_80_columns(
     [
         ("experiment", "(experiments/NAME)"),
         ("report", "(RUN/report.html)"),
-        ("queue", "(those open: pending, admitted, standby, running, resizing)"),
+        ("queue", "(open states: pending, admitted, standby, running, resizing)"),
     ],
 )
 def test_help_keeps_its_defaults(
@@ -145,3 +145,13 @@ def test_help_keeps_its_defaults(
     assert main([command, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"[default: {default}]" in shown
+
+
+@pytest.mark.parametrize("group", ["trace", "cloning", "audit"])
+def test_only_the_program_installs_completions(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--help"]) == 0
+    assert "--install-completion" in capsys.readouterr().out
+    assert main([group, "--help"]) == 0
+    assert "--install-completion" not in capsys.readouterr().out

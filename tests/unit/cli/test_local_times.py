@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from shadowprice.cli.commands.follow import _event_line
-from shadowprice.cli.live import when, with_local_times
+from shadowprice.cli.live import format_time, with_local_times
 from shadowprice.rest import Event
 
 
@@ -47,5 +47,5 @@ def test_times_in_events_are_local() -> None:
     line = _event_line(Event(kind="admitted", id=1, at=moment, job="a", job_id=1, data=data))
     assert "Z" not in line
     assert '  promise="' in line
-    assert f'"{when(datetime.fromisoformat(promise))}"' in line
-    assert line.startswith(when(moment))
+    assert f'"{format_time(datetime.fromisoformat(promise))}"' in line
+    assert line.startswith(format_time(moment))

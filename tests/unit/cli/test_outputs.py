@@ -18,7 +18,7 @@ import typer
 from shadowprice.cli import console
 from shadowprice.cli.commands.bound import bound_progress
 from shadowprice.cli.console import NOTE_SECONDS, print_csv, print_more, progress_bar
-from shadowprice.cli.live import confirm, show
+from shadowprice.cli.live import confirm, print_table
 from shadowprice.cli.main import app, main, report_errors
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -196,7 +196,7 @@ def test_the_hint_at_more_rows_names_a_valid_limit(capsys: pytest.CaptureFixture
 
 
 def test_a_row_is_one_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    show(["NAME", "REASON"], [("n" * 90, "why " * 90)])
+    print_table(["NAME", "REASON"], [("n" * 90, "why " * 90)])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[1].startswith("n" * 90)

@@ -10,7 +10,7 @@ import pytest
 
 from shadowprice.cli.commands.queue import _changes
 from shadowprice.cli.commands.submit import _is_predicted_late, payoff_text
-from shadowprice.cli.live import expected, number, when
+from shadowprice.cli.live import format_expected, format_number, format_time
 from shadowprice.cli.plain_job import (
     PlainJob,
     command_title,
@@ -103,7 +103,7 @@ def test_times_that_are_ambiguous_are_refused(time: str) -> None:
 )
 def test_the_hint_for_an_ambiguous_time_has_the_one_that_slurm_reads(time: str, unit: str) -> None:
     with pytest.raises(InputError) as raised:
-        PlainJob(["train"], walltime=time)._limit()
+        PlainJob(["train"], walltime=time)._time_limit()
     [fault] = raised.value.faults
     assert (fault.location, fault.message) == (
         "--walltime",
@@ -170,9 +170,9 @@ def test_a_job_whose_prediction_ends_after_its_deadline_is_late() -> None:
 def test_a_predicted_completion_is_marked() -> None:
     moment = datetime(2026, 11, 30, 12, tzinfo=UTC)
     predicted = PredictedLength(seconds=3600.0, jobs=3, probability=0.75)
-    assert expected(moment, predicted, moment) == f"~{when(moment, moment)}"
-    assert expected(moment, None, moment) == when(moment, moment)
-    assert expected(None, predicted, moment) == "-"
+    assert format_expected(moment, predicted, moment) == f"~{format_time(moment, moment)}"
+    assert format_expected(moment, None, moment) == format_time(moment, moment)
+    assert format_expected(None, predicted, moment) == "-"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_predicted_completion_is_marked() -> None:
     ],
 )
 def test_numbers_have_no_exponent(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from shadowprice.cli.plugin import (
     Kubectl,
     PluginCall,
     main,
-    read_words,
-    split,
+    parse_call,
+    split_arguments,
 )
 from shadowprice.core.errors import InputError
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
@@ -44,7 +44,7 @@ def fake_kubectl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
-    requested = read_words(
+    requested = parse_call(
         ["-n", "vision", "--context=prod", "--service", "ml/prices", "logs", "a", "-f", "-n", "3"]
     )
     assert requested.namespace == "vision"
@@ -66,7 +66,7 @@ def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
 )
 def test_an_invalid_call_gets_the_valid_form(words: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_words(words)
+        parse_call(words)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_invalid_call_gets_the_valid_form(words: list[str], message: str) -> 
     ],
 )
 def test_the_value_of_an_option_of_quote_is_no_manifest(words: list[str], files: list[str]) -> None:
-    found, options = split(words)
+    found, options = split_arguments(words)
     assert found == files
     assert options == [word for word in words if word not in files]
 

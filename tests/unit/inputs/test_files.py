@@ -82,7 +82,7 @@ def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
     assert [job.name for job in read_jobs(path, CLUSTER, skip_invalid=True)] == ["first", "last"]
     diagnostics = faults(path)
     assert len(diagnostics) == MAX_FAULTS + 1
-    assert diagnostics[-1].endswith("and more; these come first")
+    assert diagnostics[-1].endswith(f"has more problems; the first {MAX_FAULTS} are listed")
 
 
 @pytest.mark.parametrize("name", ["jobs.ndjson", "jobs.JSONL", "jobs.jsonl.txt"])
@@ -128,7 +128,7 @@ def test_json_may_escape_characters_as_pairs(tmp_path: Path) -> None:
         ),
         (
             b'{"name": "a"}\n{"name": "b"}\n',
-            "line 2, column 1: not YAML: did not find expected <document start>; name a file with",
+            "line 2, column 1: not YAML: did not find expected <document start>; give a file with",
         ),
         (b"jobs:\n- name: a\x1b\n", "line 2: not YAML: the character #x1b isn't allowed; remove"),
         ("jobs:\n- name: a\n".encode("utf-16"), "line 1: is UTF-16; save the file as UTF-8"),

@@ -56,10 +56,10 @@ def test_yaml_and_json_lines_give_the_same_incidents(tmp_path: Path) -> None:
         ("incidents: [{slot: 1, server_lost: gpu-O}]", "did you mean 'gpu-"),
         ("incidents: [{slot: 9, cancel: resnt}]", "did you mean 'resnet'?"),
         ("incidents: [{slot: 3, cancel: resnet}]", "'resnet' arrives in slot 3; cancel it in a"),
-        ("incidents: [{slot: 1, server_back: gpu-0}]", "'gpu-0' is not out in slot 1"),
+        ("incidents: [{slot: 1, server_back: gpu-0}]", "'gpu-0' is not lost in slot 1"),
         (
             "incidents: [{slot: 1, server_lost: gpu-0}, {slot: 2, server_lost: gpu-0}]",
-            "'gpu-0' is out already in slot 2",
+            "'gpu-0' is already lost in slot 2",
         ),
         ("incidents: []", "contains no incident"),
         ("incidents: [{slot: 1, server_lost: gpu-0}]\nmore: 1", "more: unknown key"),

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.profiling.fit import BackwardsError, Pace, Speed, _warm_up, fit_linear, fit_serial
+from shadowprice.profiling.fit import (
+    BackwardsError,
+    Pace,
+    Speed,
+    _warm_up_intervals,
+    fit_linear,
+    fit_serial,
+)
 from shadowprice.profiling.running import memory_by_role
 
 
@@ -176,4 +183,4 @@ def test_the_warm_up_is_that_of_the_marginal_standard_error() -> None:
         errors = [
             float(rates[cut:].var()) / (len(rates) - cut) for cut in range(len(rates) // 2 + 1)
         ]
-        assert _warm_up(rates) == errors.index(min(errors))
+        assert _warm_up_intervals(rates) == errors.index(min(errors))

@@ -1,4 +1,4 @@
-"""``shadowprice statement`` and ``budget``: payments of tenants in a run or at a live service."""
+"""``shadowprice statement`` and ``budget``: payments of tenants in a run or a live service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ import typer
 from shadowprice.cli import console
 from shadowprice.cli.console import Listing
 from shadowprice.cli.lazy import is_run
-from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
+from shadowprice.cli.live import (
+    ServerOption,
+    complete_live,
+    connect,
+    format_time,
+    print_facts,
+    print_table,
+)
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.program import called_program
 from shadowprice.core.amounts import parse_duration
@@ -35,7 +42,7 @@ COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note
 
 
 complete_tenant: Final = complete_live(lambda client: (tenant.name for tenant in client.tenants()))
-"""Return completions of a tenant name."""
+"""Completer of names of tenants."""
 
 
 def parse_moment(text: str | None, option: str) -> datetime | None:
@@ -68,7 +75,7 @@ def print_statement(
     until: str | None,
     limit: int,
 ) -> None:
-    """Print a tenant's statement; by default the caller's own, or all accounts of an operator."""
+    """Print a tenant's statement, by default the caller's; for an operator, all accounts."""
     first, last = parse_moment(since, "--since"), parse_moment(until, "--until")
     with connect(server) as client:
         if tenant is None:
@@ -81,6 +88,7 @@ def print_statement(
         entries = list(islice(stream, limit + 1))
     more, entries = len(entries) > limit, entries[:limit]
     if output == "json":
+        # ``statement`` has a single entry and the cursor of the next page.
         record = {key: value for key, value in statement.record.items() if key != "next"}
         console.print_json({**record, "entries": [entry.record for entry in entries]})
     elif output == "csv":
@@ -92,7 +100,7 @@ def print_statement(
 
 
 def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
-    facts([("tenant", page.tenant), *_facts(page.budget, page.account)])
+    print_facts([("tenant", page.tenant), *_facts(page.budget, page.account)])
     screen = console.stdout()
     screen.print()
     if not entries:
@@ -100,7 +108,7 @@ def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
         return
     rows = [
         (
-            when(entry.at),
+            format_time(entry.at),
             entry.kind,
             points_text(entry.points, sign=True),
             points_text(entry.balance),
@@ -109,7 +117,9 @@ def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
         )
         for entry in entries
     ]
-    show(["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"])
+    print_table(
+        ["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"]
+    )
     sums = ", ".join(
         f"{kind} {points_text(points)}" for kind, points in page.sums.items() if points
     )
@@ -121,7 +131,7 @@ def _print_account(page: Statement, entries: list[AccountEntry]) -> None:
 
 def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, object]]:
     if budget is None or account is None:
-        return [("budget", "none: it spends without limit")]
+        return [("budget", "none: the tenant spends without limit")]
     carry = budget.carry
     debt = ": only jobs that cost nothing are admitted" if account.held < 0 else ""
     rule = (
@@ -133,9 +143,9 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     )
     return [
         ("budget", f"{points_text(budget.points)} points every {budget.period}, {rule}"),
-        ("holds", f"{points_text(account.held)} until {when(account.ends)}{debt}"),
+        ("holds", f"{points_text(account.held)} until {format_time(account.ends)}{debt}"),
         ("in jobs", points_text(account.reserved_points) if account.reserved_points else ""),
-        ("spent", f"{points_text(account.spent)} since {when(account.begins)}"),
+        ("spent", f"{points_text(account.spent)} since {format_time(account.begins)}"),
     ]
 
 
@@ -159,10 +169,10 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
     for tenant, row in zip(tenants, rows, strict=True):
         values = [row.get(name) for name in names[1:-1]]
         cells = [points_text(item) if isinstance(item, int | float) else item for item in values]
-        end = None if tenant.account is None else when(tenant.account.ends)
+        end = None if tenant.account is None else format_time(tenant.account.ends)
         table.append([tenant.name, *cells, end])
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]
-    show(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
+    print_table(heads, table, right=["POINTS", "KEPT", "HOLDS", "IN JOBS", "SPENT"])
 
 
 def budget(
@@ -209,10 +219,17 @@ def budget(
         )
         if value is not None
     }  # fmt: skip
-    requested = [name for name, given in (("--remove", remove), ("--grant", grant is not None),
-                                      ("a budget", bool(change))) if given]  # fmt: skip
+    requested = [
+        name
+        for name, is_given in (
+            ("--remove", remove),
+            ("--grant", grant is not None),
+            ("options of the budget", bool(change)),
+        )
+        if is_given
+    ]
     if len(requested) > 1:
-        fault = Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
+        fault = Fault(requested[0], f"not valid with {requested[1]}", "run the command twice")
         raise InputError(fault)
     if requested and tenant is None:
         hint = f"name it: {called_program.get()} budget NAME ..."
@@ -232,7 +249,7 @@ def budget(
     if output == "json":
         console.print_json(changed.record)
     else:
-        facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
+        print_facts([("tenant", changed.name), *_facts(changed.budget, changed.account)])
 
 
 def _carry(text: str | None) -> float | str | None:
@@ -249,7 +266,7 @@ def _carry(text: str | None) -> float | str | None:
 
 
 def _change_budget(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
-    """Change some keys of a budget, or create the budget."""
+    """Change the keys of a budget that ``change`` has, or create the budget."""
     current = next((item.budget for item in client.tenants() if item.name == tenant), None)
     budget = {**({} if current is None else current.record), **change}
     for key in ("points", "period"):
@@ -462,6 +479,7 @@ def _print_tenant(run: RunData, result: TenantAccounts, tenant: str) -> None:
 
 
 def _print_rows(title: str, rows: list[dict[str, object]]) -> None:
+    """Print rows with equal keys as a table below a title; print nothing without rows."""
     if not rows:
         return
     left = [index for index, value in enumerate(rows[0].values()) if isinstance(value, str)]

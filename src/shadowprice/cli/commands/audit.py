@@ -12,6 +12,7 @@ from shadowprice.cli.options import Workload, expand_options
 from shadowprice.core import bounds
 
 audit = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Audit a policy's properties for tenants: truthfulness and sharing incentive.",
@@ -72,7 +73,7 @@ def truthfulness(
                 result.tenant,
                 f"{result.honest_revenue:,.2f}",
                 f"{result.trials:,}",
-                f"{sum(won for won, _ in result.gained.values()):,}",
+                f"{sum(gained for gained, _ in result.gained.values()):,}",
                 f"{best.gain:,.2f}" if best else "-",
                 "-" if share is None else f"{share:.1%}",
                 best.misreport.description if best else "none found",
@@ -100,9 +101,10 @@ def sharing(
     output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compare each tenant's utility and revenue in the pool with those of its share alone.
+    """Compare each tenant's utility and revenue in the shared pool with those on its own share.
 
-    Alone means `batchsche`: the same batches and gangs on the tenant's own servers.
+    On its own share, a tenant runs under `batchsche`: the same batches and gangs, on servers of its
+    own.
 
     [bold]Example[/bold]
         shadowprice audit sharing -c cluster.yaml -j jobs.yaml --policy astraea

@@ -1,4 +1,4 @@
-"""``shadowprice bound``: a bound on what any schedule earns, and a schedule close to it."""
+"""``shadowprice bound``: an upper bound on any schedule's utility, and a schedule close to it."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def bound(
     output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
-    """Prove an upper bound of the utility that any schedule of a workload can earn.
+    """Prove an upper bound on the utility that any schedule of a workload can earn.
 
-    The bound follows from prices and holds for every scheduler, online or offline. The best
-    schedule is found by rounding, with knowledge of all jobs. The optimum lies between the two.
-    Ctrl-C ends the search with the bound proved so far. Jobs that state no utility also get a lower
-    bound of their mean completion time.
+    The bound follows from prices and holds for every scheduler, online or offline. A search that
+    knows all jobs finds a good schedule. The optimum lies between the two. Ctrl-C ends the search
+    with the bound proved so far. Jobs that state no utility also get a lower bound on their mean
+    completion time.
 
     [bold]Examples[/bold]
         shadowprice bound --cluster cluster.yaml --jobs jobs.yaml --gap 2%
@@ -77,11 +77,11 @@ def bound(
     from shadowprice.policies.pricing.posted import FORMAT
     from shadowprice.simulator.interrupt import stop_on_signal
 
-    distance, seconds = _distance(gap), float(parse_positive_duration(time_, "--time", "10min"))
+    max_gap, seconds = _parse_gap(gap), float(parse_positive_duration(time_, "--time", "10min"))
     if prices is not None:
         check_output_file(prices, lambda head: FORMAT in head[:200])
     scenario = workload.scenario(seed, quiet=quiet)
-    # Loads the compiler: first report problems in the input.
+    # These import the compiler, which is slow, so problems in the input are reported first.
     from shadowprice.certificate.certify import certify
     from shadowprice.simulator.starts import iter_warm_starts
 
@@ -91,7 +91,7 @@ def bound(
             scenario.cluster,
             scenario.jobs,
             scenario.until,
-            gap=distance,
+            gap=max_gap,
             seconds=seconds,
             clock=clock,
             starts=lambda ended: iter_warm_starts(scenario, ended),
@@ -105,13 +105,12 @@ def bound(
     if output == "json":
         console.print_json(certificate.record())
         return
-    console.stdout().print(_table(certificate, distance))
+    console.stdout().print(_table(certificate, max_gap))
     if prices is not None:
         console.print_line(f"prices are in {prices}")
 
 
-def _distance(text: str) -> float:
-    """Parse a relative gap such as 1% or 0.01."""
+def _parse_gap(text: str) -> float:
     digits = text.strip().removesuffix("%")
     try:
         value = float(digits) / (100 if text.strip().endswith("%") else 1)
@@ -126,7 +125,10 @@ def _distance(text: str) -> float:
 
 @contextmanager
 def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | None]:
-    """Show bound, best schedule and gap, or a line at intervals; yield None if ``quiet``."""
+    """Show bound, best schedule and gap: a status line, or on a pipe a line at intervals.
+
+    Yields a callback with bound and best as arguments, or None if ``quiet``.
+    """
     screen = console.stderr()
     if quiet:
         yield None
@@ -145,22 +147,26 @@ def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | Non
         yield lambda bound, best: line.update(describe(bound, best))
 
 
-def _table(found: Certificate, gap: float) -> Table:
+def _table(certificate: Certificate, max_gap: float) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column()
-    reached = "" if found.gap <= gap else f"above the requested {gap:.2%}"
-    table.add_row("bound", f"{found.bound:,.2f}", "no schedule earns more")
-    table.add_row("best", f"{found.best:,.2f}", "a schedule that earns this was found")
-    table.add_row("gap", f"{found.gap:.2%}", reached)
-    table.add_row("rounds", str(found.rounds), "" if found.settled else "better prices may exist")
-    if found.completion is not None:
+    remark = "" if certificate.gap <= max_gap else f"above the requested {max_gap:.2%}"
+    table.add_row("bound", f"{certificate.bound:,.2f}", "no schedule earns more")
+    table.add_row("best", f"{certificate.best:,.2f}", "a schedule that earns this was found")
+    table.add_row("gap", f"{certificate.gap:.2%}", remark)
+    table.add_row(
+        "rounds", str(certificate.rounds), "" if certificate.settled else "better prices may exist"
+    )
+    if certificate.completion is not None:
         table.add_row(
             "mean JCT",
-            f"{found.completion.mean_slots:,.2f}",
-            f"slots, of the {len(found.completion.jobs):,} jobs that state no utility: "
+            f"{certificate.completion.mean_slots:,.2f}",
+            f"slots, of the {len(certificate.completion.jobs):,} jobs that state no utility: "
             "no schedule has less",
         )
-    table.add_row("seconds", f"{found.seconds:.1f}", f"{found.processor:.1f} of CPU time")
+    table.add_row(
+        "seconds", f"{certificate.seconds:.1f}", f"{certificate.processor:.1f} of CPU time"
+    )
     return table

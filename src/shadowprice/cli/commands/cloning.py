@@ -1,4 +1,4 @@
-"""``shadowprice cloning``: copies of tasks against stragglers (CSD)."""
+"""``shadowprice cloning``: several copies of each task, against tasks that take long."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shadowprice.cloning.waves import WaveResult, WaveRuleKind
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Choose the number of copies of each task that meets a deadline with minimum "
@@ -40,13 +41,15 @@ FileArgument = Annotated[
 MethodOption = Annotated[
     Literal["exact", "closed-form", "subgradient"],
     typer.Option(
-        help="Solver. exact: the optimum; closed-form: Theorem 1; subgradient: Algorithm 1."
+        help="Solver. exact: the optimum; closed-form: the paper's Theorem 1; subgradient: its "
+        "Algorithm 1."
     ),
 ]
 ConstraintOption = Annotated[
     Literal["exact", "relaxed"],
     typer.Option(
-        help="Deadline constraint. exact: (6); relaxed: (7), which can miss slightly more often."
+        help="Deadline constraint: exact, or relaxed as in the paper's (7), which can be missed "
+        "slightly more often."
     ),
 ]
 
@@ -138,7 +141,8 @@ def waves(
         float,
         typer.Option(
             min=0.0,
-            help="Rule saving: flowtime that a machine second is worth while no task waits.",
+            help="Rule saving: price of a machine second, in seconds of flowtime, while no task "
+            "waits.",
         ),
     ] = 0.1,
     seed: PlainSeedOption = 0,
@@ -192,22 +196,22 @@ def _rules(text: str) -> list[WaveRuleKind]:
     return rules
 
 
-def _waves_record(name: str, found: WaveResult, deadline: float, machines: int) -> dict[str, Any]:
+def _waves_record(name: str, result: WaveResult, deadline: float, machines: int) -> dict[str, Any]:
     import numpy as np
 
-    count = len(found.flowtime)
-    p50, p99 = np.quantile(found.flowtime, (0.5, 0.99))
+    count = len(result.flowtime)
+    p50, p99 = np.quantile(result.flowtime, (0.5, 0.99))
     return {
         "rule": name,
-        "mean_flowtime": found.mean_flowtime,
+        "mean_flowtime": result.mean_flowtime,
         "median_flowtime": float(p50),
         "p99_flowtime": float(p99),
-        "late_jobs": float((found.flowtime > deadline).mean()),
-        "machine_time_per_job": found.machine_time / count,
-        "wasted_share": found.wasted / found.machine_time,
-        "copies_per_task": float(found.copies.mean()),
-        "helped_tasks": found.helped,
-        "utilisation": found.machine_time / (machines * found.makespan),
+        "late_jobs": float((result.flowtime > deadline).mean()),
+        "machine_time_per_job": result.machine_time / count,
+        "wasted_share": result.wasted / result.machine_time,
+        "copies_per_task": float(result.copies.mean()),
+        "helped_tasks": result.helped,
+        "utilisation": result.machine_time / (machines * result.makespan),
     }
 
 
@@ -283,6 +287,7 @@ def _solution_record(problem: CloningProblem, solution: CloningSolution) -> dict
 
 
 def _tails(problem: CloningProblem) -> list[dict[str, object]]:
+    """Return the tails that were fitted to measured durations, by group of tasks."""
     from shadowprice.cloning.api import Empirical
 
     return [
@@ -315,7 +320,7 @@ def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
                 str(group.count),
                 group.duration.label,
                 format_seconds(group.duration.mean),
-                _levels(solution.copies[tasks].tolist()),
+                _copies_text(solution.copies[tasks].tolist()),
                 f"{solution.continuous[tasks].mean():.4f}",
             ]
         )
@@ -328,15 +333,15 @@ def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
     misses = f"{solution.miss_probability:.6g} of {problem.miss_probability:g} allowed"
     facts.add_row("misses the deadline", misses)
     facts.add_row(
-        "expected machine time", f"{solution.expected_cost:.6g}s in whole copies, "
-        f"{solution.continuous_cost:.6g}s in real ones",
+        "expected machine time", f"{solution.expected_cost:.6g}s with integer copies, "
+        f"{solution.continuous_cost:.6g}s with fractional copies",
     )  # fmt: skip
     facts.add_row("machines", f"{solution.machines} of {problem.machines}")
     if solution.method.value == "exact":
         proof = "proved optimal" if solution.proved else f"within {solution.gap:.2%} of the best"
-        facts.add_row("whole copies", proof)
+        facts.add_row("integer copies", proof)
         if solution.machine_price > 0:
-            price = f"{solution.machine_price:.4g}s of machine time for one more"
+            price = f"{solution.machine_price:.4g}s of machine time for one more machine"
             facts.add_row("price of a machine", price)
     facts.add_row(
         "method", f"{solution.method.value}, {solution.constraint.value} constraint, "
@@ -353,12 +358,12 @@ def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
         screen.print(SafeText.assemble((str(tail["file"]), "bold"), findings))
 
 
-def _levels(copies: list[int]) -> str:
-    """Format the copies of a group's tasks, such as ``16 x 2, 4 x 1``."""
-    counts = {level: copies.count(level) for level in sorted(set(copies), reverse=True)}
+def _copies_text(copies: list[int]) -> str:
+    """Format the copies of a group's tasks: ``16 x 2, 4 x 1`` for 16 tasks of 2, 4 of 1."""
+    counts = {number: copies.count(number) for number in sorted(set(copies), reverse=True)}
     if len(counts) == 1:
         return str(copies[0])
-    return ", ".join(f"{tasks} x {level}" for level, tasks in counts.items())
+    return ", ".join(f"{tasks} x {number}" for number, tasks in counts.items())
 
 
 def _measured_record(
@@ -384,7 +389,7 @@ def _measured_record(
 
 
 def _finite(value: float) -> float | None:
-    return value if value == value else None  # noqa: PLR0124 - only nan differs from itself
+    return value if value == value else None  # noqa: PLR0124  # NaN, as with a single trial
 
 
 def _percentiles(measured: MonteCarloResult) -> dict[str, float]:
@@ -396,7 +401,7 @@ def _percentiles(measured: MonteCarloResult) -> dict[str, float]:
 
 def _print_measured(problem: CloningProblem, measured: MonteCarloResult) -> None:
     low, high = measured.interval
-    p = _percentiles(measured)
+    percentiles = _percentiles(measured)
     rows = [
         (
             "misses the deadline", f"{measured.miss_probability:.4f}",
@@ -409,12 +414,12 @@ def _print_measured(problem: CloningProblem, measured: MonteCarloResult) -> None
         ),
         (
             "flowtime", f"{measured.flowtime:.6g}s",
-            f"median {p['p50']:.4g}s, 99 % within {p['p99']:.4g}s", "",
+            f"median {percentiles['p50']:.4g}s, 99 % within {percentiles['p99']:.4g}s", "",
         ),
     ]  # fmt: skip
     screen = console.stdout()
     screen.print(console.make_table(("", "measured", "", "formula"), rows, left=(0, 2)))
     screen.print(
         f"\n{measured.trials:,} runs of {problem.tasks} tasks; the deadline is "
-        f"{problem.deadline:g}s, to be missed with at most {problem.miss_probability:g}"
+        f"{problem.deadline:g}s, with a miss probability of at most {problem.miss_probability:g}"
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shadowprice.experiments.spreading import CpuTimes
 
 ALL = "all"
-RAN, SKIPPED, FAILED = "ran", "skipped", "failed"
+RAN, SKIPPED, FAILED = "ran", "skipped", "failed"  # outcomes of an experiment of `all`
 
 
 def experiment(
@@ -46,7 +46,7 @@ def experiment(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Run a smaller version with the same shape, which takes about a minute."
+            "--quick", help="Run a smaller version of the experiment; takes about a minute."
         ),
     ] = False,
     seed: PlainSeedOption = 0,
@@ -114,9 +114,10 @@ def experiment(
     results: list[_ExperimentResult] = []
     figures: dict[str, str] = {}
     directories = {entry.name: folder / entry.name if name == ALL else folder for entry in chosen}
-    for directory in directories.values():  # before the first starts: a run can take days
+    # Check before the first experiment starts, because a run can take days.
+    for directory in directories.values():
         check_directory(directory, framework.is_experiment)
-    framework.check_drawing()  # every experiment needs it
+    framework.check_drawing()
     with RayBackend(on) if on else nullcontext(SequentialBackend()) as spread:
         for entry in chosen:
             directory = directories[entry.name]
@@ -127,7 +128,7 @@ def experiment(
                 _run(entry, directory, settings, keep=False)
             else:
                 results.append(_attempt(entry, directory, settings))
-                if results[-1].why:
+                if results[-1].reason:
                     print_note(f"{entry.name} {results[-1]}")
                     continue
             figure = directory / f"{entry.name}.png"
@@ -138,7 +139,7 @@ def experiment(
                 SafeText.assemble(f"{entry.title} ({entry.source})\n", (str(figure), "bold")),
                 soft_wrap=True,
             )
-    incomplete = [row for row in results if row.why]
+    incomplete = [row for row in results if row.reason]
     if output == "json":
         failures = {row.name: str(row) for row in incomplete}
         print_json({"figures": figures, "failures": failures})
@@ -148,8 +149,8 @@ def experiment(
             print_line(f"{row.name} {row}")
     if name == ALL:
         if any(row.outcome == FAILED for row in incomplete):
-            raise typer.Exit(1)  # keep finished runs: the same command only repeats failures
-        # Only now: an interrupted command must not repeat finished experiments.
+            raise typer.Exit(1)  # keep cached runs: the same command only repeats failures
+        # Until here runs stay cached, so that a repeated command skips finished experiments.
         for directory in directories.values():
             framework.remove_cached_runs(directory)
 
@@ -171,23 +172,23 @@ class _ExperimentResult:
 
     name: str
     outcome: str
-    took: float
+    seconds: float  # elapsed time
     times: CpuTimes | None = None
-    why: str = ""
+    reason: str = ""  # of a skipped or failed experiment
 
     def __str__(self) -> str:
-        return f"{self.outcome} after {self.took:.1f} s: {self.why}"
+        return f"{self.outcome} after {self.seconds:.1f} s: {self.reason}"
 
 
 def _attempt(
-    one: Experiment, out: Path, chosen: Callable[..., ExperimentSettings]
+    experiment: Experiment, out: Path, make_settings: Callable[..., ExperimentSettings]
 ) -> _ExperimentResult:
     """Run one experiment of ``all``; record a failure instead of raising it."""
     from shadowprice.experiments.framework import UnavailableError
 
     start = time.perf_counter()
     try:
-        took, times = _run(one, out, chosen, keep=True)
+        seconds, times = _run(experiment, out, make_settings, keep=True)
     except (MissingExtraError, UnavailableError) as error:
         outcome, reason = SKIPPED, str(error)
     except ShadowpriceError as error:
@@ -195,8 +196,8 @@ def _attempt(
     except Exception as error:  # any failure: the remaining experiments must still run
         outcome, reason = FAILED, f"{type(error).__name__}: {error}"
     else:
-        return _ExperimentResult(one.name, RAN, took, times)
-    return _ExperimentResult(one.name, outcome, time.perf_counter() - start, None, reason)
+        return _ExperimentResult(experiment.name, RAN, seconds, times)
+    return _ExperimentResult(experiment.name, outcome, time.perf_counter() - start, None, reason)
 
 
 def _check_executor(name: str, executor: str) -> None:
@@ -214,15 +215,22 @@ def _check_executor(name: str, executor: str) -> None:
 
 
 def _run(
-    experiment: Experiment, out: Path, chosen: Callable[..., ExperimentSettings], *, keep: bool
+    experiment: Experiment,
+    out: Path,
+    make_settings: Callable[..., ExperimentSettings],
+    *,
+    keep: bool,
 ) -> tuple[float, CpuTimes]:
-    """Run one experiment and return its wall time and the times of its runs."""
+    """Run one experiment; return its elapsed seconds and the CPU times of its runs.
+
+    ``keep`` keeps the cache of its runs.
+    """
     from shadowprice.experiments.framework import cache_dir, run_experiment
 
     start = time.perf_counter()
     try:
         with _bar(experiment.name) as progress:
-            settings = chosen(progress=progress)
+            settings = make_settings(progress=progress)
             run_experiment(experiment, out, settings, keep=keep)
     except KeyboardInterrupt:
         if any(cache_dir(out).glob("*.pickle")):
@@ -245,7 +253,7 @@ def _bar(name: str) -> Iterator[Progress]:
         yield progress
 
 
-def _table(made: list[_ExperimentResult]) -> object:
+def _table(results: list[_ExperimentResult]) -> object:
     """Return a table of results and times, with predictions for 2 and 64 cores."""
     table = Table(title="Seconds", title_justify="left")
     headings = ("experiment", "", "runs", "CPU", "took here", "on 2 cores", "on 64 cores")
@@ -253,22 +261,22 @@ def _table(made: list[_ExperimentResult]) -> object:
         # On 80 columns, break headings instead of names.
         table.add_column(heading, justify="left" if index < 2 else "right", no_wrap=index == 0)
     total = [0.0] * 5
-    for result in made:
+    for result in results:
         times = result.times
         if times is None:
-            total[2] += result.took
-            table.add_row(result.name, result.outcome, "", "", f"{result.took:.1f}")
+            total[2] += result.seconds
+            table.add_row(result.name, result.outcome, "", "", f"{result.seconds:.1f}")
             continue
         cpu_seconds = sum(times.runs) + times.rest
-        row = (len(times.runs), cpu_seconds, result.took, times.on(2), times.on(64))
+        row = (len(times.runs), cpu_seconds, result.seconds, times.on(2), times.on(64))
         total = [subtotal + value for subtotal, value in zip(total, row, strict=True)]
         table.add_row(
             result.name, result.outcome, f"{row[0]}", *(f"{value:.1f}" for value in row[1:])
         )
     table.add_section()
-    ran = sum(result.outcome == RAN for result in made)
+    ran = sum(result.outcome == RAN for result in results)
     table.add_row(
-        "all", f"{ran}/{len(made)}", f"{total[0]:.0f}", *(f"{value:.1f}" for value in total[1:])
+        "all", f"{ran}/{len(results)}", f"{total[0]:.0f}", *(f"{value:.1f}" for value in total[1:])
     )
     table.caption = "on 2 and on 64 cores: predicted from the measured times, the longest run first"
     return table

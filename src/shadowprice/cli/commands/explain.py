@@ -13,7 +13,7 @@ from rich.table import Table
 from shadowprice.cli.commands.submit import print_job, print_outlook
 from shadowprice.cli.completion import complete_job
 from shadowprice.cli.console import Output, SafeText, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption, connect, when, with_local_times
+from shadowprice.cli.live import ServerOption, connect, format_time, with_local_times
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import Fault, InputError
@@ -46,8 +46,8 @@ def explain(
         bool | None,
         typer.Option(
             "--advice/--no-advice",
-            help="Compute changes that would get a refused or waiting job admitted. In a run, by "
-            "default only if this takes seconds.",
+            help="Compute changes that would get a refused or waiting job admitted. By default, "
+            "this is done for the live service, and for a run if it takes only seconds.",
             show_default=False,
         ),
     ] = None,
@@ -56,15 +56,15 @@ def explain(
 ) -> None:
     """Show a job's history: its request, decisions with reasons, slots and servers.
 
-    For a refused job, also show the smallest changes of its job file entry that would have got it
-    admitted. Each change is verified by querying the policy again, or by running again. For a job
-    of the service that waits, also show for which resource and until when.
+    For a refused job, also show the smallest changes in the job file that would have got it
+    admitted. Each change is verified by querying the policy again, or by running again. For a
+    waiting job of the service, also show for which resource it waits, and until when.
 
     [bold]Examples[/bold]
         shadowprice explain run resnet50-a
         shadowprice explain resnet50-a
     """
-    if job is None:
+    if job is None:  # a single argument is a job of the live service
         _explain_live(str(run), server, output, full=full, outlook=advice is not False)
         return
     from shadowprice.results.job_history import read_job_history
@@ -83,7 +83,6 @@ def explain(
 def _explain_live(
     job: str, server: str | None, output: Output, *, full: bool, outlook: bool
 ) -> None:
-    """Print the history of a job of the live service."""
     if Path(job, "run.json").is_file():
         raise InputError(
             Fault(job, "is a run", f"name the job too: shadowprice explain {shlex.quote(job)} JOB")
@@ -109,7 +108,7 @@ def _explain_live(
         reason = event.data.get("reason")
         text, *log = _with_log(text, reason if isinstance(reason, str) else "")
         text = with_local_times(text)
-        print_line(f"{when(event.at):<9} {text}")
+        print_line(f"{format_time(event.at):<9} {text}")
         for log_line in log:
             print_line(f"{'':<9} | {log_line}")
         if omitted is not None and event.id == omitted.after:
@@ -122,20 +121,23 @@ def _explain_live(
         print_outlook(history.outlook.lines)
 
 
-def _with_log(text_with_log: str, why: str) -> list[str]:
-    """Split the lines of a log from the end of an event's text, and return all lines."""
-    below = lines_after_first(why)
-    joined = f"{first_line(why)} | {' | '.join(line.strip() for line in below)}"
-    if not below or not text_with_log.endswith(escape_controls(joined)):
-        return [text_with_log]
-    return [
-        text_with_log.removesuffix(escape_controls(joined)) + escape_controls(first_line(why)),
-        *below,
-    ]
+def _with_log(text: str, reason: str) -> list[str]:
+    """Return an event's text without the log lines at its end, followed by these log lines.
+
+    A reason may have log lines after its first line. The text ends with all lines, joined by ``|``.
+    """
+    log = lines_after_first(reason)
+    joined = escape_controls(f"{first_line(reason)} | {' | '.join(line.strip() for line in log)}")
+    if not log or not text.endswith(joined):
+        return [text]
+    return [text.removesuffix(joined) + escape_controls(first_line(reason)), *log]
 
 
 def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[JobAdvice | None, str]:
-    """Return advice on a refused job, and a note on why there is none; empty if needless."""
+    """Return advice on a refused job, or None and a note on why there is none.
+
+    The note is empty if the job needs no advice.
+    """
     from shadowprice.results.run_directory import read_advice
 
     if requested is False or not needs_advice(history):
@@ -143,7 +145,7 @@ def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[Job
     stored = read_advice(run).get(history.job["job"])
     if stored is not None:
         return stored, ""
-    # A foreign run directory may name any file, so execute it only on the user's request.
+    # A run directory from elsewhere may name any file, so execute files only on request.
     if requested is None and executes_files(history.info):
         return None, "--advice computes it by running again, with the files that the run used"
     seconds = expected_seconds(history)
@@ -214,33 +216,33 @@ def _verdict(job: dict[str, Any]) -> tuple[str, str]:
 
 
 MAX_UNREQUESTED_SECONDS: Final = 10.0
-"""Limit of the estimated time of advice that wasn't requested, in seconds."""
-FORMAT: Final = "trace format"  # kind of input that is the file of a trace format
+"""Maximum estimated time of advice if neither --advice nor --no-advice is given."""
+FORMAT: Final = "trace format"  # kind of an input: a user's file that defines a trace format
 _SECONDS_PER_JOB: Final = 0.0003  # estimated time of a job in addition to its decision, in seconds
 _RUNS_WITHOUT_QUOTES: Final = 60
 """Estimated number of runs if the policy can't quote and every change is simulated."""
 
 
 def needs_advice(history: JobHistory) -> bool:
-    """Return whether advice applies: the job was refused, or dropped where that is equivalent."""
+    """Return whether the job's outcome is one that gets advice under the run's policy."""
     from shadowprice.results.advice import outcomes_with_advice
 
     return history.job["outcome"] in outcomes_with_advice(history.info)
 
 
 def executes_files(info: Mapping[str, Any]) -> bool:
-    """Return whether repeating a run executes user files: of its policy or trace format."""
+    """Return whether a repeated run executes a user's file, of its policy or trace format."""
     kinds = {entry["kind"] for entry in info["inputs"]}
     return "file" in (info.get("policy_origin") or {}) or FORMAT in kinds
 
 
 def expected_seconds(history: JobHistory) -> float:
-    """Estimate the seconds of advice, which repeats the run up to the job's arrival."""
+    """Estimate the seconds of advice from the run's own times."""
     info = history.info
     latency = info["timing"]["decision_latency"] or {}
     jobs = int(info["summary"]["jobs"])
-    # The median excludes the first decisions, which compile. Work before the first decision
-    # is only included in the wall time.
+    # The median isn't affected by the first decisions, which compile kernels. With quotes, the run
+    # is repeated once, up to the job's arrival.
     seconds = jobs * (float(latency.get("p50") or 0.0) + _SECONDS_PER_JOB)
     capabilities = info["capabilities"]
     if capabilities.get("quotes", False) and capabilities.get("answers_at_once", False):
@@ -249,7 +251,7 @@ def expected_seconds(history: JobHistory) -> float:
 
 
 def compute_advice(folder: Path, history: JobHistory) -> JobAdvice:
-    """Find changes that would have admitted a run's refused job; its inputs must be unchanged."""
+    """Find changes that would have admitted a refused job; the run's inputs must be unchanged."""
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.simulator.advice import advise
 
@@ -306,7 +308,7 @@ def _scenario(folder: Path, info: dict[str, Any]) -> Scenario:
 
 
 def _find_input(folder: Path, name: str) -> Path:
-    """Return the path of an input, relative to here or to a folder above the run."""
+    """Return the path of an input, relative to the current directory or a folder above the run."""
     candidates = [Path(name), *(parent / name for parent in folder.resolve().parents)]
     match = next((path for path in candidates if path.exists()), None)
     if match is None:

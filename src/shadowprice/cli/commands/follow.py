@@ -20,7 +20,7 @@ from shadowprice.cli.console import (
     print_text,
     stdout,
 )
-from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption
+from shadowprice.cli.live import FAILOVER_SECONDS, JobArgument, ServerOption
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.core.wording import escape_controls, join_lines
@@ -55,7 +55,7 @@ def logs(
 ) -> None:
     """Print the output of a process of a job.
 
-    With `-o json`, one piece of text and its position per line.
+    With `-o json`, each line has a piece of the output and its position.
 
     [bold]Examples[/bold]
         shadowprice logs resnet50-a -f
@@ -70,7 +70,8 @@ def logs(
 
     with live.connect(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
-        client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
+        if follow:  # the service answered before: wait for it
+            client.retry = FAILOVER_SECONDS
         if follow and generation is None:
             for piece in client.follow_logs(job, process=process, start=0 if whole else None):
                 write(piece)
@@ -93,7 +94,7 @@ def logs(
 
 
 def _is_about(event: Event, reference: str) -> bool:
-    """Return whether an event is about a job that a name, ``tenant/name`` or an id means."""
+    """Return whether an event is about a job; ``reference`` is a name, TENANT/NAME or an id."""
     if event.job is None:
         return False
     escaped = f"{'' if event.tenant else '/'}{qualified_name(event.tenant, event.job)}"
@@ -134,11 +135,10 @@ def events(
 
 
 def _event_line(event: Event) -> str:
-    """Return an event as a line of text, with local times."""
     data = {key: value for key, value in event.data.items() if value is not None}
     subject = f"{event.job}  " if event.job else ""
     text = f"{event.kind:<10} {subject}{live.with_local_times(_format_data(data))}"
-    return f"{live.when(event.at):<9} {text}".rstrip()
+    return f"{live.format_time(event.at):<9} {text}".rstrip()
 
 
 def _format_data(data: dict[str, Any]) -> str:
@@ -192,7 +192,7 @@ def top(
             console.print(_render_screen(client, 1_000))
             return
         with Live(_render_screen(client, console.height), console=console, screen=True) as screen:
-            client.retry = FAILOVER  # the service answered before: wait for it
+            client.retry = FAILOVER_SECONDS  # the service answered before: wait for it
             while True:
                 time.sleep(interval)
                 screen.update(_render_screen(client, console.height), refresh=True)
@@ -215,6 +215,6 @@ def _render_screen(client: Client, height: int) -> RenderableType:
         f"{datetime.now(UTC).astimezone():%H:%M:%S}"
     )
     rows = squeue_rows([*running, *waiting], datetime.now(UTC))
-    table = live.tabled(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
+    table = live.make_plain_table(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
     foot = SafeText("" if rows else "nothing runs, nothing waits", "dim")
     return Group(SafeText(head, "bold"), table, foot)

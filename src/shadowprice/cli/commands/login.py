@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 from shadowprice.cli.console import Output, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption, connect, show, when
+from shadowprice.cli.live import ServerOption, connect, format_time, print_table
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.amounts import parse_positive_duration
 from shadowprice.core.errors import Fault, InputError
@@ -82,7 +82,8 @@ def login(
     line = None
     if server in saved.endpoints and token_file is None:
         if name is not None:
-            raise InputError(Fault("--name", f"{server!r} has a name", "remove it, or give a URL"))
+            message = f"{server!r} already has a name"
+            raise InputError(Fault("--name", message, "remove --name, or give a URL"))
         saved.default = server
     else:
         existing = saved.endpoints.get(server)
@@ -109,7 +110,7 @@ def login(
 
 
 def _label(url: str, known: Mapping[str, Endpoint]) -> str:
-    """Return the name of a server: its host, with a number if another server has that name."""
+    """Return a default name for a server: its host, and a number if that name is taken."""
     host = urlsplit(url).hostname or "server"
     try:
         address = ip_address(host)
@@ -135,15 +136,15 @@ def _token(file: Path | None) -> str:
     return sys.stdin.readline(1_000)
 
 
-def _list(kept: Any, output: Output) -> None:
+def _list(saved: Any, output: Output) -> None:
     rows = [
-        {"name": name, "url": address.url, "default": name == kept.default}
-        for name, address in kept.endpoints.items()
+        {"name": name, "url": address.url, "default": name == saved.default}
+        for name, address in saved.endpoints.items()
     ]
     if output == "json":
         print_json(rows)
     elif rows:
-        show(
+        print_table(
             ["NAME", "URL", ""], [(r["name"], r["url"], "*" if r["default"] else " ") for r in rows]
         )
     else:
@@ -171,7 +172,7 @@ def tokens(
         shadowprice tokens --tenant vision --expires 90d
     """
     if operator and tenant is not None:
-        raise InputError(Fault("--operator", "and --tenant exclude each other"))
+        raise InputError(Fault("--operator", "not valid with --tenant", "remove one of them"))
     if expires is not None:
         parse_positive_duration(expires, "--expires", "90d")
     with connect(server) as client:
@@ -196,12 +197,12 @@ def tokens(
                 (token.id, token.role, token.tenant, _validity(token, now), token.note)
                 for token in listed
             ]
-            show(["ID", "ROLE", "TENANT", "VALID", "NOTE"], rows, right=["ID"])
+            print_table(["ID", "ROLE", "TENANT", "VALID", "NOTE"], rows, right=["ID"])
 
 
 def _validity(token: Token, now: datetime) -> str:
     if token.revoked is not None:
-        return f"revoked {when(token.revoked, now)}"
+        return f"revoked {format_time(token.revoked, now)}"
     if token.expires is None:
-        return "for good"
-    return f"{'until' if token.expires > now else 'expired'} {when(token.expires, now)}"
+        return "without end"
+    return f"{'until' if token.expires > now else 'expired'} {format_time(token.expires, now)}"

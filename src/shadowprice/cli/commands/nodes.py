@@ -11,7 +11,7 @@ import typer
 
 from shadowprice.cli import live
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stdout
-from shadowprice.cli.live import ServerOption, YesOption, connect, number, show, span, when
+from shadowprice.cli.live import ServerOption, YesOption, connect
 from shadowprice.cli.options import OutputOption
 from shadowprice.cli.plain_job import absolute_moment
 from shadowprice.core.wording import pluralize
@@ -62,24 +62,32 @@ def nodes(
                 item.name,
                 item.role,
                 _state(item),
-                live.amounts(item.capacity),
+                live.format_resources(item.capacity),
                 " ".join(
                     f"{entry.job or 'others'}({entry.workers}+{entry.ps})" for entry in item.jobs
                 ),
             )
             for item in servers
         ]
-        live.show(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
+        live.print_table(["SERVER", "ROLE", "STATE", "CAPACITY", "JOBS(WORKERS+PS)"], rows)
     else:
         groups: dict[tuple[str, str, str], list[Server]] = {}
         for item in servers:
-            key = item.role, _state(item), live.amounts(item.capacity)
+            key = item.role, _state(item), live.format_resources(item.capacity)
             groups.setdefault(key, []).append(item)
         grouped = [
-            (role, len(members), state, capacity, live.short([item.name for item in members]))
+            (
+                role,
+                len(members),
+                state,
+                capacity,
+                live.format_servers([item.name for item in members]),
+            )
             for (role, state, capacity), members in groups.items()
         ]
-        live.show(["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"])
+        live.print_table(
+            ["ROLE", "SERVERS", "STATE", "CAPACITY", "NAMES"], grouped, right=["SERVERS"]
+        )
 
 
 def _print_changes(changes: Iterable[Server], output: Output) -> None:
@@ -111,7 +119,7 @@ def cordon(
 ) -> None:
     """Stop placing work on servers; running jobs stay there until they end (operators).
 
-    A job that runs there keeps its workers, and its number of workers. If it fails, it is retried
+    A job that runs there keeps its placement, so it isn't rescaled. If it fails, it is retried
     elsewhere.
 
     [bold]Example[/bold]
@@ -167,10 +175,10 @@ def prices(
                 text = "-" if used is None else f"{100 * used:.0f}%"
                 if share.get("price") is not None:
                     priced = True
-                    text = f"{live.number(share['price'])}  {text}"
+                    text = f"{live.format_number(share['price'])}  {text}"
                 cells.append(text)
-        rows.append((slot_entry.slot, live.when(slot_entry.begins), *cells))
-    live.show(columns, rows, right=[*columns[2:], "SLOT"])
+        rows.append((slot_entry.slot, live.format_time(slot_entry.begins), *cells))
+    live.print_table(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
         print_note("the policy posts no prices: only reserved shares are shown")
 
@@ -216,8 +224,8 @@ def end_line(timespan: Timespan) -> str:
     if timespan.ends is None:
         return "the timespan has no end"
     if timespan.ended:
-        return f"the timespan ended at {when(timespan.ends)}: nothing runs"
-    return f"the timespan ends at {when(timespan.ends)}, before slot {timespan.slot}"
+        return f"the timespan ended at {live.format_time(timespan.ends)}: nothing runs"
+    return f"the timespan ends at {live.format_time(timespan.ends)}, before slot {timespan.slot}"
 
 
 def observed(
@@ -233,7 +241,7 @@ def observed(
     server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
-    """Compare the observed execution of jobs with the simulated one of the service.
+    """Compare the observed execution of jobs with the execution that the service simulated.
 
     Only jobs submitted to the observing service are compared, because the utility of other jobs is
     unknown. An ended job counts as completed unless it is known to have failed.
@@ -248,20 +256,25 @@ def observed(
     if output == "json":
         print_json({**comparison.record, "compared": [job.record for job in jobs]})
         return
-    show(["", "WOULD HAVE", "REALLY"], _comparison_rows(comparison), right=["WOULD HAVE", "REALLY"])
+    sides = ["SIMULATED", "OBSERVED"]
+    live.print_table(["", *sides], _comparison_rows(comparison), right=sides)
     for remark in _comparison_remarks(comparison):
         print_note(remark)
     if jobs:
         stdout().print()
-        columns = ["JOB", "TENANT", "WOULD BE", "DONE", "WORTH", "REALLY", "DONE", "WORTH", "GAIN"]
-        show(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
+        columns = ["JOB", "TENANT", sides[0], "DONE", "WORTH", sides[1], "DONE", "WORTH", "GAIN"]
+        live.print_table(columns, map(_compared_row, jobs), right=["WORTH", "GAIN"])
 
 
 def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
     simulated, observed, both = comparison.simulated, comparison.observed, comparison.both
     promises, use = comparison.promises, comparison.utilization
     rows: list[Sequence[object]] = [
-        ("utility earned", number(simulated.utility), number(observed.utility)),
+        (
+            "utility earned",
+            live.format_number(simulated.utility),
+            live.format_number(observed.utility),
+        ),
         (f"finished of {comparison.jobs}", simulated.finished, observed.finished),
         ("running now", simulated.running, observed.running),
         ("waiting now", simulated.waiting, observed.waiting),
@@ -270,7 +283,7 @@ def _comparison_rows(comparison: Comparison) -> list[Sequence[object]]:
     ]
     if both.jobs:
         means = (both.simulated_seconds, both.observed_seconds)
-        took = [span(timedelta(seconds=seconds or 0.0)) for seconds in means]
+        took = [live.format_duration(timedelta(seconds=seconds or 0.0)) for seconds in means]
         rows.append((f"mean time of {both.jobs} that both finished", *took))
     if promises.jobs:
         rows.append((f"by the first promise, of {promises.jobs}", "-", promises.observed_in_time))
@@ -292,11 +305,11 @@ def _comparison_remarks(comparison: Comparison) -> list[str]:
         )
     if unmanaged:
         remarks.append(
-            f"{unmanaged} jobs ran without being submitted here; their utility is unknown and the "
-            "policy did not account for them"
+            f"{unmanaged} jobs ran without being submitted to this service; their utility is "
+            "unknown, and the policy did not account for them"
         )
     if comparison.incomplete:
-        remarks.append("older jobs of the period are left out: there are too many")
+        remarks.append("the period has too many jobs; the oldest are left out")
     return remarks
 
 
@@ -306,10 +319,10 @@ def _compared_row(job: ComparedJob) -> Sequence[object]:
         job.name,
         job.tenant,
         simulated.state,
-        when(simulated.completion),
-        number(simulated.utility),
+        live.format_time(simulated.completion),
+        live.format_number(simulated.utility),
         observed.state,
-        when(observed.completion),
-        number(observed.utility),
-        number(job.gain),
+        live.format_time(observed.completion),
+        live.format_number(observed.utility),
+        live.format_number(job.gain),
     )

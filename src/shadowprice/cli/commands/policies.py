@@ -46,7 +46,7 @@ def policies(
         for broken in registry.installed_policies().keys() - by_name.keys():
             try:
                 registry.policy_info(broken)
-            except InputError as error:  # the others are listed
+            except InputError as error:  # list the others
                 console.print_note(f"note: {error}")
         if output == "json":
             console.print_json([_record(info) for info in by_name.values()])
@@ -100,7 +100,7 @@ def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[st
     paper: Mapping[str, object] = getattr(model, "paper_settings", {})
     for name, field in model.model_fields.items():
         if name == "preset" and not paper:
-            continue  # presets need settings of a paper
+            continue  # without settings of a paper, the preset has no effect
         inner = _model_in(field.annotation)
         if inner is not None:
             yield from parameter_rows(inner, f"{prefix}{field.alias or name}.")
@@ -113,13 +113,15 @@ def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[st
         }
 
 
-def _describe(description: str, sets: Mapping[str, object]) -> str:
-    if not sets:
+def _describe(description: str, paper_settings: Mapping[str, object]) -> str:
+    if not paper_settings:
         return description
-    return f"{description} ({', '.join(f'{name}={value}' for name, value in sets.items())})"
+    settings = ", ".join(f"{name}={value}" for name, value in paper_settings.items())
+    return f"{description} ({settings})"
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a nested parameter, which may be optional; None for another type."""
     from pydantic import BaseModel
 
     for part in (annotation, *get_args(annotation)):
@@ -181,10 +183,10 @@ def warm(
         print_on_stderr(compiling_notice())
     started = time.perf_counter()
     compiled = warm_up_all(missing) if missing else 0
-    took = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     if output == "json":
-        print_json({"compiled": compiled, "seconds": round(took, 3), "folder": str(folder)})
+        print_json({"compiled": compiled, "seconds": round(seconds, 3), "folder": str(folder)})
     elif not missing:
         print_line(f"nothing to compile: everything is kept in {folder}")
     else:
-        print_line(f"compiled {compiled} kernels in {took:.1f} s; they are kept in {folder}")
+        print_line(f"compiled {compiled} kernels in {seconds:.1f} s; they are kept in {folder}")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shadowprice.profiling.fit import StepTime
 
 MAX_PROCESSES = 1_000  # maximum number of workers, or of parameter servers, on one machine
+_GUESSED_STEPS = 10_000  # length of the training in a job file if --minibatches isn't given
 ProgressCallback = Callable[[int, str, float, "StepTime | None"], None]
 
 
@@ -94,15 +95,16 @@ class FileOptions:
     ] = Path("families.yaml")
 
     def library(self) -> Families | None:
-        """Return the families of the writable library file; None if no curve is saved."""
+        """Check the file of --families; return its families, or None without --family."""
         from shadowprice.inputs.families import parse_families, read_families
 
         if self.family is None:
             return None
         if self.out is not None and self.out.resolve() == self.families.resolve():
-            message = f"{self.out} is the file of families"
+            message = f"{self.out} is also the file of --families"
             raise InputError(Fault("--out", message, "give another name"))
         check_output_file(self.families, lambda _: True)  # the content is validated below
+        # Fail before the measurement if the name is invalid.
         try:
             parse_families({"families": {self.family: {"throughput": {1: 1.0}}}}, "--family")
         except InputError as error:
@@ -117,7 +119,7 @@ class FileOptions:
 
         today = datetime.now(UTC).date().isoformat()
         if self.out is not None:
-            minibatches = self.minibatches or 10_000
+            minibatches = self.minibatches or _GUESSED_STEPS
             content = job_file(findings, self.name, minibatches, today, bool(self.minibatches))
             write_atomically(self.out, content)
         if self.family is not None and library is not None:
@@ -162,11 +164,11 @@ def profile(
     library = files.library()
     seconds = float(amounts.parse_positive_duration(options.time, "--time", "1min"))
     limits = MeasurementLimits(seconds, options.precision, steps=options.steps)
-    measured = Command(
+    measured_command = Command(
         tuple(command), str(Path.cwd()), _environment(options.env or []), options.cpu, options.gpu,
         float(amounts.parse_positive_duration(options.grace, "--grace", "30s")),
     )  # fmt: skip
-    _check_command(measured.words)
+    _check_command(measured_command.words)
     if not options.gpu and physical_devices():
         console.print_note(
             "note: this machine has GPUs, but --gpu assigns none: workers that use GPUs share all "
@@ -177,11 +179,11 @@ def profile(
         _show_progress(counts, quiet or output == "json") as report,
     ):
         points, unmeasured = asyncio.run(
-            measure_all(Path(folder), measured, counts, limits, report)
+            measure_all(Path(folder), measured_command, counts, limits, report)
         )
     if not points:
         raise _not_measured(unmeasured)
-    findings = Findings(points, unmeasured, measured)
+    findings = Findings(points, unmeasured, measured_command)
     files.write(findings, library)
     if output == "json":
         console.print_json(findings.record())
@@ -195,7 +197,7 @@ def profile(
 
 
 def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError:
-    """Print the ends of logs, and return an error that lists what wasn't measured and why."""
+    """Print the ends of logs; return an error that lists the failed worker counts."""
     for counts, reason in unmeasured.items():
         first, *lines = reason.splitlines()
         if lines:
@@ -209,7 +211,6 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
 
 
 def _numbers(option: str, text: str, minimum: int) -> list[int]:
-    """Parse a comma-separated list of numbers such as ``1,2,4``."""
     hint = f"write numbers from {minimum} to {MAX_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
@@ -220,7 +221,7 @@ def _numbers(option: str, text: str, minimum: int) -> list[int]:
         minimum <= number <= MAX_PROCESSES for number in numbers
     ):
         raise InputError(
-            Fault(option, f"{quote_for_display(text)} is out of range, or names one twice", hint)
+            Fault(option, f"{quote_for_display(text)} has a number out of range or repeated", hint)
         )
     return numbers
 
@@ -230,7 +231,7 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            fault = Fault("--env", f"{quote_for_display(pair)} sets nothing", "write NAME=VALUE")
+            fault = Fault("--env", f"{quote_for_display(pair)} has no =", "write NAME=VALUE")
             raise InputError(fault)
         variables[name] = value
     _check_run({"command": ["x"], "env": variables}, "--env")
@@ -238,7 +239,7 @@ def _environment(pairs: list[str]) -> dict[str, str]:
 
 
 def _check_run(record: Mapping[str, object], location: str) -> None:
-    """Validate a part of a job's ``run`` key, which was given at a location."""
+    """Validate keys of a job's ``run``; errors have ``location``, the option that set them."""
     from shadowprice.core.specs import validate
     from shadowprice.core.specs.run import RunSpec
 
@@ -250,25 +251,29 @@ def _check_run(record: Mapping[str, object], location: str) -> None:
 def _check_command(words: tuple[str, ...]) -> None:
     _check_run({"command": list(words)}, "COMMAND")
     if shutil.which(words[0]) is None:
-        hint = "write what a shell would find, such as: -- python train.py"
+        hint = "write a program that a shell would find, such as: -- python train.py"
         raise InputError(Fault("COMMAND", f"unknown program {quote_for_display(words[0])}", hint))
 
 
-def _count_text(who: tuple[int, int]) -> str:
+def _count_text(counts: tuple[int, int]) -> str:
     from shadowprice.profiling.findings import format_counts
 
-    return format_counts(*who)
+    return format_counts(*counts)
 
 
 @contextmanager
 def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
-    """Show the measurements: bars on a terminal, one line for each change elsewhere."""
+    """Show the measurements: bars on a terminal, one line for each change elsewhere.
+
+    Yields a callback with the arguments of `measure_all`'s ``on_progress``.
+    """
     from shadowprice.profiling.findings import round_significant
 
-    def describe(what: str, step: StepTime | None) -> str:
+    def describe(activity: str, step: StepTime | None) -> str:
         if step is None:
-            return what
-        return f"{what}: {round_significant(step.per_second):g} mini-batches/s +- {step.error:.1%}"
+            return activity
+        speed = round_significant(step.per_second)
+        return f"{activity}: {speed:g} mini-batches/s +- {step.error:.1%}"
 
     screen = console.stderr()
     if quiet:
@@ -280,21 +285,21 @@ def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Progr
         with Progress(*columns, console=screen, transient=True) as bars:
             tasks = [bars.add_task(_count_text(key), total=1.0, start=False) for key in counts]
 
-            def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
-                bars.start_task(tasks[at])
-                text = f"{_count_text(counts[at])}: {describe(what, step)}"
-                bars.update(tasks[at], completed=share, description=text)
+            def draw(index: int, activity: str, share: float, step: StepTime | None) -> None:
+                bars.start_task(tasks[index])
+                text = f"{_count_text(counts[index])}: {describe(activity, step)}"
+                bars.update(tasks[index], completed=share, description=text)
 
             yield draw
     else:
-        last: dict[int, str] = {}
+        shown: dict[int, str] = {}  # last activity by index in ``counts``
 
-        def write(at: int, what: str, share: float, step: StepTime | None) -> None:
+        def write(index: int, activity: str, share: float, step: StepTime | None) -> None:
             del share
-            if last.get(at) != what:
-                last[at] = what
-                line = describe(what, step) if what == "stopping" else what
-                console.print_note(f"{_count_text(counts[at])}: {line}")
+            if shown.get(index) != activity:
+                shown[index] = activity
+                line = describe(activity, step) if activity == "stopping" else activity
+                console.print_note(f"{_count_text(counts[index])}: {line}")
 
         yield write
 
@@ -311,14 +316,14 @@ def _print(findings: Findings, out: Path | None) -> None:
 def _table(findings: Findings) -> Table:
     from shadowprice.profiling.findings import round_significant
 
-    headings = ["workers", *(["servers"] if findings.served else [])]
-    headings += ["mini-batches/s", "+- 95 %", "step", "of", "memory", "linear model"]
+    headings = ["workers", *(["servers"] if findings.uses_servers else [])]
+    headings += ["mini-batches/s", "+- 95 %", "step", "measured", "memory", "linear model"]
     rows = []
     predicted = dict(zip(findings.curve, findings.linear.quality.predicted, strict=True))
     for point in findings.points:
         size = point.memory.get("worker")
         in_curve = findings.curve[point.workers] is point
-        cells = [str(point.workers), *([str(point.ps)] if findings.served else [])]
+        cells = [str(point.workers), *([str(point.ps)] if findings.uses_servers else [])]
         cells += [
             f"{round_significant(point.step.per_second):g}",
             f"{point.step.error:.1%}",

@@ -13,7 +13,13 @@ from shadowprice.cli import live
 from shadowprice.cli.commands.nodes import end_line
 from shadowprice.cli.commands.submit import print_job
 from shadowprice.cli.console import Output, print_csv, print_json, print_more, print_note
-from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, YesOption, complete_live_job
+from shadowprice.cli.live import (
+    FAILOVER_SECONDS,
+    JobArgument,
+    ServerOption,
+    YesOption,
+    complete_live_job,
+)
 from shadowprice.cli.options import ListingOption, OutputOption
 from shadowprice.cli.plain_job import (
     absolute_moment,
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 
 OPEN = ("pending", "admitted", "standby", "running", "resizing")
 MAX_LISTED = 100_000  # maximum of --limit
-WAITING = ("pending", "admitted", "standby")  # `waiting` selects them all
+WAITING = ("pending", "admitted", "standby")  # states that `--state waiting` selects
 COLUMNS = [
     "NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "EXPECTED",
     "SERVERS(REASON)",
@@ -52,12 +58,12 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             job.name,
             job.tenant,
             job.state,
-            live.span((job.closed or now) - job.started) if job.started else "0:00",
+            live.format_duration((job.closed or now) - job.started) if job.started else "0:00",
             job.workers,
             job.ps,
-            live.percent(job),
-            live.when(job.promise, now),
-            live.expected(job.completion, job.predicted, now),
+            live.format_progress(job),
+            live.format_time(job.promise, now),
+            live.format_expected(job.completion, job.predicted, now),
             _servers_or_reason(job),
         )
         for job in jobs
@@ -65,9 +71,8 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
 
 
 def _servers_or_reason(job: Job) -> str:
-    """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
-        return live.short(job.servers)
+        return live.format_servers(job.servers)
     return f"({live.with_local_times(first_line(job.reason_text))})" if job.reason_text else ""
 
 
@@ -75,14 +80,17 @@ def queue(
     state: Annotated[
         str,
         typer.Option(
-            help="Comma-separated states, waiting (those in which nothing runs), or all.",
+            help="Comma-separated states; waiting stands for " + ", ".join(WAITING) + "; or all.",
             metavar="STATES",
-            show_default="those open: " + ", ".join(OPEN),
+            show_default="open states: " + ", ".join(OPEN),
         ),
     ] = ",".join(OPEN),
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant.")] = None,
     search: Annotated[
-        str, typer.Option(help="Part of the name, letters a to z in any case.", metavar="TEXT")
+        str,
+        typer.Option(
+            help="Part of the job's name; upper and lower case of a to z are equal.", metavar="TEXT"
+        ),
     ] = "",
     limit: Annotated[
         int, typer.Option(min=1, max=MAX_LISTED, help="Maximum number of jobs.")
@@ -111,7 +119,7 @@ def queue(
         print_csv(CSV_COLUMNS, records)
     else:
         rows = squeue_rows(jobs, datetime.now(UTC))
-        live.show(COLUMNS, rows, right=["TIME", "WORKERS", "PS", "DONE"])
+        live.print_table(COLUMNS, rows, right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
         print_more(limit, MAX_LISTED)
 
@@ -151,7 +159,7 @@ def _print_service(address: str, service: ServiceStatus, output: Output) -> None
         return
     slot = "none runs" if service.slot is None else f"slot {service.slot} runs"
     jobs = ", ".join(f"{count} {state}" for state, count in sorted(service.jobs.items()))
-    live.facts(
+    live.print_facts(
         [
             ("service", f"{address}, version {service.version}"),
             ("policy", service.policy),
@@ -169,16 +177,18 @@ def cancel(
         list[str] | None,
         typer.Argument(help="Names of the jobs.", metavar="JOB", autocompletion=complete_live_job),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All open jobs.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Cancel all open jobs.")] = False,
     state: Annotated[
         str | None,
         typer.Option(
-            help="Open jobs in these comma-separated states; waiting: those in which nothing runs.",
+            help="Cancel open jobs in these comma-separated states; waiting stands for "
+            + ", ".join(WAITING)
+            + ".",
             metavar="STATES",
         ),
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", "-t", help="Open jobs of a tenant.")
+        str | None, typer.Option("--tenant", "-t", help="Cancel open jobs of a tenant.")
     ] = None,
     yes: YesOption = False,
     server: ServerOption = None,
@@ -186,7 +196,7 @@ def cancel(
 ) -> None:
     """Cancel jobs of the live service, as scancel does, and stop their processes.
 
-    --state and --tenant select open jobs together.
+    With both --state and --tenant, only jobs that match both are cancelled.
 
     [bold]Examples[/bold]
         shadowprice cancel resnet50-a
@@ -200,19 +210,19 @@ def cancel(
     states = OPEN if state is None else _parse_states(state, OPEN, message, ("waiting",))
     with live.connect(server) as client:
         if selected:
-            found: list[Job] = list(client.jobs(*states, tenant=tenant))
+            targets: list[Job] = list(client.jobs(*states, tenant=tenant))
         else:
-            found = [client.job(name) for name in dict.fromkeys(jobs or [])]
-        if not found:
+            targets = [client.job(name) for name in dict.fromkeys(jobs or [])]
+        if not targets:
             print_note("no open job matches")
-        running = [job.name for job in found if job.state in {"running", "resizing"}]
-        if selected and found:
-            question = f"Cancel {pluralize(len(found), 'job')} ({len(running)} running)?"
+        running = [job.name for job in targets if job.state in {"running", "resizing"}]
+        if selected and targets:
+            question = f"Cancel {pluralize(len(targets), 'job')} ({len(running)} running)?"
         else:
             question = f"Stop {', '.join(running)}?" if running else ""
         if question and not live.confirm(question, yes):
             raise typer.Exit(1)
-        cancelled = _cancelled(client, found, ended_is_error=not selected)
+        cancelled = _cancel_jobs(client, targets, ended_is_error=not selected)
         columns = ("NAME", "STATE")
         live.print_changes(cancelled, output, columns, lambda job: (job.name, job.state))
 
@@ -220,7 +230,10 @@ def cancel(
 def _parse_states(
     text: str, known: tuple[str, ...], message: str, groups: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Parse comma-separated states and ``groups``; ``message`` is of an error. () means all."""
+    """Parse comma-separated states and names of groups of states; () means all states.
+
+    ``message`` is the error for an unknown state, with ``{}`` for its name.
+    """
     states: list[str] = []
     is_all = False
     for part in text.split(","):
@@ -237,8 +250,8 @@ def _parse_states(
     return () if is_all else tuple(dict.fromkeys(states))
 
 
-def _cancelled(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> Iterator[Job]:
-    """Cancel jobs and yield them; skip those that have ended, unless that is an error."""
+def _cancel_jobs(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> Iterator[Job]:
+    """Cancel jobs and yield them; skip jobs that have ended, unless ``ended_is_error``."""
     from shadowprice.client import ServiceError
 
     for job in jobs:
@@ -278,28 +291,28 @@ def requeue(
 ) -> None:
     """Cancel jobs of the live service if they are open, and submit them again under a new name.
 
-    A job starts from its beginning; what it did before is lost.
+    A job starts from its beginning; its earlier work is lost.
 
     [bold]Example[/bold]
         shadowprice requeue train-x7k2mf
     """
     with live.connect(server) as client:
-        found = _distinct(client, jobs)
-        still_open = [job for job in found if job.open]
+        targets = _distinct(client, jobs)
+        still_open = [job for job in targets if job.open]
         names = ", ".join(job.name for job in still_open)
         if still_open and not live.confirm(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
-        _resubmit(client, found, output, cancel=True)
+        _resubmit(client, targets, output, cancel=True)
 
 
 def _distinct(client: Client, references: list[str]) -> list[Job]:
-    """Return the jobs that references mean, each once."""
+    """Return the jobs of names or other references, each once."""
     jobs = map(client.job, dict.fromkeys(references))
     return list({job.id: job for job in jobs}.values())
 
 
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
-    client.retry = FAILOVER  # the service answered before: wait for it
+    client.retry = FAILOVER_SECONDS  # the service answered before: wait for it
     repeated: dict[str, str] = {}  # names of the jobs by those of their repetitions
 
     def submit_again(job: Job) -> Job:
@@ -312,8 +325,8 @@ def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bo
             job.name,
             repeated[job.name],
             job.state,
-            live.when(job.promise),
-            live.expected(job.completion, job.predicted),
+            live.format_time(job.promise),
+            live.format_expected(job.completion, job.predicted),
             live.with_local_times(first_line(job.reason_text)),
         )
 
@@ -340,8 +353,8 @@ def revise(
 ) -> None:
     """Revise an open job of the live service: its utility, work or deadline.
 
-    More work, larger processes or a higher utility are an admission at current prices. If it is
-    refused, the job stays as it was. The command prints the resulting promise and price.
+    More work, larger processes or a higher utility need a new admission at current prices. If it is
+    refused, the job is unchanged. The command prints the resulting promise and price.
 
     [bold]Examples[/bold]
         shadowprice revise resnet50-a --set deadline=6h
@@ -361,7 +374,7 @@ def revise(
 
 
 def _work(record: Mapping[str, object]) -> int:
-    """Return the mini-batches of a job; 1 for each key that is missing or invalid."""
+    """Return the mini-batches of a job, a product of keys; a missing or invalid key counts 1."""
     keys = ("steps",) if record.get("steps") is not None else ("epochs", "chunks", "minibatches")
     counts = (record.get(key) for key in keys)
     return math.prod(count for count in counts if isinstance(count, int) and count > 0)
@@ -378,7 +391,9 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
     for pair in words:
         key, equals, text = pair.partition("=")
         if not equals or not key or len(text) > 10_000:
-            raise InputError(Fault("--set", f"{pair!r} sets nothing", "write deadline=6h"))
+            raise InputError(
+                Fault("--set", f"expected KEY=VALUE, got {pair!r}", "write deadline=6h")
+            )
         try:
             value = parse_yaml(text)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -393,7 +408,7 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         head, dot, inner = key.partition(".")
         if not dot:
             if key in {"by", "deadline"} and isinstance(value, str) and not spec.get("utility"):
-                # A clock time is the next one, not the first after the submission.
+                # A clock time such as 18:00 is the next from now, not from the submission.
                 value = absolute_moment(value, f"--set {key}")
             changes[key] = value
             continue
@@ -402,7 +417,7 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         if not isinstance(current, dict):
             raise InputError(Fault(f"--set {key}", f"{head} of the job has no keys"))
         changes[head] = {**current, inner: value}
-    if run_time is not None:
+    if run_time is not None:  # last, because other changes may set the number of steps
         if "minibatch_time" in changes:
             hint = "remove one of them"
             raise InputError(Fault("--set time", "not valid with minibatch_time", hint))

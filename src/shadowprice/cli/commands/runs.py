@@ -65,7 +65,7 @@ def jobs(
         str | None, _patterns("--reason", "reason codes of refusals", "reason")
     ] = None,
     arrived: Annotated[str | None, _range("--arrived", "Range of the arrival")] = None,
-    started: Annotated[str | None, _range("--started", "Range of the first slot run")] = None,
+    started: Annotated[str | None, _range("--started", "Range of the start")] = None,
     completed: Annotated[str | None, _range("--completed", "Range of the completion")] = None,
     late: Annotated[
         bool | None,
@@ -145,8 +145,8 @@ def _split_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _print_jobs(frame: pl.DataFrame, spared: Sequence[str]) -> None:
-    """Print jobs as a table; omit columns of ``spared`` until it fits the terminal."""
+def _print_jobs(frame: pl.DataFrame, drop_order: Sequence[str]) -> None:
+    """Print jobs as a table; omit columns in ``drop_order`` until it fits the terminal."""
     if frame.is_empty():
         console.print_note("no jobs match the filters")
         return
@@ -155,7 +155,7 @@ def _print_jobs(frame: pl.DataFrame, spared: Sequence[str]) -> None:
     unconstrained = screen.options.update_width(UNLIMITED_WIDTH)
     omitted: list[str] = []
     table = _jobs_table(frame.select(names))
-    for name in spared:
+    for name in drop_order:
         if screen.measure(table, options=unconstrained).maximum <= screen.width:
             break
         if name in names:
@@ -211,45 +211,45 @@ def at(
 
     loaded = read_run(run)
     number = parse_slot(slot, loaded.info["cluster"]["slot_seconds"], "SLOT")
-    moment = slot_snapshot_of(loaded, number, str(run))
+    snapshot = slot_snapshot_of(loaded, number, str(run))
     if output == "json":
-        console.print_json(moment.record())
+        console.print_json(snapshot.record())
     else:
-        _print_slot(moment, servers=servers, maximum=None if all_ else MAX_SHOWN_JOBS)
+        _print_slot(snapshot, servers=servers, maximum=None if all_ else MAX_SHOWN_JOBS)
 
 
-def _print_slot(moment: SlotSnapshot, *, servers: bool, maximum: int | None) -> None:
+def _print_slot(snapshot: SlotSnapshot, *, servers: bool, maximum: int | None) -> None:
     screen = console.stdout()
     counts = {
-        state: len(moment.jobs.filter(moment.jobs["state"] == state))
+        state: len(snapshot.jobs.filter(snapshot.jobs["state"] == state))
         for state in ("running", "paused", "waiting")
     }
     summary = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    start = format_seconds(moment.slot * moment.info["cluster"]["slot_seconds"])
+    start = format_seconds(snapshot.slot * snapshot.info["cluster"]["slot_seconds"])
     console.print_line(
-        f"slot {moment.slot} of {moment.info['policy']}, {start} from the start: "
+        f"slot {snapshot.slot} of {snapshot.info['policy']}, {start} from the start: "
         f"{summary or 'no open job'}"
     )
-    screen.print(_servers_of_slot(moment, every=servers))
-    if len(moment.jobs):
-        screen.print(_jobs_of_slot(moment, maximum))
+    screen.print(_servers_of_slot(snapshot, ungrouped=servers))
+    if len(snapshot.jobs):
+        screen.print(_jobs_of_slot(snapshot, maximum))
 
 
-def _servers_of_slot(moment: SlotSnapshot, *, every: bool) -> Table:
+def _servers_of_slot(snapshot: SlotSnapshot, *, ungrouped: bool) -> Table:
     from shadowprice.results.server_names import compress_names
 
-    resources = [name for name, (_, total) in moment.usage.items() if total]
+    resources = [name for name, (_, total) in snapshot.usage.items() if total]
     columns = ["servers", "state", "count", "jobs", "workers", "ps", *resources]
     rows = []
-    keys = ["server"] if every else ["group", "role", "state"]
-    for _, members in moment.servers.group_by(keys, maintain_order=True):
+    keys = ["server"] if ungrouped else ["group", "role", "state"]
+    for _, members in snapshot.servers.group_by(keys, maintain_order=True):
         state = members["state"][0]
         cells = [
             compress_names(members["server"].to_list()),
             state,
             f"{len(members):,}",
             *(f"{members[name].sum():,}" for name in ("jobs", "workers", "ps")),
-            *(_usage_text(moment, members, resource) for resource in resources),
+            *(_usage_text(snapshot, members, resource) for resource in resources),
         ]
         rows.append([SafeText(cell, _SERVER_STYLES[state]) for cell in cells])
     return console.make_table(columns, rows, left=(0, 1), fold=range(len(columns)))
@@ -258,28 +258,29 @@ def _servers_of_slot(moment: SlotSnapshot, *, every: bool) -> Table:
 _SERVER_STYLES = {"lost": "red", "idle": "dim", "mixed": "", "full": "bold"}
 
 
-def _usage_text(moment: SlotSnapshot, part: object, resource: str) -> str:
+def _usage_text(snapshot: SlotSnapshot, servers: object, resource: str) -> str:
+    """Format the used and total capacity of some servers; - if they lack the resource."""
     import polars as pl
 
-    assert isinstance(part, pl.DataFrame)
-    kind = moment.info["cluster"]["resources"][resource]
+    assert isinstance(servers, pl.DataFrame)
+    kind = snapshot.info["cluster"]["resources"][resource]
     if kind == Dimension.COUNT.value:
-        used, total = (float(part[f"{side}_{resource}"].sum()) for side in ("used", "total"))
+        used, total = (float(servers[f"{side}_{resource}"].sum()) for side in ("used", "total"))
         return f"{used:g}/{total:g}" if total else "-"
-    used, total = (int(part[f"{side}_{resource}"].sum()) for side in ("used", "total"))
+    used, total = (int(servers[f"{side}_{resource}"].sum()) for side in ("used", "total"))
     return f"{used / total:.0%} of {format_amount(total, Dimension(kind))}" if total else "-"
 
 
-def _jobs_of_slot(moment: SlotSnapshot, maximum: int | None) -> Table:
+def _jobs_of_slot(snapshot: SlotSnapshot, maximum: int | None) -> Table:
     table = console.make_table((), ())
-    tenants = moment.jobs["tenant"].null_count() < len(moment.jobs)
+    tenants = snapshot.jobs["tenant"].null_count() < len(snapshot.jobs)
     names = ["job", *(["tenant"] if tenants else []), "state", "since", "ran", "workers", "ps"]
     for name in names:
         right = name in {"since", "ran", "workers", "ps"}
         table.add_column(name, justify="right" if right else "left", no_wrap=name != "job")
     table.add_column("servers (reason)", overflow="fold")
     shown: dict[str, int] = {}
-    for row in moment.jobs.iter_rows(named=True):
+    for row in snapshot.jobs.iter_rows(named=True):
         shown[row["state"]] = shown.get(row["state"], 0) + 1
         if maximum is not None and shown[row["state"]] > maximum:
             continue
@@ -329,43 +330,44 @@ def diff(
     _print_diff(result, limit)
 
 
-def _print_diff(found: RunDiff, limit: int) -> None:
-
+def _print_diff(result: RunDiff, limit: int) -> None:
     screen = console.stdout()
-    names = [found.first["policy"], found.second["policy"]]
+    names = [result.first["policy"], result.second["policy"]]
     if names[0] == names[1]:
         names = [f"{names[0]} (first)", f"{names[1]} (second)"]
-    totals = [info["summary"]["total_utility"] for info in (found.first, found.second)]
-    better = len(found.jobs.filter(found.jobs["gain"] > 0))
-    worse = len(found.jobs.filter(found.jobs["gain"] < 0))
+    totals = [info["summary"]["total_utility"] for info in (result.first, result.second)]
+    better = len(result.jobs.filter(result.jobs["gain"] > 0))
+    worse = len(result.jobs.filter(result.jobs["gain"] < 0))
     console.print_line(
         f"{names[1]} earned {format_number(totals[1])}, {names[0]} {format_number(totals[0])}: "
         f"{_format_gain(totals[1] - totals[0])}; {pluralize(better, 'job')} earned more, "
-        f"{worse:,} less, {len(found.jobs) - better - worse:,} the same at another time"
+        f"{worse:,} less, {len(result.jobs) - better - worse:,} the same at another time"
     )
-    if found.times is not None and found.times.jobs:
-        console.print_line(found.times.waiting_text())
-    if found.jobs.is_empty():
+    if result.times is not None and result.times.jobs:
+        console.print_line(result.times.waiting_text())
+    if result.jobs.is_empty():
         return
     screen.print()
     rows = [
         (row["outcome_a"], row["outcome_b"], f"{row['jobs']:,}", _format_gain(row["gain"]))
-        for row in found.outcomes.iter_rows(named=True)
+        for row in result.outcomes.iter_rows(named=True)
     ]
     screen.print(console.make_table([*names, "jobs", "gain"], rows, left=(0, 1)))
     screen.print()
-    screen.print(_changed_jobs(found, names, limit))
-    if len(found.jobs) > limit:
-        console.print_note(f"{len(found.jobs) - limit:,} more; --limit {len(found.jobs)} shows all")
+    screen.print(_changed_jobs(result, names, limit))
+    if len(result.jobs) > limit:
+        console.print_note(
+            f"{len(result.jobs) - limit:,} more; --limit {len(result.jobs)} shows all"
+        )
 
 
 def _format_gain(value: float) -> str:
     return f"{'' if value < 0 else '+'}{format_number(value)}"
 
 
-def _changed_jobs(found: RunDiff, names: list[str], limit: int) -> Table:
+def _changed_jobs(result: RunDiff, names: list[str], limit: int) -> Table:
     rows = []
-    for row in found.jobs.head(limit).iter_rows(named=True):
+    for row in result.jobs.head(limit).iter_rows(named=True):
         cells = [row["job"]]
         for side in ("a", "b"):
             done = row[f"completion_{side}"]
@@ -391,10 +393,10 @@ def report(
     from shadowprice.results.run_directory import REPORT, read_run
 
     path = to or run / REPORT
-    # The run's own page may be replaced, whatever version wrote it.
-    own = path.parent.resolve() == run.resolve() and path.name == REPORT
-    if own:
-        loaded = read_run(run)  # first: report a directory without a run as such
+    # The run's own page is replaced unconditionally, also a page of another version.
+    is_own_page = path.parent.resolve() == run.resolve() and path.name == REPORT
+    if is_own_page:
+        loaded = read_run(run)  # first, so that a directory without a run is reported
         check_output_file(path, lambda _: True)
     else:
         check_output_file(path, is_page)
@@ -495,14 +497,14 @@ def _read_journal(path: Path, *, check: bool, events: int) -> dict[str, Any]:
 
 def _entry_record(entry: Any) -> dict[str, Any]:
     event = entry.event
-    about = getattr(event, "job", None) or getattr(event, "server", None)
+    subject = getattr(event, "job", None) or getattr(event, "server", None)
     if hasattr(event, "jobs"):
-        about = ", ".join(str(job.name) for job in event.jobs)
+        subject = ", ".join(str(job.name) for job in event.jobs)
     return {
         "n": entry.sequence,
         "event": event.tag,
         "slot": event.slot,
-        "about": getattr(about, "name", about),
+        "about": getattr(subject, "name", subject),
         "decisions": [
             f"{decision.tag} {decision.job}"
             for consultation in entry.consultations
@@ -526,9 +528,10 @@ def _journal_lines(record: dict[str, Any]) -> list[str]:
                 f"{title}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
             )
     for entry in record["last"]:
-        about = f" {entry['about']}" if entry["about"] else ""
-        decided = "".join(f"; {text}" for text in entry["decisions"])
-        lines.append(f"{entry['n']:>8}  slot {entry['slot']:>6}  {entry['event']}{about}{decided}")
+        subject = f" {entry['about']}" if entry["about"] else ""
+        decisions = "".join(f"; {text}" for text in entry["decisions"])
+        event = f"{entry['event']}{subject}{decisions}"
+        lines.append(f"{entry['n']:>8}  slot {entry['slot']:>6}  {event}")
     if record["checked"]:
         lines.append(
             f"replayed without the policy; {record['digests']} digests agree; "

@@ -39,16 +39,16 @@ class MissingServiceError(MissingExtraError):
     exit_code = 2
 
 
-def check_extra(where: str = "") -> None:
-    """Check that the service's libraries are installed, and a database's driver for its URL."""
-    needed = (*REQUIRED_PACKAGES, "psycopg") if "://" in where else REQUIRED_PACKAGES
-    for package in needed:
+def check_extra(data: str = "") -> None:
+    """Check that the service's libraries are installed, and for a URL the database's driver."""
+    packages = (*REQUIRED_PACKAGES, "psycopg") if "://" in data else REQUIRED_PACKAGES
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise MissingServiceError(package, "service", "the live service")
 
 
 def _expand(text: str | None) -> str | None:
-    """Expand ``~`` in an option that can also be something other than a path."""
+    """Expand ``~`` in an option that is a path or something else."""
     return str(expand_home(text)) if text is not None and text.startswith("~") else text
 
 
@@ -133,7 +133,7 @@ class ServeOptions:
     lease: Annotated[
         str,
         typer.Option(
-            help="Lease in the same cluster by which one of several instances is elected leader.",
+            help="Lease in that cluster by which one of several instances is elected leader.",
             metavar="NAMESPACE/NAME",
         ),
     ] = ""
@@ -157,9 +157,9 @@ class ServeOptions:
     max_overrun: Annotated[
         float | None,
         typer.Option(
-            help="Times the stated length after which a run of a job is abandoned, such as 10; "
-            "holds for jobs that are submitted or revised from then on. By default there is no "
-            "limit but each job's own `walltime`.",
+            help="Maximum run time of a job, as a multiple of its stated length, such as 10; a "
+            "longer job is abandoned. Applies to jobs that are submitted or revised from now on. "
+            "By default, only a job's own `walltime` limits it.",
             min=1.0,
             metavar="FACTOR",
         ),
@@ -189,7 +189,7 @@ class ServeOptions:
         str, typer.Option(help="Maximum size of the files that a job receives from its submitter.")
     ] = "100MiB"
     max_uploads: Annotated[
-        str, typer.Option(help="Maximum size of all such files of a tenant.")
+        str, typer.Option(help="Maximum size of these files, all jobs of a tenant together.")
     ] = "1GiB"
     token_file: Annotated[
         Path | None,
@@ -285,7 +285,7 @@ def serve(
     if not is_warm(settings.policy.name):
         if not quiet:
             print_on_stderr(compiling_notice())
-        # Compiling in a slot would delay its decisions and the renewal of the lease.
+        # Compiling during a slot would delay decisions and the renewal of the lease.
         warm_up_all([settings.policy.name])
 
     def on_ready(address: str) -> None:
@@ -300,7 +300,6 @@ def serve(
 
 
 def _bytes(text: str, location: str) -> int:
-    """Parse a number of bytes with a unit."""
     try:
         amount = parse_amount(text)
     except InputError as error:
@@ -339,9 +338,10 @@ def backup(
     The submitted files that open jobs need are copied to the folder FILE.uploads. An earlier backup
     is replaced; the database of a service is never overwritten.
 
-    To restore, stop the service and replace shadowprice.db, -wal and -shm in the same directory by
-    the file. Keep the executor's records: they list running jobs, and jobs that are unknown to the
-    backup are stopped. In another directory the backup is refused because jobs would run twice.
+    To restore, stop the service, remove shadowprice.db, shadowprice.db-wal and shadowprice.db-shm
+    from its directory, and copy the file there as shadowprice.db. Keep the executor's records: they
+    list running jobs, and jobs that are unknown to the backup are stopped. In another directory,
+    the backup is refused because jobs would run twice.
 
     [bold]Example[/bold]
         shadowprice backup /var/lib/shadowprice backup.db
@@ -354,14 +354,14 @@ def backup(
 
     if "://" in data:
         hint = "use pg_dump, which copies a database while it is written"
-        raise InputError(Fault(data, "is a database of its own", hint))
+        raise InputError(Fault(data, "is the URL of a database", hint))
     source = Path(data) / FILE
     if not source.is_file():
         raise InputError(Fault(data, "not a data directory of a service", f"it lacks {FILE}"))
     if not files.is_store(source):
         message = "not a database of a service, or damaged"
         raise InputError(Fault(str(source), message, f"if it is damaged, {RESTORE_HINT}"))
-    # First, because a file at the target may be replaced, but a database's log must not.
+    # First: an earlier backup at the target may be replaced, but never a service's database.
     files.check_backup_target(target)
     check_output_file(target, lambda _: files.is_store(target))
     upload_backups.check_backup_folder(target)

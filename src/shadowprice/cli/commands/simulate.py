@@ -58,8 +58,8 @@ def simulate(
         bool,
         o.output_option(
             "--advice",
-            help="Also compute changes that would have got refused jobs admitted, in order of "
-            "job value, and store them with --out; the page shows them.",
+            help="Also find the smallest changes that would have got refused jobs admitted, the "
+            "most valuable job first; requires --out, and the page shows them.",
         ),
     ] = False,
     advice_time: Annotated[
@@ -92,19 +92,19 @@ def simulate(
     for flag, given in (("--journal", journal), ("--advice", advice)):
         if given and out is None:
             raise InputError(Fault(flag, "needs a directory to write to", "give --out DIR"))
-    advising = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
-    seen = parse_lengths(lengths)
-    if len(seen) > 1:
-        raise InputError(Fault("--lengths", "names several", "use compare for several"))
+    advice_seconds = float(parse_positive_duration(advice_time, "--advice-time", "1min"))
+    modes = parse_lengths(lengths)
+    if len(modes) > 1:
+        raise InputError(Fault("--lengths", "expected one value", "use compare for several"))
     if advice:
-        check_advice_lengths(seen, "--advice")
+        check_advice_lengths(modes, "--advice")
         if values != STATED:
             raise InputError(Fault("--advice", "needs stated values", "leave out one of the two"))
     choice = o.policy_choice(policy, params, set_)
-    choice = with_lengths_in_label(replace(choice, titled=choice.name), seen[0])
+    choice = with_lengths_in_label(replace(choice, titled=choice.name), modes[0])
     if out is not None:
         check_directory(out, is_run)  # before a large trace is read
-    source = workload.source(params).with_lengths(seen[0])
+    source = workload.source(params).with_lengths(modes[0])
     scenario = read(source, seed, quiet=quiet).with_values(values)
     choice.parameters()  # report invalid parameters before compiling
     console.announce_compiling(quiet)
@@ -129,13 +129,13 @@ def simulate(
         if pending is not None:
             if advice and not run.info["partial"]:
                 label = "advice on refused"
-                run = _add_advice(run, scenario, choice, advising, label, stop, quiet)
+                run = _add_advice(run, scenario, choice, advice_seconds, label, stop, quiet)
             with _print_before_failing(lambda: _print_run(run, output)):
                 write_run_with_report(run, pending.path)
                 pending.commit()
     _print_run(run, output)
     if output != "json":
-        _print_place(out, REPORT, quiet, "decisions, tables and a report")
+        _print_location(out, REPORT, quiet, "decisions, tables and a report")
     _leave_if_partial(run, out, stop.status)
     if stop.requested_at is not None and "advice" in run.info:
         _leave_without_advice(run, stop.status)
@@ -200,9 +200,9 @@ class ComparisonOptions:
     more: Annotated[
         list[str] | None,
         o.workload_option(
-            help="Also run everything with more capacity: 8 adds eight GPUs of each type in turn, "
-            "gpu/a100=8 or cpu=64 of one. Repeatable; shows what that would have earned, and saved "
-            "in waiting time.",
+            help="Also run everything with more capacity, and show how this changes utility and "
+            "waiting times. 8 adds eight GPUs of each type in turn; gpu/a100=8 or cpu=64 adds one "
+            "resource. Repeatable.",
             metavar="[NAME=]AMOUNT",
         ),
     ] = None
@@ -210,9 +210,8 @@ class ComparisonOptions:
         bool,
         o.execution_option(
             "--bound",
-            help="Also prove what the best possible schedule reaches at most, and show each "
-            "policy's distance from it: in utility, and in the mean completion time of jobs that "
-            "state no utility.",
+            help="Also prove a bound on what any schedule reaches, and show each policy's distance "
+            "from it: in utility, and in the mean completion time of jobs that state no utility.",
         ),
     ] = False
     bound_time: Annotated[str, o.execution_option(help="Time limit of --bound, such as 1min.")] = (
@@ -222,9 +221,8 @@ class ComparisonOptions:
         bool,
         o.output_option(
             "--advice",
-            help="Also compute, for each policy, changes that would have got refused jobs "
-            "admitted, in order of job value, and store them with --out; the pages show "
-            "them.",
+            help="Also find, for each policy, the smallest changes that would have got refused "
+            "jobs admitted, the most valuable job first; requires --out, and the pages show them.",
         ),
     ] = False
     advice_time: Annotated[
@@ -290,8 +288,8 @@ def compare(
         check_advice_lengths(modes, "--advice")
     _check_out(out, options.advice)
     chosen = o.policy_choices(policy, params, set_)
-    proving = float(parse_positive_duration(options.bound_time, "--bound-time", "1min"))
-    advising = float(parse_positive_duration(options.advice_time, "--advice-time", "1min"))
+    bound_seconds = float(parse_positive_duration(options.bound_time, "--bound-time", "1min"))
+    advice_seconds = float(parse_positive_duration(options.advice_time, "--advice-time", "1min"))
     more_seeds = seeds_from(seed, options.seeds)[1:]
     source = workload.source(params)
     scenario = read(source, seed, quiet=quiet)
@@ -314,10 +312,11 @@ def compare(
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
     with stop_on_signal() as stop, directory as pending, ExitStack() as resources:
         certificate = (
-            _certificate(scenario, chosen, proving, stop, quiet) if options.bound else None
+            _certificate(scenario, chosen, bound_seconds, stop, quiet) if options.bound else None
         )
 
-        def keep(run: RunData) -> None:
+        def complete_run(run: RunData) -> None:
+            """Add bound and advice to a finished run, and write it."""
             if certificate is not None:
                 run.info["bound"] = {
                     name: value
@@ -330,7 +329,7 @@ def compare(
             if options.advice and not run.info["partial"]:
                 choice = next(item for item in chosen if item.label == run.policy)
                 label = f"advice on refused, {choice.label}"
-                run = _add_advice(run, scenario, choice, advising, label, stop, quiet)
+                run = _add_advice(run, scenario, choice, advice_seconds, label, stop, quiet)
             if pending is not None:
                 write_compared_run(run, pending.path)
 
@@ -339,9 +338,9 @@ def compare(
         if options.on:
             runs, further = _on_ray(options.on, cases, more_seeds, out, resources, quiet)
             for run in runs:
-                keep(run)
+                complete_run(run)
         else:
-            runs, further, stopped = _run_in_process(cases, more_seeds, stop, keep, quiet)
+            runs, further, stopped = _run_in_process(cases, more_seeds, stop, complete_run, quiet)
         if more_seeds and stopped is None:
             trials = collect_seed_runs([*((run.policy, seed, run.info) for run in runs), *further])
         record = None if trials is None else trials.record()
@@ -355,14 +354,14 @@ def compare(
                 pending.commit()
     print_results()
     if output != "json":
-        _print_place(out, PAGE, quiet, "the runs and a page")
+        _print_location(out, PAGE, quiet, "the runs and a page")
     _leave_if_partial(stopped, out, stop.status)
 
 
 def _capacity_changes(
     texts: Sequence[str], source: ScenarioSource, seed: int, on: str
 ) -> list[ClusterChange]:
-    """Return the changes of ``--more``, after reading the larger clusters."""
+    """Return the changes of ``--more``, after a check that the larger clusters are valid."""
     from shadowprice.simulator.whatif import capacity_changes, check_larger
 
     if texts and on:
@@ -380,23 +379,23 @@ def _gains(
     stop: StopRequestObserver,
     quiet: bool,
 ) -> tuple[list[CapacityGain], RunData | None]:
-    """Run every case with every change; the second result is the interrupted run, or None."""
+    """Return the gains of every change in every case, and the run that was interrupted, if any."""
     from shadowprice.simulator.whatif import run_with_more
 
     bar = partial(console.progress_bar, quiet=quiet)
     gains: list[CapacityGain] = []
     for case in cases:
-        found, stopped = run_with_more(
+        case_gains, stopped = run_with_more(
             case.source, case.choices, changes, runs, seed, stop=stop, bar=bar
         )
-        gains += found
+        gains += case_gains
         if stopped is not None:
             return gains, stopped
     return gains, None
 
 
 def _check_hidden_lengths(cases: Sequence[_Case]) -> None:
-    """Refuse policies that need to know all jobs if lengths are hidden, before the first run."""
+    """Before the first run, refuse policies that need all lengths if lengths are hidden."""
     from shadowprice.simulator.lengths import KNOWN
 
     for case in cases:
@@ -407,7 +406,7 @@ def _check_hidden_lengths(cases: Sequence[_Case]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A workload with the lengths that policies see, and the policies labelled with them."""
+    """A workload with one mode of --lengths, and the policies, whose labels name the mode."""
 
     scenario: Scenario
     source: ScenarioSource
@@ -417,7 +416,7 @@ class _Case:
 def _add_recorded_execution(
     runs: list[RunData], scenario: Scenario, source: ScenarioSource
 ) -> list[RunData]:
-    """Return the runs, followed by the execution that the log records, if any."""
+    """Return the runs, and the execution that the cluster's log records, if there is a log."""
     from shadowprice.simulator.as_it_was import as_it_was
 
     log = source.log()
@@ -436,7 +435,6 @@ def _add_advice(
     stop: StopRequestObserver,
     quiet: bool,
 ) -> RunData:
-    """Return the run with advice on its refused jobs."""
     from shadowprice.simulator.advice import add_advice
 
     with console.progress_bar(label, quiet) as progress:
@@ -470,22 +468,26 @@ def _run_in_process(
     cases: Sequence[_Case],
     seeds: Sequence[int],
     stop: StopRequestObserver,
-    keep: Callable[[RunData], None],
+    complete_run: Callable[[RunData], None],
     quiet: bool,
 ) -> tuple[list[RunData], list[SeedRun], RunData | None]:
-    """Run everything in this process; the third result is the interrupted run, or None."""
+    """Run everything in this process.
+
+    Returns the runs of the first seed, those of other seeds, and the run that was interrupted, if
+    any.
+    """
     from shadowprice.simulator.trials import further_seeds, run_all
 
     bar = partial(console.progress_bar, quiet=quiet)
     runs: list[RunData] = []
     more: list[SeedRun] = []
     for case in cases:
-        runs += run_all(case.scenario, case.choices, stop=stop, bar=bar, each=keep)
+        runs += run_all(case.scenario, case.choices, stop=stop, bar=bar, each=complete_run)
         if runs[-1].info["partial"]:
             return runs, [], runs[-1]
     for case in cases:
-        measured, stopped = further_seeds(case.source, case.choices, seeds, stop=stop, bar=bar)
-        more += measured
+        seed_runs, stopped = further_seeds(case.source, case.choices, seeds, stop=stop, bar=bar)
+        more += seed_runs
         if stopped is not None:
             return runs, more, stopped
     return runs, more, None
@@ -499,7 +501,11 @@ def _on_ray(
     resources: ExitStack,
     quiet: bool,
 ) -> tuple[list[RunData], list[SeedRun]]:
-    """Spread all runs over a Ray cluster; ``out`` keeps completed runs until all are done."""
+    """Distribute all runs over a Ray cluster; return the runs of the first and other seeds.
+
+    With ``out``, completed runs are cached until all runs are complete. ``resources`` holds
+    temporary files, and the removal of the cache.
+    """
     from tempfile import TemporaryDirectory
 
     from shadowprice.experiments.framework import cache_dir
@@ -517,25 +523,25 @@ def _on_ray(
         RayBackend(address) as on_ray,
         console.progress_bar("all runs", quiet, "runs") as bar,
     ):
-        kept = comparison_cache(on_ray, cache_dir(out)) if out is not None else None
-        spread: RunBackend = on_ray if kept is None else kept
+        cache = comparison_cache(on_ray, cache_dir(out)) if out is not None else None
+        backend: RunBackend = on_ray if cache is None else cache
         folder = Path(resources.enter_context(TemporaryDirectory()))
         try:
             for case in cases:
                 scenarios = [case.scenario, *(case.source.scenario(seed)[0] for seed in seeds)]
-                ran, measured = compare_spread(
-                    spread, scenarios, case.choices, folder, progress=bar
+                case_runs, seed_runs = compare_spread(
+                    backend, scenarios, case.choices, folder, progress=bar
                 )
-                runs += ran
-                more += measured
+                runs += case_runs
+                more += seed_runs
         except KeyboardInterrupt:
             if out is not None:
                 console.print_note(
                     f"completed runs are kept in {cache_dir(out)}; the same command resumes"
                 )
             raise
-        if kept is not None:
-            resources.callback(kept.remove)
+        if cache is not None:
+            resources.callback(cache.remove)
     return runs, more
 
 
@@ -567,11 +573,11 @@ def _print_comparison(
         console.stdout().print(gains_table(gains))
 
 
-def _print_place(out: Path | None, page: str, quiet: bool, kept: str) -> None:
+def _print_location(out: Path | None, page: str, quiet: bool, results: str) -> None:
     if out is not None:
         console.print_line(f"see {out}/{page}")
     elif not quiet:
-        console.print_note(f"add --out DIR to keep {kept}")
+        console.print_note(f"add --out DIR to keep {results}")
 
 
 def _certificate(
@@ -589,7 +595,8 @@ def _certificate(
     jobs = scenario.jobs
     context = scenario.context(explained=False)
     if any(choice.build(context).capabilities.local_traffic_is_free for choice in chosen):
-        # Workers beside their parameter servers need no more than one of them.
+        # Local traffic is free, so workers beside a parameter server need only one of them. The
+        # bound must allow such schedules.
         jobs = [
             job if job.ps is None else replace(job, ps_counts=np.minimum(job.ps_counts, 1))
             for job in jobs

@@ -19,7 +19,7 @@ import typer
 from shadowprice.cli import live, plain_job
 from shadowprice.cli.batch_script import SCRIPT, BatchScript, ScriptCommand, check_is_no_program
 from shadowprice.cli.console import Output, print_json, print_line, print_note, stderr, stdout
-from shadowprice.cli.live import FAILOVER, ServerOption
+from shadowprice.cli.live import FAILOVER_SECONDS, ServerOption
 from shadowprice.cli.options import OutputOption, QuietOption, expand_options
 from shadowprice.cli.plain_job import COMMAND, JobOptions, PlainJob
 from shadowprice.core import bounds, wording
@@ -48,9 +48,9 @@ OnlyOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job of a file, and its location in the file."""
+    """A job's record, and its location in a file."""
 
-    place: str
+    location: str  # empty for the job of a command
     record: Mapping[str, Any]
 
     @property
@@ -60,6 +60,7 @@ class Entry:
 
 
 def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
+    """Read the jobs of files; ``only`` has the comma-separated names to select."""
     from shadowprice.inputs.files import read_records
 
     entries = []
@@ -107,8 +108,8 @@ def submit(
         bool,
         typer.Option(
             "--dry-run",
-            help="Submit nothing; show what would be decided, and what would get a job that would "
-            "wait or be refused promised or admitted.",
+            help="Submit nothing; show the decision on each job. For a job that would wait or be "
+            "refused, also show what would get it a promise or admission.",
         ),
     ] = False,
     wait: Annotated[
@@ -123,12 +124,15 @@ def submit(
 ) -> None:
     """Submit a command, a script, or the jobs of files to the live service; show its promises.
 
-    A command runs in the current directory, with the variables of the environment that select its
-    programs. If the service doesn't see the directory, it receives its files. A script (its name
-    ends in .sh, or it begins with #!) runs as it is now, even if the file changes later. Its lines
-    #SHADOWPRICE --gpus 2 --time 3h give options, and common #SBATCH lines are understood; options
-    of the command line take precedence. Files can be submitted again: the same name and content is
-    the same job. A refused job isn't an error.
+    A command runs in the current directory, with the environment variables that select programs,
+    such as PATH. If the service doesn't see the directory, its files are sent to the service.
+
+    A script has a name that ends in .sh, or begins with #!. Its current content runs, even if the
+    file changes later. Lines such as #SHADOWPRICE --gpus 2 --time 3h give options, and common
+    #SBATCH lines are understood; options of the command line take precedence.
+
+    Files can be submitted again: the same name and content is the same job. A refused job isn't an
+    error.
 
     [bold]Examples[/bold]
         shadowprice submit --gpus 2 --time 3h -- python train.py --lr 0.1
@@ -157,15 +161,16 @@ def submit(
             _print_quotes(client, entries, output, outlook=True, script=script)
             raise typer.Exit
         status = client.service()
-        client.retry = FAILOVER  # the service answered before: wait for it
+        client.retry = FAILOVER_SECONDS  # the service answered before: wait for it
         result = _submit_entries(client, entries, script)
         submitted, problems = result.jobs, result.problems
+        # A repeated submission returns the existing job, which may have finished earlier.
         finished_before = [
             job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
         wait = wait and result.error is None
         is_brief = wait or result.error is not None or output == "json" or quiet
-        with _named_on_error(submitted):
+        with _names_on_error(submitted):
             if wait:
                 submitted = _wait_until_closed(client, submitted, quiet or output == "json")
             outlooks = [] if is_brief else _outlooks(client, submitted)
@@ -181,9 +186,11 @@ def submit(
         if len(submitted) == 1 and not quiet:
             _print_predicted(submitted[0].predicted)
         if not quiet:
-            stated = {(entry.record.get("tenant"), entry.name): entry.record for entry in entries}
+            records_by_name = {(e.record.get("tenant"), e.name): e.record for e in entries}
             for job in submitted:
-                record = stated.get((job.tenant, job.name)) or stated[None, job.name]
+                # A record without a tenant gets the tenant of the token.
+                key = (job.tenant, job.name)
+                record = records_by_name.get(key) or records_by_name[None, job.name]
                 if job.open and _is_predicted_late(record, job.predicted, job.submitted, status):
                     _print_late(job.name, single=len(submitted) == 1)
     _print_problems(problems, finished_before)
@@ -197,7 +204,6 @@ def submit(
 
 
 def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[str]) -> PlainJob:
-    """Return the job of a command, or of a script with arguments."""
     if script is not None:
         program, title = script.interpreter[0], script.path.stem
         return PlainJob(script.command(words), program, title, **vars(options))
@@ -207,7 +213,7 @@ def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[
 
 @dataclass(slots=True)
 class _SubmittedEntries:
-    """Accepted jobs, the problems of other entries, and an ``error`` that stopped the rest."""
+    """Accepted jobs, problems of other entries, and the error that stopped the submission."""
 
     jobs: list[Job] = field(default_factory=list)
     problems: list[tuple[Entry, ServiceError]] = field(default_factory=list)
@@ -218,9 +224,9 @@ class _SubmittedEntries:
 def _submit_entries(
     client: Client, entries: Sequence[Entry], script: BatchScript | None
 ) -> _SubmittedEntries:
-    """Submit jobs in parts; the service takes all jobs of a part or none.
+    """Submit jobs in batches; the service accepts all jobs of a batch, or none.
 
-    The error of a later part is returned, because the jobs of earlier ones are submitted.
+    The error of a later batch is returned, because the jobs of earlier batches are submitted.
     """
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
@@ -254,8 +260,8 @@ def _print_submitted(
             job.name,
             job.tenant,
             job.state,
-            *([] if wait else [live.when(job.promise)]),
-            live.expected(job.completion, job.predicted),
+            *([] if wait else [live.format_time(job.promise)]),
+            live.format_expected(job.completion, job.predicted),
             payoff_text(job.payoff, job.utility, job.cost),
             live.with_local_times(wording.first_line(job.reason_text)),
         )
@@ -263,17 +269,17 @@ def _print_submitted(
     ]
     times = ["FINISH"] if wait else ["PROMISE", "EXPECTED"]
     columns = ["NAME", "TENANT", "STATE", *times, "PAYOFF", "REASON"]
-    live.show(columns, rows, right=["PAYOFF"])
+    live.print_table(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
 
 
 @contextmanager
-def _named_on_error(submitted: Sequence[Job]) -> Iterator[None]:
-    """Print the names of submitted jobs, which can be generated, if the block fails."""
+def _names_on_error(submitted: Sequence[Job]) -> Iterator[None]:
+    """Print the names of submitted jobs if the block fails, because names can be generated."""
     try:
         yield
-    except BaseException:  # Ctrl-C too: the jobs go on
+    except BaseException:  # also for Ctrl-C, after which the jobs go on
         names = ", ".join(job.name for job in submitted[:MAX_NAMED])
         more = f" and {len(submitted) - MAX_NAMED:,} more" if len(submitted) > MAX_NAMED else ""
         print_note(f"submitted, and not cancelled: {names}{more}")
@@ -281,11 +287,11 @@ def _named_on_error(submitted: Sequence[Job]) -> Iterator[None]:
 
 
 def _print_stop(error: ShadowpriceError, entries: Sequence[Entry], sent: int) -> None:
-    """Print the error that stopped a submission in parts, and where it stopped."""
+    """Print the error that stopped a submission, and the first job that wasn't submitted."""
     for line in str(error).splitlines():
         print_note(f"error: {line}")
     print_note(
-        f"error: stopped at {entries[sent].place}: the first {sent:,} of {len(entries):,} jobs "
+        f"error: stopped at {entries[sent].location}: the first {sent:,} of {len(entries):,} jobs "
         "were submitted"
     )
 
@@ -293,9 +299,9 @@ def _print_stop(error: ShadowpriceError, entries: Sequence[Entry], sent: int) ->
 def _print_problems(
     problems: Sequence[tuple[Entry, ServiceError]], finished: Sequence[Job]
 ) -> None:
-    """Print the jobs that were not accepted, and those that finished before."""
+    """Print the jobs that were not accepted, and jobs that had finished before the submission."""
     for entry, error in problems:
-        print_note(f"error: {entry.place}: {error}")
+        print_note(f"error: {entry.location}: {error}")
     for job in finished:
         hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
         text = f"job {job.name!r} finished before, so it was not submitted again; {hint}"
@@ -308,7 +314,7 @@ def _record(
     send: Callable[[Path, UploadLimits], str | None],
     script: BatchScript | None,
 ) -> Mapping[str, Any]:
-    """Return the record of a command; errors of options have their location in the script."""
+    """Return the record of a command's job; errors have the option's location in the script."""
     try:
         return plain.record(client, send)
     except InputError as error:
@@ -316,8 +322,8 @@ def _record(
 
 
 def _locate_in_script(faults: Iterable[Fault], script: BatchScript | None) -> list[Fault]:
-    """Return diagnostics of options with their locations in the script's header."""
-    # The last line of an option is the one in force.
+    """Return diagnostics; those of options get their location in the script's header."""
+    # Of several lines with an option, the last line counts.
     lines = {} if script is None else {entry.name: entry.location for entry in script.options}
     return [
         replace(fault, location=f"{lines[fault.location]}: {fault.location}")
@@ -364,34 +370,37 @@ def _locate_diagnostics(
 
 
 def _name_conflict(text: str, entry: Entry) -> Fault:
-    """Return the diagnostic of a name that another job has."""
     message = text.partition("; ")[0]
-    if not entry.place:
+    if not entry.location:
         return Fault("--name", message, "give another name, or leave --name out")
     command = f"shadowprice revise {shlex.quote(entry.name)} --help"
     return Fault(
-        f"{entry.place}.name", message, f"write another name, or revise the job: {command}"
+        f"{entry.location}.name", message, f"write another name, or revise the job: {command}"
     )
 
 
 def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
+    """Return a diagnostic of the service with its location in a file, or as an option.
+
+    The service's locations are ``job.KEY``, or ``jobs[INDEX].KEY`` unless ``single``.
+    """
     # A body that isn't valid JSON text is refused before its jobs are read.
     location = fault.location.removeprefix("body").lstrip(".")
     if single:
         suffix = location.removeprefix("job").lstrip(":. ")
-        if not entries[0].place:
+        entry_location = entries[0].location
+        if not entry_location:
             return replace(fault, location=option_for_key(suffix) or suffix)
-        place = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
-        return Fault(place, fault.message, fault.hint)
+        in_file = f"{entry_location}.{suffix}" if suffix else entry_location
+        return Fault(in_file, fault.message, fault.hint)
     head, bracket, tail = location.partition("]")
     index = head.removeprefix("jobs[")
     if bracket and index.isdigit() and int(index) < len(entries):
-        return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.hint)
+        return Fault(f"{entries[int(index)].location}{tail}", fault.message, fault.hint)
     return fault
 
 
 def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
-    """Wait until all jobs are closed, and show their progress."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     current = {job.id: job for job in jobs}
@@ -409,8 +418,8 @@ def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list
         task = bar.add_task(f"{len(jobs)} jobs", total=total, state="")
         pause = 0.2
         while True:
-            for number in [number for number, job in current.items() if job.open]:
-                current[number] = client.job(f"id:{number}")
+            for job_id in [job_id for job_id, job in current.items() if job.open]:
+                current[job_id] = client.job(f"id:{job_id}")
             open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
             counts = Counter(job.state for job in open_jobs)
@@ -419,7 +428,7 @@ def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list
             if not open_jobs:
                 return list(current.values())
             time.sleep(pause)
-            pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)
+            pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)  # a poll has a request per job
 
 
 def quote(
@@ -450,15 +459,18 @@ def _print_quotes(
     outlook: bool,
     script: BatchScript | None = None,
 ) -> None:
-    """Quote every job, and print the answers; raise `InputError` with the problems of all jobs."""
+    """Quote every job, and print the answers; raise `InputError` with the problems of all jobs.
+
+    With ``outlook``, the first jobs that would wait or be refused also get advice.
+    """
     quotes: list[Quote] = []
     faults: list[Fault] = []
     for entry in entries:
-        advised = sum(item.outlook is not None for item in quotes)
-        advises = outlook and advised < MAX_OUTLOOKS
+        outlooks = sum(item.outlook is not None for item in quotes)
+        with_outlook = outlook and outlooks < MAX_OUTLOOKS
         try:
             with _locate_diagnostics([entry], single=True, script=script):
-                quotes.append(client.quote(entry.record, outlook=advises))
+                quotes.append(client.quote(entry.record, outlook=with_outlook))
         except InputError as error:
             faults += error.faults
             if len(faults) >= bounds.FAULTS.maximum:
@@ -476,16 +488,22 @@ def _print_quotes(
         remaining = None if item.points is None else item.points.left
         reason = live.with_local_times(wording.first_line(reason))
         times = (
-            live.when(item.promise) if item.admitted else "-",
-            live.expected(item.expected, item.predicted),
+            live.format_time(item.promise) if item.admitted else "-",
+            live.format_expected(item.expected, item.predicted),
         )
-        cells = item.job, item.answer, *times, live.number(item.utility), live.number(item.price)
-        points = [live.number(remaining)] if budgeted else []
+        cells = (
+            item.job,
+            item.answer,
+            *times,
+            live.format_number(item.utility),
+            live.format_number(item.price),
+        )
+        points = [live.format_number(remaining)] if budgeted else []
         rows.append((*cells, *points, displaced or "-", reason))
     columns = ["NAME", "ANSWER", "PROMISE", "EXPECTED", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # points that the tenant would have left
         columns.insert(6, "LEFT")
-    live.show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
+    live.print_table(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
     if len(quotes) == 1:
         _print_predicted(quotes[0].predicted)
     status = client.service() if any(item.predicted for item in quotes) else None
@@ -500,7 +518,10 @@ def _print_quotes(
 
 
 def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[str]]]:
-    """Return lines for the first jobs that wait or were refused, or a single admitted one."""
+    """Return the names and outlooks of the first jobs that wait or were refused.
+
+    A single job also gets its outlook if it was admitted.
+    """
     from shadowprice.client import ServiceError, ServiceUnreachableError
 
     outlooks: list[tuple[str, Sequence[str]]] = []
@@ -517,7 +538,7 @@ def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[s
 
 
 def print_outlook(lines: Sequence[str], title: str = "") -> None:
-    """Print what a job lacks and what would get it admitted."""
+    """Print an outlook: what a job waits for, and what would get it admitted."""
     console = stdout()
     console.print()
     if title:
@@ -533,17 +554,17 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "id", job.id
     yield "state", job.state
     yield "tenant", job.tenant
-    yield "submitted", live.when(job.submitted)
-    yield "promise", f"{live.when(job.promise)}{_margin(job)}" if job.promise else ""
+    yield "submitted", live.format_time(job.submitted)
+    yield "promise", f"{live.format_time(job.promise)}{_margin(job)}" if job.promise else ""
     yield (
         "expected" if job.open else "finish",
-        live.expected(job.completion, job.predicted) if job.completion else "",
+        live.format_expected(job.completion, job.predicted) if job.completion else "",
     )
     yield "deadline", _describe_deadline(job.spec) if isinstance(job, JobDetail) else ""
     yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
     done = "of the expected time" if job.required == 1 else done
-    yield "progress", f"{live.percent(job)}  ({done})"
+    yield "progress", f"{live.format_progress(job)}  ({done})"
     placement = f" on {', '.join(job.servers)}" if job.servers else ""
     if job.workers:
         workers = "1 worker" if job.workers == 1 else f"{job.workers} workers"
@@ -551,23 +572,23 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
         payoff = payoff_text(job.payoff, job.utility, job.cost)
-        price = "" if job.cost is None else f", for {live.number(job.cost)}: payoff {payoff}"
-        yield "worth", f"{live.number(job.utility)}{price}"
+        price = "" if job.cost is None else f", for {live.format_number(job.cost)}: payoff {payoff}"
+        yield "worth", f"{live.format_number(job.utility)}{price}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
         remainder = (
-            f"{live.number(refunded)} refunded"
+            f"{live.format_number(refunded)} refunded"
             if refunded is not None
-            else f"{live.number(used)} used so far"
+            else f"{live.format_number(used)} used so far"
         )
-        yield "points", f"{live.number(job.points.price)} paid, {remainder}"
+        yield "points", f"{live.format_number(job.points.price)} paid, {remainder}"
         count = "1 slot" if slots == 1 else f"{slots} slots"
         is_predicted = job.predicted is not None
         if isinstance(job, JobDetail):
             is_predicted = states_no_length(job.spec)
         limit = "predicted time" if is_predicted else "stated work"
-        cost = f"{live.number(job.points.overrun)} points, for {count} beyond its {limit}"
+        cost = f"{live.format_number(job.points.overrun)} points, for {count} beyond its {limit}"
         yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
@@ -579,7 +600,6 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _print_predicted(predicted: PredictedLength | None) -> None:
-    """Print the predicted length of a job, if it states none."""
     if predicted is not None:
         print_note(f"length: {predicted_text(predicted)}; --time states it")
 
@@ -590,7 +610,10 @@ def _is_predicted_late(
     submitted: datetime,
     status: ServiceStatus,
 ) -> bool:
-    """Return whether a job ends after its deadline if it takes as long as predicted."""
+    """Return whether a job of predicted length would end after its deadline.
+
+    ``submitted`` is the time of the submission, from which a duration as deadline counts.
+    """
     by = _stated_deadline(record)
     if predicted is None or not isinstance(by, str):
         return False
@@ -625,7 +648,7 @@ def _print_late(name: str, *, single: bool) -> None:
     """Warn that a job misses its deadline if it takes as long as predicted."""
     prefix = "" if single else f"{name}: "
     print_note(
-        f"warning: {prefix}if it takes as long as predicted, it ends after its deadline, when it "
+        f"warning: {prefix}if the job takes as long as predicted, it ends after its deadline and "
         "is worth nothing"
     )
 
@@ -642,10 +665,10 @@ def predicted_text(predicted: PredictedLength) -> str:
 
 
 def payoff_text(payoff: float | None, utility: float | None, cost: float | None) -> str:
-    """Format a payoff; a rounding error of the difference of utility and cost is 0."""
+    """Format a payoff, the difference of utility and cost. A mere rounding error is 0."""
     if payoff is not None and abs(payoff) <= 1e-9 * max(abs(utility or 0.0), abs(cost or 0.0)):
         return "0"
-    return live.number(payoff)
+    return live.format_number(payoff)
 
 
 def _margin(job: Job) -> str:
@@ -674,4 +697,4 @@ def print_job(job: Job, *, log: bool = True) -> None:
     log_lines = zip(
         chain(["log ends"], repeat("")), wording.lines_after_first(job.reason_text), strict=False
     )
-    live.facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])
+    live.print_facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])

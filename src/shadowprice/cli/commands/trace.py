@@ -21,7 +21,11 @@ from shadowprice.results.output_paths import check_output_file, created_director
 
 MAX_SERVERS_PER_ROLE = bounds.SERVERS.maximum // 2
 _CLUSTER_HINT = "ask for fewer servers"
-app = typer.Typer(no_args_is_help=True, help="Inspect cluster traces and convert them to jobs.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Inspect cluster traces and convert them to jobs.",
+)
 
 SpecArgument = Annotated[
     str,
@@ -44,7 +48,8 @@ MapOption = Annotated[
     typer.Option(
         "--map",
         metavar="MEANING=COLUMN,...",
-        help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
+        help="Columns of a log (format csv), such as submit=Queued,gpus=GPUs; other columns are "
+        "guessed.",
     ),
 ]
 
@@ -123,8 +128,8 @@ def convert(
         write_yaml(cluster, document, _CLUSTER_HINT)
     notes = [*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes]
     if output == "json":
-        made = {"jobs": len(workload), "file": str(out), "notes": notes}
-        console.print_json({**made, "cluster": None if cluster is None else str(cluster)})
+        record = {"jobs": len(workload), "file": str(out), "notes": notes}
+        console.print_json({**record, "cluster": None if cluster is None else str(cluster)})
         return
     for note in notes:
         console.print_note(f"note: {note}")
@@ -247,8 +252,8 @@ def generate(
                 horizon=slots,
                 seed=seed,
             )
-        # Jobs take longest, so write them first: an interruption must not leave the cluster file of
-        # other jobs.
+        # Write the jobs first, which takes longest. After an interruption, the cluster file must
+        # not belong to other jobs.
         check_document_size(out / "cluster.yaml", document, _CLUSTER_HINT)
         workload.write(out / "jobs.jsonl")
         write_yaml(out / "cluster.yaml", document, _CLUSTER_HINT)

@@ -1,4 +1,4 @@
-"""``shadowprice whatif``: utility of a workload with more or fewer servers, in a run or live."""
+"""``shadowprice whatif``: a workload's utility with more or fewer servers, simulated or live."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shadowprice.cli import console
 from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import Output, print_json, print_note, progress_bar
-from shadowprice.cli.live import FAILOVER, connect, number, show
+from shadowprice.cli.live import FAILOVER_SECONDS, connect, format_number, print_table
 from shadowprice.cli.options import Workload, expand_options, read
 from shadowprice.core import bounds
 from shadowprice.core.amounts import format_seconds
@@ -45,7 +45,7 @@ def whatif(
     remove: Annotated[
         list[str] | None,
         o.workload_option(
-            help="Servers to remove, in the same format.",
+            help="Servers to remove, in the format of --add.",
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
         ),
@@ -53,8 +53,8 @@ def whatif(
     more: Annotated[
         list[str] | None,
         o.workload_option(
-            help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn, "
-            "gpu/a100=8 or cpu=64 of one. Repeatable.",
+            help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn; "
+            "gpu/a100=8 or cpu=64 adds one resource. Repeatable.",
             metavar="[NAME=]AMOUNT",
         ),
     ] = None,
@@ -66,7 +66,7 @@ def whatif(
             help="Comma-separated policies; repeatable. `shadowprice policies` lists them. "
             "oasis?preset=paper is a variant with its own parameter value.",
             autocompletion=complete_policy,
-            show_default=f"{DEFAULT_POLICY}; of a service, its own",
+            show_default=f"{DEFAULT_POLICY}; with --server, the policy of the service",
         ),
     ] = None,
     set_: o.SetOption = None,
@@ -99,11 +99,11 @@ def whatif(
     output: o.OutputOption = "table",
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compute what a workload would have earned and waited with more or fewer servers.
+    """Compute the utility and waiting times of a workload with more or fewer servers.
 
     Without --add, --remove and --more, add one server of each kind in turn, which shows its
-    marginal value. With --server, the workload is that submitted to a live service in the last
-    days, and the service simulates it in the background.
+    marginal value. With --server, the workload consists of the jobs that were submitted to a live
+    service in the last --days days, and the service simulates them in the background.
 
     [bold]Examples[/bold]
         shadowprice whatif -c cluster.yaml -j jobs.yaml
@@ -156,7 +156,6 @@ def whatif(
 
 
 def _parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
-    """Parse the changes of the cluster from ``--add`` and ``--remove``."""
     from shadowprice.simulator.whatif import ClusterChange
 
     changes = [ClusterChange.parse(text) for text in add or ()]
@@ -185,7 +184,7 @@ REMARK: Final = (
     "first start, of the jobs that ran in both simulations"
 )
 
-PAUSE: Final = 0.5  # interval between polls of a simulation, in seconds
+POLL_SECONDS: Final = 0.5  # interval between polls of a simulation
 
 
 def run_on_service(
@@ -200,10 +199,10 @@ def run_on_service(
 ) -> int:
     """Simulate every change under every policy on a service, and print the results.
 
-    ``more`` has the texts of ``--more``. Without changes, try one more server of every kind, or
-    the unchanged cluster if a policy is named. ``None`` in ``choices`` stands for the service's own
-    policy. ``days`` is the length of the simulated history. Return 1 if a simulation failed, else
-    0.
+    ``more`` has the texts of ``--more``. None in ``choices`` stands for the service's own policy.
+    Without changes, add one server of every kind in turn, or simulate other policies on the
+    unchanged cluster. ``days`` is the length of the simulated history. Returns the exit status, 1
+    if a simulation failed.
     """
     for choice in choices:
         if choice is not None and choice.file is not None:
@@ -211,39 +210,39 @@ def run_on_service(
             hint = "serve with it, or simulate here, without --server"
             raise InputError(Fault("--policy", message, hint))
     with connect(server) as client:
-        client.retry = FAILOVER  # a run may take long enough for a restart
+        client.retry = FAILOVER_SECONDS  # the service may restart during a long simulation
         changes = [*changes, *_changes_with_more(client, more)]
         if not changes:
-            changes = _margins(client, named=any(choices))
+            changes = _default_changes(client, named=any(choices))
         runs: list[WhatIf] = []
         labels: list[str] = []
-        at = None
+        end = None
         for choice in choices:
             for change in changes:
-                # All questions are about the same jobs, although more are submitted meanwhile.
-                run = _query_service(client, change, choice, days, at, quiet=quiet)
-                at = run.question.at
+                # All simulations have the same jobs: the period of the first one ends now.
+                run = _query_service(client, change, choice, days, end, quiet=quiet)
+                end = run.question.at
                 runs.append(run)
                 labels.append(change.label)
     if output == "json":
         print_json({"runs": [run.record for run in runs]})
     else:
         rows = [_row(label, run) for label, run in zip(labels, runs, strict=True)]
-        show(COLUMNS, rows, right=COLUMNS[3:])
+        print_table(COLUMNS, rows, right=COLUMNS[3:])
         if not quiet and all(run.state == "done" for run in runs):
             print_note(REMARK)
         left_out = runs[0].jobs - (runs[0].as_is or {}).get("arrived", runs[0].jobs)
         if left_out and not quiet:
             jobs = f"{left_out:,} of {runs[0].jobs:,} jobs"
-            print_note(f"left out {jobs}: they can't be simulated on the servers as they are")
+            print_note(f"left out {jobs}: they can't be simulated on the current servers")
         for run in runs:
             if run.reason:
                 print_note(f"{run.id}: {run.reason}")
     return int(any(run.state != "done" for run in runs))
 
 
-def _margins(client: Client, *, named: bool) -> list[ClusterChange]:
-    """Return the unchanged cluster for a named policy, else one more server of every kind."""
+def _default_changes(client: Client, *, named: bool) -> list[ClusterChange]:
+    """Return one more server of every kind in turn, or no change if a policy is ``named``."""
     from shadowprice.simulator.whatif import NO_CHANGE, ClusterChange
 
     if named:
@@ -252,7 +251,7 @@ def _margins(client: Client, *, named: bool) -> list[ClusterChange]:
 
 
 def _changes_with_more(client: Client, more: Sequence[str]) -> Sequence[ClusterChange]:
-    """Return the changes that ``--more`` requests of the service's kinds of servers."""
+    """Return the changes of ``--more``, in servers of the service's kinds."""
     if not more:
         return ()
     from shadowprice.simulator.whatif import capacity_changes
@@ -268,23 +267,26 @@ def _query_service(
     change: ClusterChange,
     choice: PolicyChoice | None,
     days: float,
-    at: datetime | None,
+    end: datetime | None,
     *,
     quiet: bool,
 ) -> WhatIf:
-    """Request a simulation and wait for its result; cancel it if the command is interrupted."""
+    """Request a simulation and wait for its result; cancel it if the command is interrupted.
+
+    ``end`` is the end of the simulated period, None for now.
+    """
     servers, label = dict(change.added), change.label
     if choice is None:
-        run = client.start_whatif(days, servers, at=at)
+        run = client.start_whatif(days, servers, at=end)
     else:
-        run = client.start_whatif(days, servers, choice.name, dict(choice.settings), at)
+        run = client.start_whatif(days, servers, choice.name, dict(choice.settings), end)
         label = f"{label}, {choice.name}"
     try:
         with progress_bar(label, quiet, "simulations") as report:
             if report is not None:
                 report(0, 2)
             while run.state in {"waiting", "running"}:
-                time.sleep(PAUSE)
+                time.sleep(POLL_SECONDS)
                 run = client.whatif(run.id)
                 if report is not None:
                     report(run.progress.done, run.progress.of)
@@ -298,7 +300,7 @@ def _row(label: str, run: WhatIf) -> Sequence[object]:
     before, after = run.as_is or {}, run.changed or {}
     finished = wait = saved = "-"
     if run.times is not None:
-        saved = f"{number(run.times.waiting_saved_hours)} h"
+        saved = f"{format_number(run.times.waiting_saved_hours)} h"
         if (mean := run.times.mean_wait_seconds) is not None:
             wait = f"{'-' if mean < 0 else '+'}{format_seconds(abs(mean))}" if mean else "0"
     if "finished" in before and "finished" in after:
@@ -308,9 +310,9 @@ def _row(label: str, run: WhatIf) -> Sequence[object]:
         run.question.policy,
         run.state,
         run.jobs,
-        number(before.get("total_utility")),
-        number(after.get("total_utility")),
-        number(run.gain),
+        format_number(before.get("total_utility")),
+        format_number(after.get("total_utility")),
+        format_number(run.gain),
         finished,
         wait,
         saved,
