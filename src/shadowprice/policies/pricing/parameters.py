@@ -1,4 +1,4 @@
-"""Parameters that every policy with exponential prices shares."""
+"""Parameters of all policies with exponential prices."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class GivenPrices(Spec):
 
 
 def check_lower_below_upper(lower: float, upper: Mapping[str, float]) -> None:
-    """Raise `ValueError` if a U is below L: prices would fall as capacity is used."""
+    """Raise `ValueError` if a U is below L, because prices would then fall as load rises."""
     low = [name for name, price in upper.items() if price < lower]
     if low:
         raise ValueError(f"U of {', '.join(low)} is below L = {lower:g}; prices never fall")
 
 
 class PriceParameters(Parameters):
-    """Where the constants L and U of the price function come from."""
+    """Source and definition of the constants L and U of the price function."""
 
     paper_settings: ClassVar[Mapping[str, object]] = {
         "prices": "offline",
@@ -85,15 +85,15 @@ class PriceParameters(Parameters):
 
     @property
     def fixed(self) -> Path | None:
-        """The file of posted prices, None if prices follow the load."""
+        """The file of posted prices, None if prices are computed from the load."""
         return Path(self.prices[len("fixed:") :]) if self.prices.startswith("fixed:") else None
 
     def scaled(self, constants: PriceConstants) -> PriceConstants:
-        """Return constants with the configured wrong estimate of U/L."""
+        """Return constants with ``price_scale`` applied to each ratio U/L."""
         return constants.scaled(self.price_scale, self.price_scale_absorbs)
 
     def for_jobs(self, known: Sequence[Job] | None) -> Self:
-        """Return the parameters with ``prices=auto`` resolved: online if ``known`` is None."""
+        """Replace ``prices=auto`` by ``online`` if ``known`` is None, else by ``offline``."""
         if self.prices != "auto":
             return self
         return self.model_copy(update={"prices": "online" if known is None else "offline"})
