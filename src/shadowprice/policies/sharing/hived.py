@@ -122,14 +122,14 @@ class HivedPolicy(GangPolicy[HivedParameters]):
 
     def _free_broken(self) -> None:
         for kind, tenant, cell in self._broken:
-            self._clusters[kind].give(tenant, cell)
+            self._clusters[kind].release(tenant, cell)
         self._broken.clear()
 
     def _release(self, name: str) -> None:
         guaranteed = self._guaranteed.pop(name, None)
         if guaranteed is not None:
             for cell in guaranteed.cells:
-                self._clusters[guaranteed.kind].give(guaranteed.tenant, cell)
+                self._clusters[guaranteed.kind].release(guaranteed.tenant, cell)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         if not self._changed:
@@ -183,13 +183,13 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                     used[owner] += placement.total_ps
             if placement is None:
                 for cell in cells or ():
-                    self._clusters[claim.worker_type].give(claim.tenant, cell)
+                    self._clusters[claim.worker_type].release(claim.tenant, cell)
                 blocked.add(owner_and_type)
                 continue
             self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
             occupy(gang, placement, units)
         for kind, tenant, cell in occupied:
-            self._clusters[kind].give(tenant, cell)
+            self._clusters[kind].release(tenant, cell)
 
     def _take(
         self,
@@ -221,7 +221,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             if len(usable) == len(cells):
                 return cells
             for cell in usable:
-                clusters.give(tenant, cell)
+                clusters.release(tenant, cell)
 
     def _use_idle(
         self, view: View, names: list[str], target: dict[str, Placement], units: Integers
