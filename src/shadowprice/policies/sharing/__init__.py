@@ -1,6 +1,6 @@
-"""Multi-tenant schedulers of fixed-size gangs, with which Astraea is compared.
+"""Multi-tenant schedulers of gangs of fixed size, with which Astraea is compared.
 
-Gandiva_fair divides time by tickets, HiveD guarantees cells.
+Gandiva_fair divides time by tickets. HiveD guarantees each tenant cells of servers.
 """
 
 from __future__ import annotations
