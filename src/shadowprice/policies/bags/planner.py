@@ -23,7 +23,7 @@ from shadowprice.cloning.problem import (
     CloningProblem,
     DeadlineConstraint,
     TaskGroup,
-    fewest_machines,
+    add_copies_greedily,
     min_feasible_deadline,
 )
 from shadowprice.core.amounts import format_seconds
@@ -604,7 +604,7 @@ def refuse_infeasible_deadline(
     decays = problem.decays(time)
     best = 1.0
     if decays.min() > 0.0:
-        phi, _ = fewest_machines(problem, DeadlineConstraint.EXACT, machines, decays)
+        phi, _ = add_copies_greedily(problem, DeadlineConstraint.EXACT, machines, decays)
         best = -math.expm1(-phi) / share
     # A user counts deadlines from the submission, which may be before the arrival slot.
     slots_since_submission = elapsed + job.before_arrival
