@@ -170,7 +170,7 @@ def simulate(
     trials. Raises `InputError` if ``trials`` is not positive or a task has no copy.
     """
     if trials < 1:
-        raise InputError(Fault("trials", f"{trials} runs show nothing", "write 10000"))
+        raise InputError(Fault("trials", f"{trials} is not positive", "write 10000"))
     copies = np.asarray(copies, dtype=np.int64)
     if copies.shape != (problem.tasks,) or copies.min() < 1:
         raise InputError(Fault("copies", "every task needs one copy or more"))

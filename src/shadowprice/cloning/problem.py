@@ -246,7 +246,7 @@ def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> N
             f"{deadline} is not longer than the shortest possible duration of a task, {duration}"
         )
     elif float(problem.arrays.decay.min()) <= 0.0:
-        reason = f"a task ends within {deadline} less often than once in 10^15 times"
+        reason = f"a task ends within {deadline} with a probability below 1e-15"
     if reason:
         message = f"{reason}: no number of copies helps"
         raise InputError(Fault("deadline", message, _deadline_advice(problem, constraint)))

@@ -421,10 +421,9 @@ class Convexity:
         raise InputError(
             Fault(
                 f"tasks[{position}].duration",
-                f"this {distribution.label} distribution breaks Lemma 1's condition beyond "
-                f"{self.max_copies[group]} copies "
-                "(its cost curve is not convex there), and more copies may be better: a solution "
-                "may not be the optimum",
+                f"the cost of {distribution.label} tasks is not convex beyond "
+                f"{self.max_copies[group]} copies (Lemma 1's condition fails), so a solution with "
+                "fewer copies may not be the optimum",
                 "allow a longer deadline or fewer machines, or describe the tasks by a "
                 "distribution whose hazard falls (pareto, weibull with shape <= 1, "
                 "hyper-exponential)",
@@ -578,7 +577,7 @@ def solve(
         used = int(arrays.tasks @ copies)
         if used > problem.machines:
             message = (
-                f"the rounded copies of Theorem 1 need {used} machines, there are "
+                f"the rounded copies of Theorem 1 need {used} machines, but there are "
                 f"{problem.machines}"
             )
             hint = f"use --method subgradient or exact, or write machines: {used}"

@@ -141,7 +141,7 @@ def _check_positive(**values: float) -> None:
 
 KNOTS = 512  # of each table of ln S
 GRID = np.concatenate([[0.0], np.geomspace(0.01, 60.0, 39)])
-"""Points of the integrals of the rule by saving, in units of a job's mean duration."""
+"""Points of the integrals of the rule by saving, in units of a job's time scale (`assess`)."""
 
 
 class WaveRuleKind(Enum):
@@ -243,12 +243,12 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
     than there are drawn durations.
     """
     if machines < 1:
-        raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))
+        raise InputError(Fault("machines", f"{machines} is not positive", "write 1 or more"))
     max_copies = 1 if rule.rule is WaveRuleKind.NONE else rule.copies
     if jobs.durations.shape[1] < max_copies:
         message = (
-            f"durations of {jobs.durations.shape[1]} copies a task were drawn, the rule may "
-            f"start {max_copies}"
+            f"the rule may start {max_copies} copies of a task, but durations were drawn for "
+            f"{jobs.durations.shape[1]}"
         )
         hint = f"draw the jobs with max_copies={max_copies}"
         raise InputError(Fault("copies", message, hint))

@@ -47,7 +47,7 @@ class Parameters(LimitedModel):
 
     preset: Preset = Field(
         default="none",
-        description="paper: the settings that its paper prints; what else is set goes before them",
+        description="paper: the values that its paper prints; parameters that are set win",
     )
 
     @model_validator(mode="before")

@@ -124,8 +124,8 @@ class LasParameters(FixedWorkersParameters):
         default=8.0,
         ge=0,
         allow_inf_nan=False,
-        description="waiting time, as a multiple of its run time since it left, after which a job "
-        "returns to the first queue; 0 disables it",
+        description="waiting time after which a job returns to the first queue, as a multiple of "
+        "its run time; both count since it was last there; 0 disables it",
     )
 
 

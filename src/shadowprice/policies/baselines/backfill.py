@@ -161,8 +161,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
                 continue
             refusal = Refusal(
                 RefusalReason.POLICY,
-                f"it ran for the wall time that it states, {running.job.walltime} slots, "
-                "without being done",
+                f"it didn't complete within its wall time of {running.job.walltime} slots",
             )
             self._remove_job(name)
             self._changed = True

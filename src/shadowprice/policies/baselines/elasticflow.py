@@ -159,11 +159,12 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         deadline = int(self._rows["deadline"][row])
         shortest = -(-job.required // int(self._rows["gains"][row].max()))
         if slot + shortest - 1 > deadline:
-            ends = deadline < deadline_slot(job)
+            ends = deadline < deadline_slot(job)  # `_enter` cut it at the end of the timespan
             return Refusal(
                 RefusalReason.TOO_LATE,
-                f"with most workers it takes {shortest} slots, and {deadline - slot + 1} "
-                f"are left until {'the timespan ends' if ends else 'its deadline'}",
+                f"needs {shortest} slots with its maximum number of workers, and "
+                f"{deadline - slot + 1} are left until "
+                f"{'the timespan ends' if ends else 'its deadline'}",
                 bottleneck="end of the timespan" if ends else None,
             )
         return Refusal(

@@ -82,11 +82,11 @@ class PdorsParameters(PriceParameters):
     @model_validator(mode="after")
     def _given(self) -> PdorsParameters:
         if self.fixed is not None:
-            raise ValueError("prices=fixed:FILE is for oasis; pdors prices its own way")
+            raise ValueError("prices=fixed:FILE is only for oasis")
         if self.prices == "given" and (self.L is None or self.U is None):
             raise ValueError("prices=given needs L and U.<resource>")
         if self.prices != "given" and (self.L is not None or self.U is not None):
-            raise ValueError("L and U are read with prices=given only; set that too")
+            raise ValueError("L and U are only read with prices=given; set it too")
         if self.L is not None and self.U is not None:
             check_lower_below_upper(self.L, self.U)
         return self

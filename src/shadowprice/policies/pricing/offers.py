@@ -283,8 +283,8 @@ class RestartAwareSearch(DerivedSearch):
         loss = float(self.job.restart)
         return Refusal(
             RefusalReason.NO_ROOM,
-            f"a restart takes {loss:.2g} of a slot, and no plan that is longer by that has "
-            f"room; without them it would be done in slot {plain.completion}",
+            f"no plan with its restarts fits; a restart takes {loss:.2g} of a slot. Without "
+            f"restarts, it would complete in slot {plain.completion}",
             completion=plain.completion,
             numbers={"restart_slots": loss},
         )

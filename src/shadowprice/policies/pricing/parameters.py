@@ -60,7 +60,7 @@ class PriceParameters(Parameters):
     )
     price_scale_absorbs: Literal["U", "L"] = Field(
         default="U",
-        description="constant that a wrong ratio changes: U: L stays; L: U stays, and an empty "
+        description="constant that price_scale changes. U: L stays; L: U stays, and an empty "
         "server costs L / price_scale",
     )
     lower: Literal["theory", "guaranteed", "clearing"] = Field(
@@ -68,19 +68,19 @@ class PriceParameters(Parameters):
         description="lower price constant L. clearing: at least the density at which demand would "
         "just fill the cluster; guaranteed: the largest L at which empty servers cost half of "
         "what one job earns alone, as the proof of Theorem 4 needs; theory: (25), (26), which is "
-        "below every job's minimum utility density. A steep sigmoid makes that vanish, so prices "
-        "stay near 0 until a server is nearly full",
+        "below every job's minimum utility density. With steep sigmoids that is nearly 0, and "
+        "prices stay near 0 until a server is nearly full",
     )
     empty: Literal["priced", "admits"] = Field(
         default="priced",
         description="what happens to a job that L prices out of an empty cluster. priced: it is "
-        "refused; admits: prices are lowered for it until its payoff is positive, by rationale "
-        "(i) of the papers",
+        "refused; admits: prices are lowered for it until its payoff is positive, because the "
+        "papers state that an empty cluster admits every job",
     )
     restarts: Literal["counted", "ignored"] = Field(
         default="counted",
         description="time that jobs lose when they move (`restart`). counted: plans include it, "
-        "and promises hold; ignored: as in the papers, and a plan that falls short is replaced",
+        "and promises hold; ignored: as in the papers; plans that fall short are replaced later",
     )
 
     @property

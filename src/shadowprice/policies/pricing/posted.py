@@ -205,7 +205,7 @@ def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
         raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
     except ValidationError as error:
         hint = "write it with `shadowprice bound --prices FILE`"
-        raise InputError(Fault(str(path), "is not a file of prices, or damaged", hint)) from error
+        raise InputError(Fault(str(path), "is not a valid file of prices", hint)) from error
     expected = pool_limits(cluster)
     limits = [
         [
@@ -221,7 +221,7 @@ def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
     ]
     if limits != expected or document.slot_seconds != str(cluster.slot_seconds):
         hint = "write prices for this cluster with `shadowprice bound --prices FILE`"
-        raise InputError(Fault(str(path), "its prices are for another cluster", hint))
+        raise InputError(Fault(str(path), "has prices for another cluster", hint))
     prices = np.zeros((document.slots, len(expected), max(map(len, expected))))
     for slot, pool, limit, price in document.prices:
         if not (
