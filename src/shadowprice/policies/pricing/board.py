@@ -138,8 +138,8 @@ class PriceBoard:
         columns = np.flatnonzero(demand > 0)
         if not len(columns):
             return 0, math.inf
-        groups = self._groups.groups
         self.follow(ledger)
+        groups = self._groups.groups
         # Slots with the same row have equal free capacity.
         rows, times = np.unique(groups.row_of[:slots], return_counts=True)
         free = (groups.free[rows][:, columns] // demand[columns, None]).astype(np.float64)
