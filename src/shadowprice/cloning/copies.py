@@ -155,7 +155,6 @@ class CopyPlanner:
         )
 
     def _distributions(self, tasks: int, remaining: Sequence[int]) -> tuple[Distribution, ...]:
-        """Return the distribution of every remaining task's duration."""
         given = self.distribution
         distributions = tuple(given) if isinstance(given, Sequence) else (given,) * tasks
         if len(distributions) != tasks:

@@ -130,7 +130,7 @@ class _Core:
 
     def _balanced_options(self, group: int, gap: float, tasks: int) -> _Options:
         size = 256
-        while True:
+        while True:  # the kernel returns how much space it needs
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
             count = self._list_options(group, tasks, gap, penalty, late, change)
@@ -206,6 +206,7 @@ class _Core:
             if not len(states.penalty):
                 return None
         penalty, late, machines = states
+        # Without steps, only the base is left, which may be infeasible.
         if (self.slack_late < late.max() or self.slack_machines < machines.max()) and not layers:
             return None
         excess = (
@@ -415,7 +416,6 @@ class Convexity:
         return _lagrangian(program, prices, groups, copies)
 
     def _refuse(self, problem: CloningProblem, group: int) -> None:
-        """Refuse the problem because of a merged group."""
         position = int(np.flatnonzero(problem.member == group)[0])
         distribution = problem.groups[position].duration
         raise InputError(

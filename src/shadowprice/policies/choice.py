@@ -173,7 +173,6 @@ def deep_merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
 
 
 def _flatten_settings(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested settings with their dotted names."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flatten_settings(value, f"{before}{key}.")

@@ -220,7 +220,6 @@ def policy_parameters(policy: str | PolicyInfo, settings: Mapping[str, Any]) -> 
 
 
 def _count_values(settings: Mapping[str, Any]) -> int:
-    """Return the number of values in nested settings."""
     pending: list[Any] = [settings]
     count = 0
     while pending:

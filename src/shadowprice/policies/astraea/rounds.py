@@ -411,7 +411,6 @@ class RoundPolicy:
         return decision
 
     def _take_back(self, name: str) -> None:
-        """Stop learning theta from a job, because it ends without its result."""
         for pool in self.pools:
             pool.take_back(name)
 
@@ -489,7 +488,6 @@ class RoundPolicy:
             yield from self._decide_round(view, turn)
 
     def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
-        """Decide a round of the paper's calendar in every pool."""
         self._remove_ended(view, turn.start)
         self._markets = [(pool, self._open(view, pool, turn), turn) for pool in self.pools]
         gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
@@ -607,7 +605,6 @@ class RoundPolicy:
     def _reserve(
         self, market: RoundMarket, pool: TenantPool, claim: UnitClaim, plan: Schedule, turn: Round
     ) -> None:
-        """Reserve a plan's units in a round's market."""
         tenant = pool.position(claim.tenant)
         for slot, server, workers, ps in zip(
             plan.slots.tolist(), plan.servers, plan.workers, plan.ps, strict=True
@@ -785,7 +782,6 @@ def _unscheduled(gangs: Iterable[GangJob], awards: Iterable[GangAward]) -> list[
 
 
 def _by_age(gang: GangJob) -> tuple[int, str]:
-    """Sort key of jobs in a round."""
     return gang.arrival, gang.name
 
 

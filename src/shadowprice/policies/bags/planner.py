@@ -147,7 +147,7 @@ class BagPlanner:
         self._log_survival = np.stack(
             [distribution.log_survival(times) for distribution in self._distributions]
         )
-        self._log_survival[:, 0] = 0.0
+        self._log_survival[:, 0] = 0.0  # all copies run at the start, whatever S(0) is
         self._fit_counts, self._kinds = self.costs.fit_counts, self.costs.kind.tolist()
         share = self.miss_probability * (1.0 - RESERVE_SHARE)
         self._budget = -math.log1p(-share)  # C of CSD's constraint (6)
@@ -161,8 +161,8 @@ class BagPlanner:
         best: CopyPlan | None = None
         best_payoff = -math.inf
         ceiling = -math.inf  # upper bound of the payoffs of plans that aren't proved the best
-        # Best-first search by a quick bound, then by a close one. On ties, the earlier start goes
-        # first, then the later promise.
+        # Best-first search by a quick bound, then by a close one. Bounds and promises are negated,
+        # so that the heap pops large bounds first, then early starts, then late promises.
         queue = [
             (-bound, start, -promise, False) for bound, start, promise in self._promises(factor)
         ]
@@ -330,7 +330,8 @@ class BagPlanner:
         best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
         for _ in range(_MAX_PRICE_ROUNDS):
             # Use the average price of the plan's units, because further units of a slot cost
-            # more. A slot in which the units don't fit gets several times the price.
+            # more. A slot in which the units don't fit gets several times the price, even if it is
+            # free.
             needed = np.maximum(_pad(best.places, len(price)), 1)
             available = self._fit_counts[window]
             fits = np.minimum(needed, available)
@@ -392,6 +393,7 @@ class BagPlanner:
         return tuple(entries)
 
     def _min_copies(self, start: int, promise: int) -> tuple[TaskCopies, ...]:
+        """Return the fewest copies that keep a promise."""
         required = self._required_copies(start, promise)
         assert required is not None
         _, copies, total, group = required
@@ -504,7 +506,7 @@ class PricedBag(PricedJob):
             return refuse_infeasible_deadline(
                 self.job, self._remaining_tasks, view.slot, self._slots, places, cut
             )
-        # The message says ``min_units`` in one slot, but later starts need more units.
+        # ``min_units`` is for the first start; later starts need more units.
         max_room = max(planner.room(start) for start in range(self._slots))
         bottleneck = self.find_bottleneck()
         return Refusal(

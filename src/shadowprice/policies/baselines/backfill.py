@@ -34,8 +34,6 @@ from shadowprice.policies.reactive.table import JobRows
 
 @dataclass(slots=True)
 class _Running:
-    """A running job."""
-
     job: Job
     start: int  # slot in which it started
     end: int  # first slot after its expected end

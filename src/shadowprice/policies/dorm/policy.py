@@ -115,7 +115,6 @@ class Dorm(QueueingPolicy[DormParameters]):
         self._free_capacity.release(name)
 
     def _regroup(self) -> None:
-        """Group the available servers again."""
         exact = self._parameters.exact_servers
         self._groups = DormServerGroups(self._cluster, self._servers.up, exact)
 

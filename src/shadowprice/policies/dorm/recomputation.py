@@ -256,10 +256,10 @@ class OpenJob:
 
 
 def _classes(cluster: Cluster, rows: Integers, maximum: int) -> Integers:
-    """Return the class of each server.
+    """Return the class of each server: equal servers, or servers of one role and resources.
 
-    A class has equal servers. If there are more than ``maximum``, it has servers of one role with
-    the same resources, because a program over dozens of classes takes seconds.
+    The latter if there are more than ``maximum`` kinds of equal servers, because a program over
+    dozens of classes takes seconds.
     """
     kinds = cluster.kinds[rows]
     if len(np.unique(kinds)) <= maximum:
@@ -610,7 +610,6 @@ class Recomputation:
         return abs(share - self._fair[entry])
 
     def _total_loss(self, outcome: Mapping[OpenJob, tuple[int, MutablePlacement]]) -> float:
-        """Return the total fairness loss after these changes."""
         return math.fsum(
             self._loss(entry, outcome[entry][0] if entry in outcome else entry.choice)
             for entry in self._fair

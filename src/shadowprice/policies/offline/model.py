@@ -48,8 +48,6 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _EqualServers:
-    """Equal servers of a pool."""
-
     demand: Integers  # of each item, shape (items, limited resources)
     capacity: Integers  # of one server
     max_counts: Integers  # maximum number of each item on one server

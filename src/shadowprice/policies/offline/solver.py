@@ -164,7 +164,7 @@ class CompletionSearch:
             if self._is_impossible(completions):
                 self._exclude(completions)
             elif self._best.utility <= utility and not self._deadline.passed:
-                self._close(bound)
+                self._close(bound)  # neither decided nor improved: only the bound remains
                 return None
             if self._deadline.passed:
                 return bound, [windows]
@@ -321,7 +321,6 @@ class CompletionSearch:
         return violated
 
     def _exclude(self, completions: dict[int, int]) -> None:
-        """Add a row that excludes that all these jobs complete by their slots."""
         columns = [
             column
             for job, completion in completions.items()

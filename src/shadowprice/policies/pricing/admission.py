@@ -180,7 +180,6 @@ class PricedAdmission(ABC):
         """Return a planner that uses the prices of these boards, one for each pool."""
 
     def _build(self, cluster: Cluster, constants: Sequence[PriceConstants]) -> None:
-        """Build the boards and the planner for a cluster, with the constants of each pool."""
         boards = [
             PriceBoard(cluster, learner.pool, constant, cluster.horizon)
             for learner, constant in zip(self._learners, constants, strict=True)
@@ -576,7 +575,6 @@ class PricedAdmission(ABC):
             yield self._replan_admitted(view, view.open_jobs[other], OVERRUN)
 
     def _commit_plan(self, view: View, state: JobState, plan: Schedule, message: str) -> Commit:
-        """Return a commitment to the plan, with its cost at current prices."""
         job = state.job
         cost = float(self._planner.quote(view, job, state.remaining).slot_costs(plan).sum())
         value = utility_value(job.utility, plan.completion - job.arrival)
@@ -673,7 +671,6 @@ def _refuse_revision(quote: OfferSearch, offer: PricedOffer | None, kept: Commit
 
 
 def _shortfall_below(view: View, job: Job, bound: float) -> Shortfall:
-    """Return the shortfall of a job for which no schedule's payoff exceeds ``bound``."""
     return Shortfall(float(job.utility.values(np.array([view.slot - job.arrival]))[0]), bound)
 
 

@@ -475,7 +475,6 @@ class ConstantsLearner:
         return after if before.differ(after) else before
 
     def _taught_job(self, job: Job) -> TaughtJob | None:
-        """Return a job's input to the constants, None if it has none."""
         if not job.payable:
             return None
         contribution = self._cached_contribution(job)
@@ -576,7 +575,6 @@ class ConstantsLearner:
         return np.asarray(job.worker + job.ps, dtype=np.int64)
 
     def _shortest(self, job: Job) -> int:
-        """Return the minimum slots in which the job could complete on this pool."""
         return job.min_slots_colocated if self.carries == "both" else job.shortest_slots
 
     def window(self, job: Job) -> int:

@@ -68,8 +68,7 @@ class TooExpensiveProof(NamedTuple):
 
     bound: float  # upper bound of the payoff of every schedule; -inf if none completes the work
     utility: float | None = None
-    """Utility of the schedule behind the bound, which may be infeasible; None without a
-    schedule."""
+    """Utility of the schedule that gives the bound, perhaps an infeasible one; None without one."""
     cost: float | None = None  # of the same schedule
 
 
@@ -164,7 +163,6 @@ class DerivedSearch(OfferSearch):
         self._first_start_costs = first_start_costs
 
     def _offer(self, plan: Schedule, factor: float, choice: Integers) -> PricedOffer:
-        """Return a plan as an offer, with its utility and cost."""
         utility = factor * utility_value(self.job.utility, plan.completion - self.job.arrival)
         cost = float(self.plain.slot_costs(plan).sum())
         return PricedOffer(plan.completion, utility, cost, utility - cost, choice, plan=plan)
@@ -186,7 +184,7 @@ class PricedPlanner(ABC):
 
 
 _MAX_PLANS: Final = 4  # each longer by the last shortfall; most jobs need one
-_RESTART_LOSS: Final = 1e-3  # share of the payoff that restarts cost before others are tried
+_RESTART_LOSS: Final = 1e-3  # share of the payoff: above it, fixed placements are tried too
 _MAX_FIXED_PLACEMENTS: Final = 8  # a plan may have hundreds of placements
 
 

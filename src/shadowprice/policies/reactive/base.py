@@ -138,11 +138,9 @@ class ReactivePolicy(ABC, Generic[P]):
         """Record that jobs have lost their placements."""
 
     def _lose_server(self, server: int) -> None:
-        """Record that a server is lost."""
         self._servers.lose(server)
 
     def _restore_server(self, server: int) -> None:
-        """Record that a lost server is available again."""
         self._servers.restore(server)
 
     @abstractmethod
