@@ -42,10 +42,7 @@ class DurationSampler:
         self.by_copy = forms == HyperExponential
 
     def phases(self, drawn: Integers) -> Iterator[tuple[int, int, HyperExponential]]:
-        """Yield (first draw, end, distribution) of each hyper-exponential group.
-
-        ``drawn`` is the number of draws of each task.
-        """
+        """Yield (first draw, end, distribution) of hyper-exponential groups, for draws by task."""
         ends = np.concatenate([[0], np.cumsum(drawn)])[
             np.concatenate([[0], np.cumsum(self._counts)])
         ]
@@ -209,10 +206,7 @@ def simulate(
 def _first_to_finish(
     sampler: DurationSampler, numbers: Floats, drawn: Integers, exponents: Integers | None
 ) -> Floats:
-    """Return the duration of every task's first copy to finish, shape (trials, tasks).
-
-    ``numbers`` has a uniform number for each draw, and is overwritten.
-    """
+    """Return the duration of each task's first copy to finish; overwrites ``numbers``."""
     # Map hyper-exponential draws first: their smallest number isn't always the shortest time.
     for begin, end, distribution in sampler.phases(drawn):
         numbers[:, begin:end] = distribution.from_uniform(numbers[:, begin:end])

@@ -94,10 +94,7 @@ class UnitPool:
         self.taken_by = np.zeros((self.shares.size, self.slots), np.int64)
 
     def available_units(self, tenant: int, *, borrow: bool) -> Integers:
-        """Return the units that a tenant's job may use in each slot.
-
-        They are the tenant's unused share, or with ``borrow`` all unused units.
-        """
+        """Return the units by slot that a tenant's job may use: its unused share, or all unused."""
         if borrow:
             return np.asarray(self.capacity.sum() - self.taken, np.int64)
         return np.asarray(np.maximum(self.shares[tenant] - self.taken_by[tenant], 0), np.int64)
@@ -423,10 +420,7 @@ def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
 
 
 def assign_worker_units(units: Integers, shares: Integers) -> Integers:
-    """Allocate worker units of one type in cells that are as large as the shares allow.
-
-    The result has the shape (tenants, servers).
-    """
+    """Allocate worker units of one type in large cells, shape (tenants, servers)."""
     allocated = np.zeros((shares.size, units.size), np.int64)
     for tenant, cells in enumerate(assign_cells(units.tolist(), shares.tolist())):
         for cell in cells:

@@ -117,10 +117,7 @@ class RequiredCopies(NamedTuple):
 
 @dataclass
 class BagPlanner:
-    """Finds the plan with the largest payoff.
-
-    Slots count from 0, the first usable slot.
-    """
+    """Finds the plan with the largest payoff. Slots count from 0, the first usable slot."""
 
     bag: Bag
     remaining: Sequence[int]  # remaining tasks by group

@@ -48,10 +48,7 @@ def deadline_slot(job: Job) -> int:
 
 
 class ClusterTotals:
-    """Totals of limited resources over the servers for workers, for PS, and for either.
-
-    Each of the three has a column for every resource.
-    """
+    """Totals of limited resources over servers for workers, for PS, and for either."""
 
     def __init__(self, cluster: Cluster) -> None:
         capacity = cluster.capacity

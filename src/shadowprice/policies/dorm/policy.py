@@ -167,10 +167,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         return {}
 
     def _apply(self, outcome: PlacementChanges) -> Iterator[Decision]:
-        """Yield changes in an order that never overbooks: shrink, pause, then grow.
-
-        A job that moves is paused, so that its processes leave before others take their capacity.
-        """
+        """Yield changes in an order that never overbooks: shrink, pause moving jobs, then grow."""
         less: list[Decision] = []
         paused: list[Decision] = []
         more: list[Decision] = []

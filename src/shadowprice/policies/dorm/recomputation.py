@@ -422,10 +422,7 @@ class MutablePlacement:
                     surplus -= removed
 
     def _extend(self, kind: int, more: int, group: Flags) -> bool:
-        """Add processes; return False if they don't fit.
-
-        They go to one server by best fit, or else to the servers with the most room first.
-        """
+        """Add processes by best fit on one server, or else on the emptiest; False if none fit."""
         if more <= 0:
             return True
         fits = fit_counts(self.free, self.demands[kind], self.hosts[kind] & group)

@@ -184,10 +184,7 @@ def add_totals(
 def _add_number(
     program: LinearProgram, request: JobRequest, workers: int, ps: int
 ) -> Totals | None:
-    """Add one integer for the workers and one for the parameter servers.
-
-    For jobs whose progress is proportional to the workers (`JobRequest.linear`).
-    """
+    """Add integers for workers and PS of a job whose progress is proportional to workers."""
     job = request.job
     maximum = min(job.max_workers, request.required, workers)
     if job.ps is not None:

@@ -178,7 +178,6 @@ def build_request(job: Job, start: int, end: int, required: int | None = None) -
     """Build the request of a job that may run in slots ``[start, end)``.
 
     ``start`` is the first slot of the problem; ``required`` is None for all of the job's work.
-
     Raises `InputError` if the job has two rates, which problem (1) can't express.
     """
     if job.two_rates:

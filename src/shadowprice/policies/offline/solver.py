@@ -46,10 +46,7 @@ VIOLATED: Final = 1e-4
 def solve(
     problem: Problem, *, time_limit: float = INFINITY, clock: Clock = Clock.WALL, gap: float = 1e-6
 ) -> OfflineSolution:
-    """Solve problem (1) to the relative ``gap`` from the bound, or until the time limit.
-
-    ``time_limit`` is in seconds of the clock.
-    """
+    """Solve problem (1) to a relative ``gap``, or until ``time_limit`` seconds of the clock."""
     deadline = Deadline.after(time_limit, clock)
     best = Incumbent(problem)
     if not any(request.completions for request in problem.requests):
@@ -139,10 +136,7 @@ class CompletionSearch:
         return self._best.utility >= bound - self._gap * abs(bound) - 1e-7
 
     def _explore(self, windows: _Windows, bound: float) -> tuple[float, list[_Windows]] | None:
-        """Solve a node; return its bound and children, or None if it needs none.
-
-        If time is up, the node itself is its only child.
-        """
+        """Solve a node; return its bound and children (itself if time is up), None without any."""
         self._enter(windows)
         while True:
             result = self._relaxation.solve()
@@ -187,10 +181,7 @@ class CompletionSearch:
         self._windows = windows
 
     def _branch(self, windows: _Windows, values: Floats) -> list[_Windows]:
-        """Return two children, split at the most uncertain completion by utility; or none.
-
-        The likelier child comes first.
-        """
+        """Return two children at the most uncertain completion, the likelier one first, or none."""
         best, chosen = INTEGRALITY_TOLERANCE, None
         for position, job in enumerate(self._jobs):
             utility = self._problem.requests[job].completions[0][1]
@@ -275,10 +266,7 @@ class CompletionSearch:
             spare -= loss
 
     def _is_impossible(self, completions: dict[int, int]) -> bool:
-        """Return whether it is proved that these jobs can't all complete by these slots.
-
-        Schedules that do so are offered to the incumbent.
-        """
+        """Return whether these completions are proved impossible; offer schedules with them."""
         requests = tuple(
             replace(
                 request,

@@ -518,7 +518,6 @@ class PricedAdmission(ABC):
         """Decide about the remaining work of a job whose revision needs a new admission.
 
         It is planned at current prices, on free capacity and the job's own reservations.
-
         Raises `RevisionRefusedError` if no plan has a positive payoff.
         """
         job, unstoppable = state.job, view.is_unstoppable(state.job.name)

@@ -21,10 +21,7 @@ _MAX_CACHED_DEMANDS = 4096
 
 
 class PriceBoard:
-    """Prices and free capacity of a pool in every slot of the ledger's window.
-
-    The board is a copy that `follow` updates incrementally from the ledger's log of changes.
-    """
+    """Prices and free capacity of a pool over the ledger's window, updated incrementally."""
 
     def __init__(
         self, cluster: Cluster, pool: PricePool, constants: PriceConstants, slots: int

@@ -93,10 +93,7 @@ def max_share_of_server(
 
 
 def _shares_on(capacity: Amounts, demands: Sequence[Amounts], counts: Sequence[float]) -> Floats:
-    """Return each job's shares of a server by resource, with as many processes as fit.
-
-    Job i has at most ``counts[i]`` processes with the demand ``demands[i]``.
-    """
+    """Return each job's shares of a server by resource, with up to ``counts`` processes."""
     demand = np.array(demands, dtype=np.float64)
     limited = capacity < UNLIMITED
     fits = np.full(demand.shape, np.inf)

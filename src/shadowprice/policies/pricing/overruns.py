@@ -86,10 +86,7 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
 def _excess(
     view: View, job: Job, placement: Placement, start: int, end: int, *, own: Schedule
 ) -> Integers:
-    """Return the capacity that a placement lacks, shape (slots, servers, resources).
-
-    ``own`` are the job's reservations. Values of at most 0 are free capacity.
-    """
+    """Return the capacity that a placement lacks (slots, servers, resources), if positive."""
     servers, ledger = list(placement.servers), view.ledger
     used = ledger.used[start - ledger.start : end - ledger.start][:, servers].copy()
     used -= _plan_usage(job, own, servers, start, end)

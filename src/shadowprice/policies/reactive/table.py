@@ -197,10 +197,7 @@ def useful_counts(job: Job) -> tuple[Integers, Integers]:
 def build_widths(
     rows: Integers, useful: Sequence[tuple[Integers, Integers]], alike: Sequence[int] | Integers
 ) -> Widths:
-    """Return the useful worker counts of rows as arrays for kernels.
-
-    ``useful`` has the `useful_counts` of each row, ``alike`` its class: see `Widths`.
-    """
+    """Return the `useful_counts` of rows, and their classes (``alike``), as arrays for kernels."""
     first, choices, kinds = np.zeros((3, int(rows.max()) + 1), dtype=np.int64)
     lengths = np.array([len(counts) for counts, _ in useful])
     first[rows], choices[rows], kinds[rows] = np.cumsum(lengths) - lengths, lengths, alike

@@ -175,10 +175,7 @@ class GangPolicy(ReactivePolicy[P]):
         return fixed_gang(job, claim, self._parameters.workers, *units)
 
     def _units_up(self, view: View) -> tuple[dict[str, Placement], Integers]:
-        """Return placements of gangs that can't move, and the other available units.
-
-        Units are by type and server.
-        """
+        """Return placements of gangs that can't move, and the other units by type and server."""
         up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
         units = self._tenancy.units * up
         staying: dict[str, Placement] = {}
@@ -231,10 +228,7 @@ class GangPolicy(ReactivePolicy[P]):
             self._gangs[state.job.name] = gang
 
     def _build_former_gang(self, job: Job, before: Self) -> FixedGang | None:
-        """Return a gang of the job's former size, None if a revision doesn't allow that size.
-
-        It doesn't fit the present cluster, and waits for more servers.
-        """
+        """Return a gang of its former size that waits for servers, None if revised otherwise."""
         former = before._gangs.get(job.name)
         if former is None or job.worker_count_index(former.workers) is None:
             return None

@@ -149,10 +149,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         yield from self._rearrange(view, target)
 
     def _guarantee(self, view: View, staying: Collection[str], units: Integers) -> None:
-        """Allocate tenants' cells in order of arrival.
-
-        The first job that must wait blocks later jobs of its tenant and type.
-        """
+        """Allocate cells by arrival; a job that must wait blocks its tenant's later ones."""
         tenancy = self._tenancy
         used: Counter[tuple[int, int]] = Counter()
         for name, guaranteed in self._guaranteed.items():

@@ -151,8 +151,7 @@ class _Bound:
 class VirtualClusters:
     """The virtual private clusters of all tenants.
 
-    ``units`` are the units of each server; ``owned`` has the number of cells of each tenant by
-    size.
+    ``units`` are those of each server; ``owned`` are each tenant's numbers of cells by size.
     """
 
     def __init__(self, units: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:

@@ -289,10 +289,7 @@ def gang_job(
 
 
 def _slots(remaining: int, gains: Integers, moved: Integers, restarts: int) -> Integers:
-    """Return the slots for ``remaining`` progress units at each number of workers.
-
-    ``moved`` are the gains of a slot with a restart; ``restarts`` is as in `gang_job`.
-    """
+    """Return the slots by number of workers; ``moved`` are gains with a restart."""
     plain, with_restart = -(-remaining // gains), -(-(remaining + gains - moved) // gains)
     return np.asarray(np.where(with_restart <= restarts, with_restart, plain), np.int64)
 
