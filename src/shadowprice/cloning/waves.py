@@ -72,6 +72,7 @@ def poisson_jobs(
     distribution_of_task = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
     factor = np.exp(rng.uniform(-np.log(spread), np.log(spread), jobs)) if spread > 1 else None
     scale = np.repeat(np.ones(jobs) if factor is None else factor, total)
+    # The mean of a log-uniform factor.
     mean_factor = 1.0 if factor is None else float(np.sinh(np.log(spread)) / np.log(spread))
     work = float(counts @ [distribution.mean for distribution in distributions]) * mean_factor
     arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))

@@ -629,7 +629,7 @@ class RoundPolicy:
             remaining=state.remaining,
             # A gang never moves, so it restarts only after an interruption, or at its first start
             # if `restart_first` is set.
-            restarts=self.longest if restarts(view, state) else 0,
+            restart_limit=self.longest if restarts(view, state) else 0,
             tenant=pool.position(claim.tenant),
             rigid=self._rigid,
             shift=shift,

@@ -57,7 +57,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         super().__init__(context, parameters)
         self._servers = self._free_capacity = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
-        self._max_age = max(float(span), 1e-9)
+        self._max_age = max(float(span), 1e-9)  # slots
         limited = np.where(context.cluster.capacity >= UNLIMITED, 0, context.cluster.capacity)
         self._total = limited.astype(np.float64).sum(axis=0)
         resources = len(context.cluster.resources)
@@ -69,7 +69,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._table.add_columns("worker", "ps", width=[resources])
         self._table.add_columns("is_queued", dtype=np.bool_)
         self._running: dict[str, _Running] = {}
-        self._none = np.zeros((0, resources), dtype=np.int64)
+        self._none = np.zeros((0, resources), dtype=np.int64)  # for `_releases` of no job
         self._last_order: Integers = np.zeros(0, dtype=np.int64)
 
     def _begin(self, view: View) -> Iterator[Decision]:

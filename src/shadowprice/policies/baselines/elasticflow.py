@@ -38,7 +38,7 @@ _MAX_HALVINGS: Final = 8  # times per slot that jobs that don't fit are tried wi
 
 
 def deadline_slot(job: Job) -> int:
-    """Return the last slot in time: by a deadline, or by the target of a sigmoid."""
+    """Return the last slot in time, by a deadline or a sigmoid's target, else `NO_DEADLINE`."""
     utility = job.utility
     if isinstance(utility, Deadline):
         return job.arrival + int(np.floor(utility.by))
@@ -101,7 +101,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             yield from self._run(view, view.slot)
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Keep all placements until a plan changes a worker count."""
+        """Return the number of slots until a plan changes a worker count."""
         del progress
         return max(0, min(slots, self._changes_at - view.slot))
 
@@ -191,6 +191,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         order = rows[np.argsort(deadline, kind="stable")]
         promised = order[jobs["promised"][order]]
         last, plan, free = self._horizon(slot, promised)
+        # Completion slot of each row's plan, and level of each row in this slot; -1 without one.
         ends = np.full(len(jobs["remaining"]), -1, dtype=np.int64)
         satisfy(free, promised, self._planned_jobs, last, plan, False, ends)
         levels = np.full(len(jobs["remaining"]), -1, dtype=np.int64)
@@ -225,10 +226,11 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
                 jobs["ps"][each, level], self._cursors, change,
             )  # fmt: skip
             moved = (change > 0) & table.new_workers[running].any(axis=1)
+            # Jobs that would have to stop, or wait on, because they don't fit at their level.
             excluded = running[~moved & ((change > 0) | ~table.is_placed[running])]
             if not len(excluded) or attempt == _MAX_HALVINGS:
                 break
-            levels[excluded] = (levels[excluded] + 1) // 2 - 1
+            levels[excluded] = (levels[excluded] + 1) // 2 - 1  # from level 0 to -1
             running = order[levels[order] >= 0]
         idle = np.setdiff1d(order, running)
         idle = idle[table.is_placed[idle]]

@@ -187,7 +187,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         return rows[np.lexsort((columns["position"][rows], columns["queue"][rows]))]
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Keep all placements until a job changes its queue."""
+        """Return the number of slots until a job changes its queue, and count these slots."""
         del view, progress
         rows, columns = self._table.in_order(), self._columns
         ranked = rows[np.lexsort((columns["position"][rows], columns["queue"][rows]))]

@@ -251,7 +251,7 @@ def gang_job(
     max_ps: int,
     *,
     remaining: int | None = None,
-    restarts: int = 0,
+    restart_limit: int = 0,
     tenant: int | None = None,
     rigid: bool = False,
     shift: int = 0,
@@ -259,18 +259,17 @@ def gang_job(
     """Convert a job to the form that rounds use.
 
     ``max_ps`` is the maximum number of units for its PS on one server. ``remaining`` are its
-    progress units, None for all. ``restarts`` is the length of the longest round if its first slot
-    has a restart, else 0; a restart is ignored if the job would then exceed that length. ``tenant``
-    is its owner's index in the market, None for that in the cluster. If ``rigid``, it only runs
-    with its maximum number of workers. ``shift`` is added to the durations at which its utility is
-    taken.
+    progress units, None for all. If the job takes up to ``restart_limit`` slots, its first slot has
+    a restart; otherwise the restart is ignored. ``tenant`` is its owner's index in the market, None
+    for that in the cluster. If ``rigid``, it only runs with its maximum number of workers.
+    ``shift`` is added to the durations at which its utility is taken.
     """
     first = len(job.worker_counts) - 1 if rigid else 0
     work = job.required if remaining is None else remaining
     counts = np.ascontiguousarray(job.worker_counts[first:])
-    spread = _slots(work, job.gains[first:], job.moved_gains[first:], restarts)
+    spread = _slots(work, job.gains[first:], job.moved_gains[first:], restart_limit)
     colocated = _slots(
-        work, job.internal_gains[first:], job.restart_internal_gains[first:], restarts
+        work, job.internal_gains[first:], job.restart_internal_gains[first:], restart_limit
     )
     return GangJob(
         name=job.name,
@@ -288,10 +287,10 @@ def gang_job(
     )
 
 
-def _slots(remaining: int, gains: Integers, moved: Integers, restarts: int) -> Integers:
+def _slots(remaining: int, gains: Integers, moved: Integers, restart_limit: int) -> Integers:
     """Return the slots by number of workers; ``moved`` are gains with a restart."""
     plain, with_restart = -(-remaining // gains), -(-(remaining + gains - moved) // gains)
-    return np.asarray(np.where(with_restart <= restarts, with_restart, plain), np.int64)
+    return np.asarray(np.where(with_restart <= restart_limit, with_restart, plain), np.int64)
 
 
 def min_gang_slots(job: GangJob, workers: Integers, ps: Integers) -> Integers:
