@@ -115,7 +115,7 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
         for kind in ("worker", "ps")
     )
     if not worker_types:
-        message = f"have {', '.join(cluster.resources)}, but this policy needs places"
+        message = f"count {', '.join(cluster.resources)}, and this policy counts places"
         hint = "give servers a capacity such as {worker: 8, ps: 1}"
         raise InputError(Fault("cluster: servers", message, hint))
     tenants = tuple(tenant.name for tenant in cluster.tenants) or (DEFAULT_OWNER,)
