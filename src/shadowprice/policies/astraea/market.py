@@ -268,7 +268,7 @@ def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
     first, last = turn.start + gang.start, turn.start + gang.end - 1
     return Refusal(
         RefusalReason.PRICE,
-        f"its utility with the best possible gang is {value:.6g}, not above the gang's price, "
+        f"its utility with the best gang left is {value:.6g}, not above the gang's price, "
         f"{cost:.6g}",
         value=value,
         cost=cost,

@@ -508,9 +508,9 @@ class PricedBag(PricedJob):
         bottleneck = self.find_bottleneck()
         return Refusal(
             RefusalReason.NO_ROOM,
-            f"needs room for {min_units} or more copies in the slot in which it starts, and for "
-            f"the copies that still run later{cut}; no slot before its deadline has room for more "
-            f"than {max_room}",
+            f"needs room for {min_units} copies in one slot, or more in later slots, plus room for "
+            f"copies still running{cut}; no slot before its deadline has room for more than "
+            f"{max_room}",
             bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
             numbers={"places_needed": min_units, "max_room": max_room},
         )
@@ -612,6 +612,6 @@ def refuse_infeasible_deadline(
         RefusalReason.TOO_LATE if limit_text else RefusalReason.DEADLINE,
         f"no number of copies on {machines} places ends {tasks} tasks within "
         f"{format_seconds(time)} with a miss probability of {bag.miss_probability:g}{limit_text}; "
-        f"with the best numbers of copies it is {min(best, 1.0):.3g}",
+        f"the best misses with {min(best, 1.0):.3g}",
         numbers={"best_miss_probability": min(best, 1.0), "smallest_deadline_s": soonest},
     )

@@ -159,9 +159,8 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             ends = deadline < deadline_slot(job)  # `_enter` cut it at the end of the timespan
             return Refusal(
                 RefusalReason.TOO_LATE,
-                f"needs {shortest} slots with its maximum number of workers, and "
-                f"{deadline - slot + 1} are left until "
-                f"{'the timespan ends' if ends else 'its deadline'}",
+                f"with most workers it takes {shortest} slots, and {deadline - slot + 1} "
+                f"are left until {'the timespan ends' if ends else 'its deadline'}",
                 bottleneck="end of the timespan" if ends else None,
             )
         return Refusal(

@@ -106,7 +106,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 self._release(name)
 
     def _build_queue(self, gang: FixedGang) -> Queue:
-        return Queue(gang.job.name, f"waits for {gang.workers} workers in its tenant's cells")
+        return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
 
     def _remove_job(self, name: str) -> None:
         super()._remove_job(name)
