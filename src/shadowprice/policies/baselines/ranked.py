@@ -138,8 +138,7 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
 
 
 _HISTORY: Final = ("queue", "position", "ran", "waited")
-"""Integer columns that depend on a job's past: its queue (0 or 1), its position there, and
-slots."""
+"""Integer columns that depend on a job's past; ``queue`` is 0 for the first, 1 for the second."""
 
 
 class LasPolicy(PreemptiveQueuePolicy[LasParameters]):

@@ -73,7 +73,7 @@ class SplitStrideScheduler:
             for queue in queues.values()
             for claim in queue
         }
-        for queue in queues.values():
+        for queue in queues.values():  # in reverse, for `pop`
             queue.sort(key=lambda claim: (used[claim.name], claim.name), reverse=True)
         chosen = []
         while queues:
